@@ -108,6 +108,10 @@ def test_std_keeps_its_precision_far_from_zero() -> None:
     assert fed(Std(), [1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16]).value == pytest.approx(math.sqrt(22.5))
 
 
+def test_std_beyond_the_range_of_floats_is_infinite() -> None:
+    assert fed(Std(), [-1.7e308, 1.7e308]).value == math.inf
+
+
 def test_rolling_mean_forgets_a_huge_value_wholly() -> None:
     assert fed(RollingMean(2), [1e300, 0.1, 0.3]).value == 0.2
 
@@ -163,7 +167,7 @@ def test_an_aggregator_can_join_a_checkpoint(make: Callable[[], Aggregator]) -> 
     assert isinstance(make(), Stateful)
 
 
-@pytest.mark.parametrize(("kind", "other"), itertools.permutations(MAKERS, 2))
+@pytest.mark.parametrize(("kind", "other"), list(itertools.permutations(MAKERS, 2)))
 def test_a_state_of_another_kind_is_refused_by_name(kind: str, other: str) -> None:
     aggregator = fed(MAKERS[kind](), [1.0, 2.0])
     before = bits(aggregator.state())
