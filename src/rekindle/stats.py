@@ -397,9 +397,7 @@ class StatsTracker:
             raise StateError(f"the state of a StatsTracker must be a dict, got {type(state).__name__}")
         if state.keys() != self._stats.keys():
             unknown, missing = state.keys() - self._stats.keys(), self._stats.keys() - state.keys()
-            raise StateError(
-                f"stats saved but not here: {_listed(unknown)}; here but not saved: {_listed(missing)}"
-            )
+            raise StateError(f"stats saved but not here: {_listed(unknown)}; here but not saved: {_listed(missing)}")
         before = self.state()
         for name, (_, aggregator) in self._stats.items():
             try:

@@ -39,6 +39,7 @@ __all__ = [
     "decode",
     "encode",
     "read_file",
+    "stored_checksum",
     "time_dependent",
     "tree_digest",
 ]
@@ -119,11 +120,22 @@ def decode(data: bytes | bytearray | memoryview, *, name: str) -> State:
     return _Reader(view, name).document()
 
 
-def read_file(path: str | os.PathLike[str]) -> State:
-    """The tree in a file. Raises `FileRefused`, or `StorageError` if the file could not be read at all."""
+def stored_checksum(head: bytes | memoryview) -> str:
+    """The checksum that the header of a file holds."""
+    return bytes(head[_PREFIX.size : _HEADER_SIZE]).hex()
+
+
+def read_file(path: str | os.PathLike[str], *, checksum: str | None = None) -> State:
+    """The tree in a file. Raises `FileRefused`, or `StorageError` if the file could not be read at all.
+
+    With a `checksum`, the file must be the one that had it when it was written.
+    """
     name = os.fspath(path)
     try:
-        return decode(_read(name), name=name)
+        data = _read(name)
+        if checksum is not None and stored_checksum(data) != checksum:
+            raise FileRefused(f"{name}: not the file that was written under this name")
+        return decode(data, name=name)
     except MemoryError:
         raise StorageError(errno.ENOMEM, f"{name}: not enough memory to load it") from None
 

@@ -1,0 +1,188 @@
+"""What a session needs of an agent: one small protocol, and optional abilities as protocols of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.experience import ActMode, Array, Observations, Transitions
+
+__all__ = [
+    "Column",
+    "HasPolicy",
+    "HasReplay",
+    "LearningAgent",
+    "Metrics",
+    "Policy",
+    "Replay",
+    "ReportsEpisodes",
+    "SkipsUpdates",
+    "State",
+    "Stateful",
+    "StreamSlots",
+    "TracksStreams",
+    "WarmsUp",
+]
+
+State = dict[str, Any]
+"""A plain tree of dict (str keys), list, str, int, float, bool, None and numpy arrays: nothing that needs code
+to load. What the policy needs stands under the key `weights`."""
+
+Metrics = Mapping[str, Any]
+"""Name to a number, or to an array of one number per update. Anything `float()` or `np.asarray` takes will do,
+so values may stay on a device until somebody reads them."""
+
+StreamSlots = NDArray[np.int64]
+"""Which stream each row belongs to: small dense integers, so that they can index tables."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that can join a checkpoint."""
+
+    def state(self) -> State:
+        """Everything needed to go on; must not change afterwards, so copy arrays that do."""
+        ...
+
+    def load_state(self, state: State) -> None:
+        """Go on from there. Arrays in `state` are read-only: copy what you write to."""
+        ...
+
+
+@runtime_checkable
+class LearningAgent(Stateful, Protocol):
+    """An agent that a session can drive.
+
+    Batches have a leading axis, one row a stream; one is a batch of one. `state()` is everything but the rows
+    of a replay memory, which are journalled (`HasReplay`).
+    """
+
+    env_steps: int
+    """Transitions observed so far."""
+    updates: int
+    """Gradient steps (or their equal) made so far."""
+
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
+        """An action inside the space for each row. EXPLOIT is pure: it draws no random number."""
+        ...
+
+    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
+        """Remember, by copy (hosts reuse buffers), and add to `env_steps`; never learns."""
+        ...
+
+    def updates_due(self) -> int:
+        """How many updates are owed: 0 while warming up or waiting for a rollout."""
+        ...
+
+    def update(self, n: int) -> Metrics:
+        """Make `n` updates, add to `updates`, and return what is worth logging."""
+        ...
+
+
+class Column(NamedTuple):
+    """The layout of one column of a replay memory: dtype of an element, shape of a row."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Replay(Protocol):
+    """Rows under sequence numbers `first <= number < end`; a row never changes once appended."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The layout, by name."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """The oldest row still held."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """One past the newest row."""
+        ...
+
+    def read(self, first: int, end: int) -> dict[str, Array]:
+        """A copy of these rows, column by column."""
+        ...
+
+    def restore(self, first: int, columns: Mapping[str, Array]) -> None:
+        """Hold exactly these rows, the first of them numbered `first`."""
+        ...
+
+
+@runtime_checkable
+class HasReplay(Protocol):
+    """An agent whose memory is journalled: a checkpoint then costs what is new, not what is held."""
+
+    def replay(self) -> Replay:
+        """The memory itself, not a copy."""
+        ...
+
+
+@runtime_checkable
+class ReportsEpisodes(Protocol):
+    """An agent that adds numbers of its own (epsilon, mean loss) to each episode's record."""
+
+    def episode_extras(self) -> Mapping[str, float]:
+        """Numbers about the episode that just ended."""
+        ...
+
+    def on_episode_start(self) -> None:
+        """Start counting anew."""
+        ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """How to act, and nothing else: small, immutable, and independent of the agent that made it."""
+
+    def act(
+        self,
+        observations: Observations,
+        mode: ActMode = ActMode.EXPLOIT,
+        rng: np.random.Generator | None = None,
+    ) -> Array:
+        """An action for each row; `rng` is needed, and advanced, only to explore."""
+        ...
+
+
+@runtime_checkable
+class HasPolicy(Protocol):
+    """An agent that can publish a policy, as the background learner needs."""
+
+    def policy(self) -> Policy:
+        """The current policy; later updates do not change it."""
+        ...
+
+
+@runtime_checkable
+class TracksStreams(Protocol):
+    """An agent that links consecutive transitions of a stream (n-step returns, rollouts, traces)."""
+
+    def cut(self, streams: StreamSlots) -> None:
+        """The last transition of these streams was its episode's last, cut short: link nothing to it."""
+        ...
+
+
+@runtime_checkable
+class SkipsUpdates(Protocol):
+    """An agent that can forget updates it owes, when a background learner cannot keep up."""
+
+    def skip_updates(self, n: int) -> None:
+        """Owe `n` updates less."""
+        ...
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """An agent with something to compile or allocate before the first step."""
+
+    def warm_up(self) -> None:
+        """Do it now, once, so that no later call stalls."""
+        ...

@@ -1,0 +1,27 @@
+"""Checkpoints: the `.mpk` format, the store, what to keep, and the replay journal."""
+
+from rekindle.checkpoint.codec import decode, encode, read_file, tree_digest
+from rekindle.checkpoint.retention import (
+    CheckpointInfo,
+    KeepAny,
+    KeepBest,
+    KeepEvery,
+    KeepLast,
+    RetentionPolicy,
+)
+from rekindle.checkpoint.store import Checkpoint, CheckpointStore
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointInfo",
+    "CheckpointStore",
+    "KeepAny",
+    "KeepBest",
+    "KeepEvery",
+    "KeepLast",
+    "RetentionPolicy",
+    "decode",
+    "encode",
+    "read_file",
+    "tree_digest",
+]

@@ -1,0 +1,254 @@
+"""The checkpoints of a run: written atomically, found again, pruned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from rekindle import files
+from rekindle.agent import State
+from rekindle.checkpoint import codec
+from rekindle.checkpoint.journal import Manifest, NewRows, ReplayJournal
+from rekindle.checkpoint.retention import CheckpointInfo, RetentionPolicy
+from rekindle.errors import CheckpointError, FileRefused
+from rekindle.experience import Array
+from rekindle.files import LogPosition
+
+__all__ = ["Best", "Checkpoint", "CheckpointStore", "list_steps"]
+
+_STEP = re.compile(r"step_(\d+)\.mpk")
+_FIELDS = {
+    "kind": str,
+    "step": int,
+    "counters": dict,
+    "agent": dict,
+    "session": dict,
+    "attached": dict,
+    "metrics": dict,
+    "logs": dict,
+    "environment": dict,
+}
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The best agent a checkpoint knew of."""
+
+    file: str
+    score: float
+    step: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint as it stands in its file, replay rows aside."""
+
+    step: int
+    counters: dict[str, Any]
+    agent: State
+    session: State
+    attached: dict[str, State]
+    metrics: dict[str, float]
+    """The latest value of every metric."""
+    best: Best | None
+    replay: Manifest | None
+    logs: dict[str, LogPosition]
+    environment: dict[str, str]
+
+    def tree(self) -> State:
+        """As it stands in the file."""
+        return {
+            "kind": "checkpoint",
+            "step": self.step,
+            "counters": self.counters,
+            "agent": self.agent,
+            "session": self.session,
+            "attached": self.attached,
+            "metrics": self.metrics,
+            "best": None if self.best is None else msgspec.structs.asdict(self.best),
+            "replay": None if self.replay is None else self.replay.tree(),
+            "logs": {name: list(position) for name, position in self.logs.items()},
+            "environment": self.environment,
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Read one; raises `FileRefused`."""
+        tree = codec.read_file(path)
+        if set(tree) != {*_FIELDS, "best", "replay"} or tree["kind"] != "checkpoint":
+            raise FileRefused(f"{path}: not a checkpoint (it holds {sorted(tree)})")
+        for field, kind in _FIELDS.items():
+            if type(tree[field]) is not kind:
+                raise FileRefused(f"{path}: the field {field!r} is a {type(tree[field]).__name__}")
+        try:
+            best = msgspec.convert(tree["best"], Best | None)
+            logs = msgspec.convert(tree["logs"], dict[str, LogPosition])
+        except msgspec.ValidationError as error:
+            raise FileRefused(f"{path}: {error}") from None
+        if best is not None and Path(best.file).name != best.file:
+            raise FileRefused(f"{path}: {best.file!r} is not the name of a best file")
+        return cls(
+            step=tree["step"],
+            counters=tree["counters"],
+            agent=tree["agent"],
+            session=tree["session"],
+            attached=tree["attached"],
+            metrics=tree["metrics"],
+            best=best,
+            replay=None if tree["replay"] is None else Manifest.of(tree["replay"], name=str(path)),
+            logs=logs,
+            environment=tree["environment"],
+        )
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The newest intact checkpoint, and what had to be passed over to get to it."""
+
+    checkpoint: Checkpoint | None
+    rows: dict[str, Array] | None
+    rejected: tuple[str, ...]
+
+
+def list_steps(directory: Path) -> list[int]:
+    """The steps that have a checkpoint file, oldest first."""
+    return sorted(int(match[1]) for path in directory.iterdir() if (match := _STEP.fullmatch(path.name)))
+
+
+class CheckpointStore:
+    """The checkpoint files and replay segments of one run; used by one thread at a time."""
+
+    def __init__(self, run_path: Path, *, policy: RetentionPolicy, resume_count: int) -> None:
+        self.directory = run_path / "checkpoints"
+        self.journal = ReplayJournal(run_path / "replay", resume_count=resume_count)
+        self._run_path = run_path
+        self._policy = policy
+        self._known: dict[int, Checkpoint | None] = {}
+        self._unwritten_best: tuple[Best, State] | None = None
+
+    def path(self, step: int) -> Path:
+        """The file of the checkpoint at a step."""
+        return self.directory / f"step_{step}.mpk"
+
+    # Finding
+
+    def find(self) -> Found:
+        """The newest checkpoint that is intact, with its replay rows and the best file it names.
+
+        None if there is no checkpoint at all; `CheckpointError` if there are some and none is intact.
+        """
+        rejected: list[str] = []
+        for step in reversed(list_steps(self.directory)):
+            try:
+                checkpoint = Checkpoint.read(self.path(step))
+                if checkpoint.step != step:
+                    raise FileRefused(f"{self.path(step)}: it is the checkpoint of step {checkpoint.step}")
+                if checkpoint.best is not None:
+                    codec.read_file(self.directory / checkpoint.best.file)
+                rows = None if checkpoint.replay is None else self.journal.read(checkpoint.replay)
+            except FileRefused as refusal:
+                rejected.append(str(refusal))
+                continue
+            return Found(checkpoint, rows, tuple(rejected))
+        if rejected:
+            listed = "\n  ".join(rejected)
+            raise CheckpointError(f"no checkpoint of {self._run_path} is intact:\n  {listed}")
+        return Found(None, None, ())
+
+    def go_back_to(self, checkpoint: Checkpoint | None, rewound: Path) -> None:
+        """Make a checkpoint the newest: what is of a later time moves to `rewound`."""
+        for step in list_steps(self.directory):
+            if checkpoint is None or step > checkpoint.step:
+                files.move(self.path(step), rewound)
+            else:
+                self._known[step] = _lightened(checkpoint) if step == checkpoint.step else self._try_read(step)
+        readable = all(known is not None for known in self._known.values())
+        named = self._named_files()
+        for path in [*self.directory.glob("best_*.mpk"), *self.journal.files()]:
+            if readable and path.name not in named:
+                files.move(path, rewound)
+        if checkpoint is None:
+            files.remove([self.directory / "latest.mpk", self.directory / "best.mpk"])
+            return
+        files.link(self.path(checkpoint.step), self.directory / "latest.mpk")
+        if checkpoint.best is None:
+            files.remove([self.directory / "best.mpk"])
+        else:
+            files.link(self.directory / checkpoint.best.file, self.directory / "best.mpk")
+        if checkpoint.replay is not None:
+            self.journal.segments = list(checkpoint.replay.segments)
+
+    def _try_read(self, step: int) -> Checkpoint | None:
+        try:
+            return _lightened(Checkpoint.read(self.path(step)))
+        except FileRefused:
+            return None
+
+    def _named_files(self) -> set[str]:
+        named: set[str] = set()
+        for known in self._known.values():
+            if known is not None:
+                named |= {known.best.file} if known.best else set()
+                named |= {segment.file for segment in known.replay.segments} if known.replay else set()
+        return named
+
+    # Saving
+
+    def save_best(self, best: Best, agent: State) -> None:
+        """Write the best agent; if that fails, it is tried again before the next checkpoint, which names it."""
+        self._unwritten_best = (best, agent)
+        self._write_best()
+
+    def _write_best(self) -> None:
+        if self._unwritten_best is None:
+            return
+        best, agent = self._unwritten_best
+        tree = {"kind": "best", "step": best.step, "score": best.score, "agent": agent}
+        path = self.directory / best.file
+        # The name becomes durable together with that of the checkpoint which refers to it.
+        files.write_atomic(path, *codec.encode(tree), sync_name=False)
+        files.link(path, self.directory / "best.mpk")
+        self._unwritten_best = None
+
+    def save(self, checkpoint: Checkpoint, rows: NewRows | None) -> Path:
+        """Write a checkpoint; when this returns it is durable. The logs must have been synced before."""
+        self._write_best()
+        if rows is not None:
+            checkpoint = msgspec.structs.replace(checkpoint, replay=self.journal.write(rows))
+        path = self.path(checkpoint.step)
+        files.write_atomic(path, *codec.encode(checkpoint.tree()))
+        self._known[checkpoint.step] = _lightened(checkpoint)
+        return path
+
+    def tidy(self) -> None:
+        """Point `latest` at the newest checkpoint and remove what no policy and no checkpoint wants any more."""
+        newest = max(self._known)
+        files.link(self.path(newest), self.directory / "latest.mpk")
+        infos = [CheckpointInfo(step, known.metrics if known else {}) for step, known in sorted(self._known.items())]
+        wanted = {newest} | self._policy.keep(infos)
+        unwanted = [step for step in self._known if step not in wanted]
+        # Durable before anything they name goes: a checkpoint that comes back must find its segments.
+        files.remove([self.path(step) for step in unwanted], sync=self.directory)
+        for step in unwanted:
+            del self._known[step]
+        if any(known is None for known in self._known.values()):
+            return  # an unreadable manifest may name anything
+        named = self._named_files() | {segment.file for segment in self.journal.segments}
+        if self._unwritten_best is not None:
+            named.add(self._unwritten_best[0].file)
+        stale = [*self.directory.glob("best_*.mpk"), *self.journal.files()]
+        files.remove(path for path in stale if path.name not in named)
+
+
+def _lightened(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint without its states, to be remembered."""
+    return msgspec.structs.replace(checkpoint, agent={}, session={}, attached={})
+
+
+def read_agent_state(path: Path) -> tuple[int, State]:
+    """The step and the agent's state in a checkpoint or best file."""
+    tree: Mapping[str, Any] = codec.read_file(path)
+    if tree.get("kind") not in ("checkpoint", "best"):
+        raise FileRefused(f"{path}: neither a checkpoint nor a best file")
+    return cast("int", tree["step"]), cast("State", tree["agent"])

@@ -1,0 +1,248 @@
+"""Where each stream stands: one row of a table, and what it takes to live an open episode again."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, cast
+
+import numpy as np
+
+from rekindle.agent import State, StreamSlots
+from rekindle.errors import InputError, StateError
+from rekindle.experience import Array, Observations
+from rekindle.layout import ArrayLayout, Layout
+
+__all__ = ["EpisodeTrace", "Phase", "StreamId", "StreamTable"]
+
+StreamId = int | str
+"""The host's name for a stream: a number, or a text for clients and characters that have one."""
+
+
+class Phase(IntEnum):
+    """Where a stream stands."""
+
+    IDLE = 0
+    """No episode."""
+    BEGUN = 1
+    """The first observation is known, and no transition yet."""
+    OPEN = 2
+    """In the middle of an episode."""
+    ENDED = 3
+    """The last transition ended the episode, and `on_episode` has not been called."""
+
+
+class EpisodeTrace:
+    """What it takes to live an open episode again: its seed, its actions, and a hash of what came of them."""
+
+    def __init__(self, seed: int, options: dict[str, Any] | None) -> None:
+        self.seed = seed
+        self.options = options
+        self.actions: list[Array] = []
+        self.chain = b""
+
+    def start(self, observation: Sequence[Array]) -> None:
+        """Note the first observation."""
+        self.chain = _chained(b"", observation, 0.0)
+
+    def add(self, action: Array, reward: float, next_observation: Sequence[Array]) -> None:
+        """Note a transition."""
+        self.actions.append(np.array(action))
+        self.chain = _chained(self.chain, next_observation, reward)
+
+    def state(self) -> State:
+        """As saved."""
+        return {
+            "seed": self.seed,
+            "options": self.options,
+            "actions": np.stack(self.actions) if self.actions else None,
+            "chain": self.chain.hex(),
+        }
+
+    @classmethod
+    def of_state(cls, state: State) -> EpisodeTrace:
+        """As loaded."""
+        trace = cls(state["seed"], state["options"])
+        trace.actions = [] if state["actions"] is None else list(state["actions"])
+        trace.chain = bytes.fromhex(state["chain"])
+        return trace
+
+
+def _chained(chain: bytes, observation: Sequence[Array], reward: float) -> bytes:
+    digest = hashlib.blake2b(chain, digest_size=16)
+    for array in observation:
+        digest.update(np.ascontiguousarray(array).data)
+    digest.update(struct.pack("<d", reward))
+    return digest.digest()
+
+
+_COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending")
+
+
+class StreamTable:
+    """One row a stream, as arrays, so that a batch is a handful of array operations."""
+
+    def __init__(self) -> None:
+        self.ids: list[StreamId] = []
+        self.slots: dict[StreamId, int] = {}
+        self.observation_layout: Layout | None = None
+        self.action_layout: ArrayLayout | None = None
+        self.traces: dict[int, EpisodeTrace] = {}
+        self._room = 0
+        self.phase = np.zeros(0, np.uint8)
+        self.episode = np.zeros(0, np.int64)
+        self.total_reward = np.zeros(0, np.float64)
+        self.length = np.zeros(0, np.int64)
+        self.status = np.zeros(0, np.uint8)
+        """How the episode of an ENDED stream ended."""
+        self.adrift = np.zeros(0, np.bool_)
+        """Streams whose last transition was dropped, so that the next cannot be held against it."""
+        self.has_pending = np.zeros(0, np.bool_)
+        self.last: list[Array] = []
+        """The newest observation of each stream."""
+        self.pending: Array = np.zeros(0)
+        """The action that was handed out and not yet come back in a transition."""
+
+    def slot(self, stream: StreamId) -> int:
+        """The row of a stream, new if it was never seen."""
+        slot = self.slots.get(stream)
+        return self._add(stream) if slot is None else slot
+
+    def slots_of(self, streams: Sequence[StreamId] | Array | None, rows: int) -> StreamSlots:
+        """The rows of the streams of a batch; None means 0, 1, 2, ..."""
+        ids: Sequence[StreamId] = range(rows) if streams is None else list(streams)
+        if len(ids) != rows:
+            raise InputError(f"{len(ids)} streams were given for a batch of {rows}")
+        slots = np.fromiter((self.slot(_plain(stream)) for stream in ids), np.int64, rows)
+        if len(set(slots.tolist())) != rows:
+            raise InputError(f"a stream stands twice in one batch: {list(ids)}")
+        return slots
+
+    def _add(self, stream: Any) -> int:
+        stream = _plain(stream)
+        if stream in self.slots:
+            return self.slots[stream]
+        slot = len(self.ids)
+        self.ids.append(stream)
+        self.slots[stream] = slot
+        if slot >= self._room:
+            self._grow(max(8, 2 * self._room))
+        return slot
+
+    def _grow(self, room: int) -> None:
+        self._room = room
+        for name in _COLUMNS:
+            setattr(self, name, _grown(getattr(self, name), room))
+        self.last = [_grown(array, room) for array in self.last]
+        self.pending = _grown(self.pending, room)
+
+    def use_observation_layout(self, layout: Layout) -> None:
+        """From now on every observation has this layout."""
+        self.observation_layout = layout
+        self.last = [np.zeros((self._room, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
+
+    def use_action_layout(self, layout: ArrayLayout) -> None:
+        """From now on every action has this layout."""
+        self.action_layout = layout
+        self.pending = np.zeros((self._room, *layout.shape), layout.dtype)
+
+    def observations(self, arrays: Sequence[Array]) -> Observations:
+        """What an agent sees of the arrays of a batch."""
+        return cast("Layout", self.observation_layout).observations(arrays)
+
+    def name(self, slot: int) -> str:
+        """A stream as it is named in a message."""
+        return f"stream {self.ids[slot]!r}"
+
+    def continues(self, slot: int, observation: Sequence[Array]) -> bool:
+        """Whether an observation is the newest one of a stream."""
+        for array, table in zip(observation, self.last, strict=True):
+            last = table[slot]
+            # Comparing bytes is ten times quicker, and differs only for zeros of two signs.
+            if array.tobytes() != last.tobytes() and not np.array_equal(array, last):
+                return False
+        return True
+
+    def set_last(self, slot: int, observation: Sequence[Array]) -> None:
+        """Note the newest observation of a stream."""
+        for table, array in zip(self.last, observation, strict=True):
+            table[slot] = array
+
+    def last_shown(self, slot: int) -> str:
+        """The newest observation of a stream, as it is shown in a message."""
+        shown = [array[slot] for array in self.last]
+        return f"{shown[0] if len(shown) == 1 else shown!r}"[:120]
+
+    def finish(self, slot: int) -> None:
+        """The stream's episode is over and announced."""
+        self.phase[slot] = Phase.IDLE
+        self.episode[slot] += 1
+        self.total_reward[slot] = 0.0
+        self.length[slot] = 0
+        self.has_pending[slot] = False
+        self.adrift[slot] = False
+        self.traces.pop(slot, None)
+
+    def open_slots(self) -> list[int]:
+        """The streams with an episode that has begun and not ended."""
+        phase = self.phase[: len(self.ids)]
+        return np.flatnonzero((phase == Phase.BEGUN) | (phase == Phase.OPEN)).tolist()
+
+    def state(self) -> State:
+        """Everything, as saved."""
+        count = len(self.ids)
+        layout, action = self.observation_layout, self.action_layout
+        return {
+            "ids": list(self.ids),
+            **{name: getattr(self, name)[:count].copy() for name in _COLUMNS},
+            "observation_layout": None if layout is None else layout.state(),
+            "action_layout": None if action is None else [action.dtype.str, list(action.shape)],
+            "last": [array[:count].copy() for array in self.last],
+            "pending": self.pending[:count].copy(),
+            "traces": {str(slot): trace.state() for slot, trace in self.traces.items()},
+        }
+
+    def load_state(self, state: State) -> None:
+        """Everything, as loaded."""
+        saved = None if state["observation_layout"] is None else Layout.of_state(state["observation_layout"])
+        known = self.observation_layout
+        if saved is not None and known is not None and saved.leaves != known.leaves:
+            raise StateError(f"the checkpoint has observations of {saved.leaves}, the agent's are {known.leaves}")
+        loaded = StreamTable()
+        for stream in state["ids"]:
+            loaded.slot(stream)
+        count = len(loaded.ids)
+        if layout := saved or known:
+            loaded.use_observation_layout(layout)
+        if state["action_layout"] is not None:
+            dtype, shape = state["action_layout"]
+            loaded.use_action_layout(ArrayLayout(tuple(shape), np.dtype(dtype)))
+        elif self.action_layout is not None:
+            loaded.use_action_layout(self.action_layout)
+        try:
+            for name in _COLUMNS:
+                getattr(loaded, name)[:count] = state[name]
+            if saved is not None:
+                for array, last in zip(loaded.last, state["last"], strict=True):
+                    array[:count] = last
+            loaded.pending[:count] = state["pending"]
+            loaded.traces = {int(slot): EpisodeTrace.of_state(trace) for slot, trace in state["traces"].items()}
+        except (TypeError, ValueError, KeyError) as error:
+            raise StateError(f"the streams in the checkpoint do not fit: {error}") from None
+        self.__dict__.update(loaded.__dict__)
+
+
+def _plain(stream: Any) -> StreamId:
+    if isinstance(stream, str):
+        return stream
+    if isinstance(stream, (int, np.integer)) and not isinstance(stream, bool) and int(cast("int", stream)) >= 0:
+        return int(cast("int", stream))
+    raise InputError(f"{stream!r} cannot name a stream: use an int of 0 or more, or a str")
+
+
+def _grown(array: Array, room: int) -> Array:
+    grown = np.zeros((room, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown

@@ -1,0 +1,457 @@
+"""Files that survive: atomic replacement, exclusive directories, hard links, append-only logs, the lock.
+
+Every byte that a run keeps goes through this module, and every `fsync` of rekindle stands in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import threading
+import time
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from rekindle.errors import LogCorrupt, RunLocked, StorageError
+
+__all__ = [
+    "JsonLines",
+    "Lock",
+    "LogPosition",
+    "LogTail",
+    "check_rows",
+    "cut",
+    "link",
+    "make_directory",
+    "move",
+    "read_bytes",
+    "read_rows",
+    "remove",
+    "remove_temporaries",
+    "require_directory",
+    "sync_directory",
+    "write_atomic",
+]
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_PRIVATE = 0o600
+_TEMPORARY = ".tmp"
+_LARGE = 2**16
+_UNSYNCED_LIMIT = 8 * 2**20
+"""A log that nobody checkpoints is synced when this much of it is held in memory."""
+
+
+@contextlib.contextmanager
+def _reporting(action: str, path: str | Path) -> Generator[None]:
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+def _write_all(descriptor: int, data: Any) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _coalesced(chunks: Iterable[Any]) -> Iterator[Any]:
+    """The same bytes in few pieces: small chunks are gathered, large ones are not copied."""
+    gathered = bytearray()
+    for chunk in chunks:
+        if len(chunk) < _LARGE:
+            gathered += chunk
+            if len(gathered) < _LARGE:
+                continue
+        if gathered:
+            yield bytes(gathered)
+            gathered.clear()
+        if len(chunk) >= _LARGE:
+            yield chunk
+    if gathered:
+        yield gathered
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_TEMPORARY}")
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    with _reporting("sync", path):
+        descriptor = os.open(path, _READ | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
+    """Put a file there whole or not at all, durably.
+
+    `sync_name=False` leaves the name to a later sync of the directory; the data are durable in either case.
+    """
+    temporary = _temporary(path)
+    with _reporting("write", path):
+        descriptor = os.open(temporary, _CREATE, _PRIVATE)
+        try:
+            try:
+                for chunk in _coalesced(chunks):
+                    _write_all(descriptor, chunk)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            # A descriptor whose fsync failed says "done" when asked again, so the file is dropped, not retried.
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    if sync_name:
+        sync_directory(path.parent)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a regular file; symbolic links are refused."""
+    with _reporting("read", path):
+        descriptor = os.open(path, _READ)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StorageError(f"cannot read {path}: it is not a regular file")
+            return file.read()
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and the missing ones above it, durably."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with _reporting("make the directory", path), contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    sync_directory(path.parent)
+
+
+def require_directory(path: Path) -> None:
+    """Refuse a symbolic link, or anything else that is not a directory of the run's own."""
+    with _reporting("use", path):
+        mode = os.lstat(path).st_mode
+    if not stat.S_ISDIR(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
+        raise StorageError(f"cannot use {path}: it is {kind}")
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, replacing what had it; a copy where the file system has no hard links.
+
+    Nothing is synced: the name is a convenience that may lag after a power cut.
+    """
+    temporary = _temporary(target)
+    with _reporting("link", target):
+        try:
+            os.link(source, temporary, follow_symlinks=False)
+        except PermissionError:
+            write_atomic(target, read_bytes(source), sync_name=False)
+            return
+        try:
+            os.replace(temporary, target)
+        finally:
+            # Renaming onto another name of the same file does nothing and leaves the temporary name.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def move(source: Path, directory: Path) -> None:
+    """Move a file into a directory that is made if it is missing."""
+    make_directory(directory)
+    with _reporting("move", source), contextlib.suppress(FileNotFoundError):
+        os.replace(source, directory / source.name)
+
+
+def remove(paths: Iterable[Path], *, sync: Path | None = None) -> None:
+    """Remove files; with `sync`, make that durable in their directory if anything was removed."""
+    removed = False
+    for path in paths:
+        with _reporting("remove", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            removed = True
+    if removed and sync is not None:
+        sync_directory(sync)
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Remove what a killed writer left half-written."""
+    remove(path for path in sorted(directory.glob(f".*{_TEMPORARY}")) if not path.is_dir() or path.is_symlink())
+
+
+class LogPosition(NamedTuple):
+    """How much of a log there is: rows, bytes, and the CRC-32 of those bytes."""
+
+    rows: int = 0
+    size: int = 0
+    crc: int = 0
+
+
+class JsonLines:
+    """An append-only log: one `write` a row, rows numbered from 0, strict JSON (NaN becomes null).
+
+    A row that cannot be written stays in memory and goes first next time, so a full disk loses nothing.
+    Appending and syncing may happen on different threads.
+    """
+
+    def __init__(self, path: Path, position: LogPosition | None = None) -> None:
+        self.path = path
+        position = position or LogPosition()
+        self._position = position
+        self._durable = position.size
+        self._tail = bytearray()
+        self._written = position.size
+        self._suspect = False
+        self._guard = threading.Lock()
+        self._encode = msgspec.json.Encoder().encode
+        with _reporting("open", path):
+            self._descriptor = os.open(path, _APPEND, _PRIVATE)
+
+    @property
+    def position(self) -> LogPosition:
+        """Where the next row goes."""
+        return self._position
+
+    def append(self, fields: Mapping[str, Any]) -> None:
+        """Add a row; raises `StorageError` when it is held in memory only."""
+        rows, size, crc = self._position
+        line = self._encode({"row": rows, **fields}) + b"\n"
+        with self._guard:
+            self._tail += line
+            self._position = LogPosition(rows + 1, size + len(line), zlib.crc32(line, crc))
+            self._write_out()
+        if len(self._tail) > _UNSYNCED_LIMIT:
+            self.sync()
+
+    def _write_out(self) -> None:
+        view = memoryview(self._tail)[self._written - self._durable :]
+        try:
+            while view:
+                count = os.write(self._descriptor, view)
+                if count < len(view):  # a short write is the first sign of a full disk: see what the rest says
+                    view = view[count:]
+                    continue
+                break
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._written)
+            held = len(view)
+            raise StorageError(
+                f"cannot append to {self.path}: {error.strerror}; {held} bytes of rows are held in memory and "
+                "are written as soon as there is room"
+            ) from error
+        finally:
+            view.release()
+        self._written = self._position.size
+
+    def sync(self) -> None:
+        """Make every row so far durable."""
+        with self._guard:
+            if self._suspect:
+                self._replace()
+                return
+            self._write_out()
+            end = self._position.size
+            if end == self._durable:
+                return
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            with self._guard:
+                self._suspect = True
+            raise StorageError(f"cannot sync {self.path}: {error.strerror}; it is written anew next time") from error
+        with self._guard:
+            if end > self._durable:  # another thread may have synced more in the meantime
+                del self._tail[: end - self._durable]
+                self._durable = end
+
+    def _replace(self) -> None:
+        """Write a new file from what was durable and what is in memory: a failed fsync cannot be asked again."""
+        piece = 2**20
+        durable = (
+            os.pread(self._descriptor, min(piece, self._durable - offset), offset)
+            for offset in range(0, self._durable, piece)
+        )
+        write_atomic(self.path, *durable, self._tail)
+        with _reporting("open", self.path):
+            descriptor = os.open(self.path, _APPEND, _PRIVATE)
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._durable = self._written = self._position.size
+        self._tail.clear()
+        self._suspect = False
+
+    def close(self) -> None:
+        """Let go of the file; what was not synced is left to the operating system."""
+        os.close(self._descriptor)
+
+
+def cut(path: Path, position: LogPosition, rewound: Path) -> int:
+    """Cut a log back to a position, moving what comes after it into `rewound`; returns the rows moved.
+
+    Raises `LogCorrupt` when the log is shorter than the position, or is not what was written.
+    """
+    data = read_bytes(path) if path.exists() else b""
+    if len(data) < position.size:
+        raise LogCorrupt(
+            f"{path} has {len(data)} bytes, but the checkpoint was taken when it had {position.size} "
+            f"({position.rows} rows): rows are missing from line {data.count(10) + 1} on"
+        )
+    if zlib.crc32(memoryview(data)[: position.size]) != position.crc:
+        check_rows(path, data[: position.size])
+        raise LogCorrupt(f"{path}: the first {position.rows} rows are not the ones that were written")
+    surplus = data[position.size :]
+    if not surplus:
+        return 0
+    if position.size == 0:
+        check_rows(path, surplus)
+    make_directory(rewound)
+    write_atomic(rewound / path.name, surplus)
+    with _reporting("cut", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, position.size)
+        finally:
+            os.close(descriptor)
+    return surplus.count(b"\n")
+
+
+def check_rows(path: Path, data: bytes, *, first: int = 0) -> list[dict[str, Any]]:
+    """Decode the complete rows of a log; a bad line or number raises `LogCorrupt` with its line number.
+
+    An unterminated last line is a row that is still being written, and is left out.
+    """
+    complete = data.rfind(b"\n") + 1
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(data[:complete].split(b"\n")[:-1], first):
+        try:
+            value: Any = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise LogCorrupt(f"{path}: line {number + 1} is not JSON: {error}") from None
+        fields = cast("dict[str, Any] | None", value if isinstance(value, dict) else None)
+        if fields is None or fields.get("row") != number:
+            raise LogCorrupt(f"{path}: line {number + 1} is not row {number}: {line[:60]!r}")
+        rows.append(fields)
+    return rows
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Every complete row of a log, live or not; an absent log has none."""
+    try:
+        data = read_bytes(path)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return []
+        raise
+    return check_rows(path, data)
+
+
+class LogTail:
+    """Follows a log that another process appends to, without disturbing it or reading anything twice.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "log.jsonl"
+    >>> log, tail = JsonLines(path), LogTail(path)
+    >>> log.append({"loss": 1.0})
+    >>> tail.poll()
+    ([{'row': 0, 'loss': 1.0}], False)
+    >>> tail.poll()
+    ([], False)
+    >>> log.close()
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._restart()
+
+    def _restart(self) -> None:
+        self._offset = self._rows = 0
+        self._last = b""
+
+    def poll(self) -> tuple[list[dict[str, Any]], bool]:
+        """New rows, and whether a resume cut the log back, in which case they start again from row 0."""
+        try:
+            descriptor = os.open(self.path, _READ)
+        except FileNotFoundError:
+            return [], False
+        with open(descriptor, "rb") as file:
+            file.seek(self._offset - len(self._last))
+            data = file.read()
+            # The last line seen must still be there, byte for byte (every row carries its own wall time).
+            rewound = not data.startswith(self._last)
+            if rewound:
+                self._restart()
+                file.seek(0)
+                data = file.read()
+        new = data[len(self._last) :]
+        rows = check_rows(self.path, new, first=self._rows)
+        complete = new.rfind(b"\n") + 1
+        if rows:
+            self._last = new[new.rfind(b"\n", 0, complete - 1) + 1 : complete]
+            self._offset += complete
+            self._rows += len(rows)
+        return rows, rewound
+
+
+class Lock:
+    """One writer at a time; freed by the kernel when its process dies, however it dies."""
+
+    def __init__(self, path: Path, *, patience: float = 1.0) -> None:
+        self.path = path
+        with _reporting("open", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE)
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+                    os.close(descriptor)
+                    raise RunLocked(
+                        f"{path.parent} is being written by {holder}; stop it first (rekindle stop {path.parent})"
+                    ) from None
+                time.sleep(0.01)
+        with _reporting("write", path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._descriptor: int | None = descriptor
+        # A forked worker shares the lock, and would keep it after the death of the process that took it.
+        os.register_at_fork(after_in_child=self.release)
+
+    def release(self) -> None:
+        """Let go; the file stays, as unlinking it would let two processes lock two files of one name."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @staticmethod
+    def is_held(path: Path) -> bool:
+        """Whether some process holds the lock; takes it for microseconds to find out."""
+        try:
+            descriptor = os.open(path, _READ)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False

@@ -1,0 +1,88 @@
+"""The one way to stop a training: whoever wants it to end says so here, with a reason."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["Interrupter"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupter:
+    """A stop that anybody may ask for and the training looks at: checkpoint, then stop.
+
+    >>> interrupter = Interrupter()
+    >>> interrupter.stop("solved", complete=True)
+    >>> interrupter.is_stopped, interrupter.reason
+    (True, 'solved')
+    """
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self.reason: str | None = None
+        """Why; the first to ask is the one that is heard."""
+        self.is_complete = False
+        """Whether the run has reached what it was for, as opposed to having been stopped on the way."""
+        self._guard = threading.Lock()
+        self._unwatch = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def stop(self, reason: str, *, complete: bool = False) -> None:
+        """Ask for the end. `complete` says that the goal was reached, so the run counts as finished."""
+        # A signal handler runs on the thread it interrupts, so waiting for the guard could wait for itself.
+        taken = self._guard.acquire(blocking=False)
+        if not self.is_stopped:
+            self.reason, self.is_complete, self.is_stopped = reason, complete, True
+        if taken:
+            self._guard.release()
+
+    def watch(self, stop_file: Path, *, seconds: float = 1.0) -> None:
+        """Look for a stop file now and then, on a thread of its own, until `unwatch`."""
+
+        def look() -> None:
+            while not self._unwatch.wait(seconds):
+                with contextlib.suppress(FileNotFoundError):
+                    text = stop_file.read_text(errors="replace").strip()[:200]
+                    self.stop(text or "asked to stop by another process")
+                    return
+
+        self._watcher = threading.Thread(target=look, name="rekindle-stop-file", daemon=True)
+        self._watcher.start()
+
+    def unwatch(self) -> None:
+        """Stop looking for the stop file."""
+        self._unwatch.set()
+        if self._watcher is not None:
+            self._watcher.join()
+
+    @contextlib.contextmanager
+    def signals(self) -> Generator[None]:
+        """Turn SIGINT and SIGTERM into a stop while inside; a second one ends the process at once.
+
+        Outside the main thread, where Python has no say over signals, this does nothing.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            if self.is_stopped:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            self.stop(signal.Signals(number).name)
+
+        for number in _SIGNALS:
+            signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,182 @@
+"""What a host may give a session: layouts of observations and actions, and checks of everything else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from rekindle.agent import State
+from rekindle.errors import ConfigError, InputError
+from rekindle.experience import Array, EpisodeStatus, Observations
+
+__all__ = [
+    "ArrayLayout",
+    "Layout",
+    "REWARDS",
+    "STATUSES",
+    "all_finite",
+    "checked_choice",
+    "checked_count",
+    "checked_extras",
+    "checked_reward",
+    "checked_status",
+]
+
+_SMALL = 16
+"""Up to this many numbers Python is quicker than numpy."""
+
+
+def all_finite(array: Array) -> bool:
+    """Whether an array holds no NaN and no infinity; cheap for small arrays."""
+    if array.dtype.kind not in "fc":
+        return True
+    if array.size <= _SMALL and array.dtype.kind == "f":
+        return all(map(math.isfinite, array.ravel().tolist()))
+    return bool(np.isfinite(array).all())
+
+
+class ArrayLayout(NamedTuple):
+    """The shape and dtype that every value must have, or be safely turned into."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def conform(self, value: Any, what: str, *, rows: int | None = None) -> Array:
+        """The value as an array of this layout (with `rows`, that many of them); raises `InputError`."""
+        shape = self.shape if rows is None else (rows, *self.shape)
+        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == shape:
+            return value
+        array = _array(value, what)
+        if array.shape != shape:
+            raise InputError(f"{what} has the shape {array.shape}, expected {shape}")
+        if array.dtype == self.dtype:
+            return array
+        converted = array.astype(self.dtype)
+        whole_numbers = self.dtype.kind in "iub" and array.dtype.kind in "iub"
+        if whole_numbers and np.array_equal(converted, array):
+            return converted
+        if whole_numbers or not np.can_cast(array.dtype, self.dtype, "same_kind"):
+            raise InputError(f"{what} is {array.dtype}, which cannot become {self.dtype} without loss: {value!r:.80}")
+        return converted
+
+
+def _array(value: Any, what: str) -> Array:
+    if value is None:
+        raise InputError(f"{what} is missing (None)")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} is not an array: {error}") from None
+    if array.dtype.kind not in "fiubc":
+        raise InputError(f"{what} is {array.dtype}, not numbers: {value!r:.80}")
+    return array
+
+
+class Layout:
+    """The layout of an observation: one array, or named ones."""
+
+    def __init__(self, leaves: Mapping[str, ArrayLayout], *, is_dict: bool) -> None:
+        self.leaves = dict(leaves)
+        self.is_dict = is_dict
+        self._only = None if is_dict else self.leaves[""]
+
+    @classmethod
+    def of_space(cls, space: Any) -> Layout | None:
+        """From a Gymnasium space, if it is one whose values are arrays."""
+        named = getattr(space, "spaces", None)
+        if isinstance(named, Mapping):
+            parts = {name: _space_layout(part) for name, part in cast("Mapping[str, Any]", named).items()}
+            known = {name: part for name, part in parts.items() if part is not None}
+            return cls(known, is_dict=True) if len(known) == len(parts) else None
+        only = _space_layout(space)
+        return None if only is None else cls({"": only}, is_dict=False)
+
+    @classmethod
+    def of_value(cls, value: Any) -> Layout:
+        """From the first observation ever seen."""
+        if isinstance(value, Mapping):
+            named = cast("Mapping[str, Any]", value)
+            return cls(
+                {name: _value_layout(part, f"observation {name!r}") for name, part in named.items()},
+                is_dict=True,
+            )
+        return cls({"": _value_layout(value, "observation")}, is_dict=False)
+
+    def conform(self, value: Any, what: str, *, rows: int | None = None) -> list[Array]:
+        """The arrays of an observation, in the order of this layout; raises `InputError`."""
+        if self._only is not None:
+            return [self._only.conform(value, what, rows=rows)]
+        if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(self.leaves):
+            raise InputError(f"{what} must be a dict with the keys {sorted(self.leaves)}, got {value!r:.120}")
+        return [leaf.conform(value[name], f"{what} {name!r}", rows=rows) for name, leaf in self.leaves.items()]
+
+    def observations(self, arrays: Sequence[Array]) -> Observations:
+        """What an agent sees of these arrays."""
+        return dict(zip(self.leaves, arrays, strict=True)) if self.is_dict else arrays[0]
+
+    def state(self) -> State:
+        """As saved."""
+        leaves = {name: [leaf.dtype.str, list(leaf.shape)] for name, leaf in self.leaves.items()}
+        return {"is_dict": self.is_dict, "leaves": leaves}
+
+    @classmethod
+    def of_state(cls, state: State) -> Layout:
+        """As loaded."""
+        leaves = {name: ArrayLayout(tuple(shape), np.dtype(dtype)) for name, (dtype, shape) in state["leaves"].items()}
+        return cls(leaves, is_dict=state["is_dict"])
+
+
+def _space_layout(space: Any) -> ArrayLayout | None:
+    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
+    return None if shape is None or dtype is None else ArrayLayout(tuple(shape), np.dtype(dtype))
+
+
+def _value_layout(value: Any, what: str) -> ArrayLayout:
+    array = _array(value, what)
+    return ArrayLayout(array.shape, array.dtype)
+
+
+REWARDS = ArrayLayout((), np.dtype(np.float64))
+STATUSES = ArrayLayout((), np.dtype(np.uint8))
+
+
+def checked_reward(reward: Any, stream: str) -> float:
+    """A reward as a float, finite or not."""
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        raise InputError(f"{stream}: the reward {reward!r:.80} is not a number") from None
+
+
+def checked_status(status: Any) -> EpisodeStatus:
+    """A status, also from its number."""
+    try:
+        return EpisodeStatus(status)
+    except ValueError:
+        raise InputError(f"the status {status!r} is not one of {[item.name for item in EpisodeStatus]}") from None
+
+
+def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
+    """Numbers by name, as floats."""
+    checked: dict[str, float] = {}
+    for name, value in (extras or {}).items():
+        try:
+            checked[name] = float(value)
+        except (TypeError, ValueError):
+            raise InputError(f"the extra {name!r} is not a number: {value!r:.80}") from None
+    return checked
+
+
+def checked_count(name: str, value: object, least: int) -> None:
+    """Refuse a setting that is neither None nor a whole number of at least so much."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}, or None")
+
+
+def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a setting that is not one of a few words."""
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}: use one of {', '.join(map(repr, choices))}")

@@ -1,0 +1,292 @@
+"""Who learns, and when: inside the host's calls, or on a thread that owns the agent."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from rekindle.agent import (
+    HasPolicy,
+    LearningAgent,
+    Metrics,
+    ReportsEpisodes,
+    SkipsUpdates,
+    StreamSlots,
+    TracksStreams,
+)
+from rekindle.errors import AgentError, ConfigError
+from rekindle.experience import ActMode, Array, Observations, Transitions
+
+__all__ = ["BackgroundLearner", "DirectLearner", "Learner"]
+
+_Result = TypeVar("_Result")
+_DISPATCH = 8
+"""Updates made between two looks at the queue."""
+_BACKLOG = 256
+"""Updates an agent may owe before the rest is skipped."""
+
+
+class Learner(Protocol):
+    """What a session needs of whoever owns the agent."""
+
+    skipped: int
+    """Updates that were owed and given up."""
+    blocked: int
+    """Host calls that had to wait for room in a queue."""
+
+    @property
+    def updates(self) -> int:
+        """Updates made so far."""
+        ...
+
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
+        """Ask for actions."""
+        ...
+
+    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
+        """Hand over transitions; the caller may change them afterwards."""
+        ...
+
+    def cut(self, slots: list[int]) -> None:
+        """The last transition of these streams was its episode's last."""
+        ...
+
+    def learned(self) -> Iterator[tuple[int, Metrics]]:
+        """Learn if it is time, and say what was learned: how many updates, and their metrics."""
+        ...
+
+    def call(self, function: Callable[[], _Result]) -> Callable[[], _Result]:
+        """Call a function when everything handed over before has been met; returns what waits for its result."""
+        ...
+
+    def episode_extras(self) -> Mapping[str, float]:
+        """The agent's own numbers on the episode that ended."""
+        ...
+
+    def start_episode(self) -> None:
+        """Tell the agent that an episode starts."""
+        ...
+
+    def close(self) -> None:
+        """Meet everything handed over; afterwards the agent is the caller's."""
+        ...
+
+
+class DirectLearner:
+    """Learns on the host's thread: inside `observe` (inline), or only when told to (manual)."""
+
+    def __init__(self, agent: LearningAgent, *, is_manual: bool) -> None:
+        self._agent = agent
+        self.is_manual = is_manual
+        self.skipped = self.blocked = 0
+        self.act = agent.act
+        self.observe = agent.observe
+
+    @property
+    def updates(self) -> int:
+        """Updates made so far."""
+        return self._agent.updates
+
+    def cut(self, slots: list[int]) -> None:
+        """The last transition of these streams was its episode's last."""
+        if isinstance(self._agent, TracksStreams):
+            self._agent.cut(np.array(slots, np.int64))
+
+    def learned(self) -> Iterator[tuple[int, Metrics]]:
+        """Make the updates that are due, unless they wait for `learn`."""
+        if not self.is_manual:
+            due = self._agent.updates_due()
+            if due > 0:
+                yield due, self._agent.update(due)
+
+    def learn(self, milliseconds: float | None) -> Iterator[tuple[int, Metrics]]:
+        """Make the updates that are due, as long as there is time."""
+        started = time.perf_counter()
+        while (due := self._agent.updates_due()) > 0:
+            if milliseconds is None:
+                yield due, self._agent.update(due)
+            elif (time.perf_counter() - started) * 1e3 < milliseconds:
+                yield 1, self._agent.update(1)
+            else:
+                return
+
+    def call(self, function: Callable[[], _Result]) -> Callable[[], _Result]:
+        """Call a function now."""
+        result = function()
+        return lambda: result
+
+    def episode_extras(self) -> Mapping[str, float]:
+        """The agent's own numbers on the episode that ended."""
+        return self._agent.episode_extras() if isinstance(self._agent, ReportsEpisodes) else {}
+
+    def start_episode(self) -> None:
+        """Tell the agent that an episode starts."""
+        if isinstance(self._agent, ReportsEpisodes):
+            self._agent.on_episode_start()
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+class _Call(msgspec.Struct, frozen=True, eq=False):
+    function: Callable[[], Any]
+    future: Future[Any]
+
+
+class BackgroundLearner:
+    """Learns on a thread that alone touches the agent, so that a host's frame never waits for an update.
+
+    The host's calls become messages in a bounded queue, met in the order made; the host acts with a policy that
+    is published after each dispatch, drawing its random numbers itself.
+    """
+
+    def __init__(self, agent: LearningAgent, exploration: np.random.Generator, *, capacity: int = 4096) -> None:
+        if not isinstance(agent, HasPolicy):
+            raise ConfigError(
+                f"learner='background' needs an agent with policy(), which {type(agent).__name__} has not: "
+                "use learner='inline' or 'manual'"
+            )
+        self._agent = agent
+        self._publisher: HasPolicy = agent
+        self._exploration = exploration
+        self._policy = agent.policy()
+        self._updates = agent.updates
+        self._extras: Mapping[str, float] = {}
+        self._metrics: deque[tuple[int, Metrics]] = deque()
+        self.skipped = self.blocked = 0
+        self._failure: BaseException | None = None
+        self._queue: queue.Queue[tuple[Transitions, StreamSlots] | _Call | None] = queue.Queue(capacity)
+        self._thread = threading.Thread(target=self._work, name="rekindle-learner", daemon=True)
+        self._thread.start()
+
+    # On the host's thread
+
+    @property
+    def updates(self) -> int:
+        """Updates made, as last published."""
+        return self._updates
+
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
+        """Act with the newest policy."""
+        self._raise_failure()
+        return self._policy.act(observations, mode, self._exploration)
+
+    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
+        """Send a copy of the transitions."""
+        self._put((transitions.copy(), streams.copy()))
+
+    def cut(self, slots: list[int]) -> None:
+        """The last transition of these streams was its episode's last."""
+        agent = self._agent
+        if isinstance(agent, TracksStreams):
+            self.call(lambda: agent.cut(np.array(slots, np.int64)))
+
+    def learned(self) -> Iterator[tuple[int, Metrics]]:
+        """What was learned since the last look."""
+        self._raise_failure()
+        while self._metrics:
+            yield self._metrics.popleft()
+
+    def call(self, function: Callable[[], _Result]) -> Callable[[], _Result]:
+        """Have the learner call a function when it has met everything sent before."""
+        future: Future[_Result] = Future()
+        self._put(_Call(function, future))
+        if self._failure is not None:  # it may have failed after looking at the queue for the last time
+            self._refuse_the_rest(self._failure)
+        return future.result
+
+    def episode_extras(self) -> Mapping[str, float]:
+        """The agent's own numbers on episodes, as last published."""
+        return self._extras
+
+    def start_episode(self) -> None:
+        """Tell the agent that an episode starts."""
+        agent = self._agent
+        if isinstance(agent, ReportsEpisodes):
+            self.call(agent.on_episode_start)
+
+    def close(self) -> None:
+        """Let the learner meet everything sent, then end."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+        self._thread.join()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise AgentError(f"the agent failed in the background: {self._failure!r}") from self._failure
+
+    def _put(self, message: tuple[Transitions, StreamSlots] | _Call) -> None:
+        self._raise_failure()
+        try:
+            self._queue.put_nowait(message)
+        except queue.Full:
+            self.blocked += 1
+            while True:
+                try:
+                    self._queue.put(message, timeout=0.1)
+                    return
+                except queue.Full:
+                    self._raise_failure()
+
+    # On the learner's thread
+
+    def _work(self) -> None:
+        try:
+            while self._meet_messages():
+                due = self._agent.updates_due()
+                if due > _BACKLOG and isinstance(self._agent, SkipsUpdates):
+                    self._agent.skip_updates(due - _BACKLOG)
+                    self.skipped += due - _BACKLOG
+                if due > 0:
+                    count = min(due, _DISPATCH)
+                    self._metrics.append((count, self._agent.update(count)))
+                    self._publish()
+        except BaseException as error:  # whatever it was, the host's next call raises it
+            self._failure = error
+            self._refuse_the_rest(error)
+
+    def _meet_messages(self) -> bool:
+        """Meet what is in the queue, waiting for something if no update is due; False at the end."""
+        block = self._agent.updates_due() == 0
+        for _ in range(self._queue.qsize() + 1):  # not more than there are now: a busy host must not starve updates
+            try:
+                message = self._queue.get(block=block)
+            except queue.Empty:
+                return True
+            block = False
+            if message is None:
+                self._publish()
+                return False
+            if isinstance(message, _Call):
+                try:
+                    message.future.set_result(message.function())
+                except BaseException as error:
+                    message.future.set_exception(error)
+                    raise
+            else:
+                self._agent.observe(*message)
+        return True
+
+    def _publish(self) -> None:
+        self._policy = self._publisher.policy()
+        self._updates = self._agent.updates
+        if isinstance(self._agent, ReportsEpisodes):
+            self._extras = dict(self._agent.episode_extras())
+
+    def _refuse_the_rest(self, error: BaseException) -> None:
+        while True:
+            try:
+                message = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(message, _Call):
+                message.future.set_exception(error)

@@ -1,0 +1,573 @@
+"""Streams: the path of every observation and action, and what cannot be a stream's next step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from rekindle.agent import State, StreamSlots
+from rekindle.episodes import EpisodeTrace, Phase, StreamId, StreamTable
+from rekindle.errors import InputError
+from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
+from rekindle.intake import Intake, row_count
+from rekindle.layout import REWARDS, STATUSES, all_finite, checked_extras, checked_reward, checked_status
+from rekindle.learner import Learner
+from rekindle.rng import episode_seed
+from rekindle.stats import EpisodeRecord
+
+__all__ = ["ResettableEnv", "Stream", "Streams"]
+
+_CONTINUING = EpisodeStatus.CONTINUING
+
+
+class Streams:
+    """All streams of a session: validates what the host says of them and passes it on.
+
+    Nothing changes when something is refused.
+    """
+
+    def __init__(
+        self,
+        table: StreamTable,
+        intake: Intake,
+        learner: Learner,
+        *,
+        seed: int,
+        drops_bad_values: bool,
+        on_transitions: Callable[[int], None],
+        on_end: Callable[[StreamId, EpisodeRecord], None],
+        on_loss: Callable[[str], None],
+    ) -> None:
+        self.table = table
+        self.intake = intake
+        self.seed = seed
+        self.learner = learner
+        self.dropped = 0
+        """Transitions left out because they held NaN or infinity."""
+        self.unannounced_ends = 0
+        """Streams whose episode ended without `announce`."""
+        self.is_torn = False
+        """Whether a call has begun to change things and not come to its end."""
+        self._drops_bad_values = drops_bad_values
+        self._on_transitions, self._on_end, self._on_loss = on_transitions, on_end, on_loss
+        self._restored: set[int] = set()
+        self._lived_again: set[int] = set()
+        self._reward, self._status = np.zeros(1, np.float64), np.zeros(1, np.uint8)
+        self._slot_arrays: list[StreamSlots] = []
+
+    # Acting
+
+    def act(self, slot: int, observation: Any, mode: ActMode) -> Any:
+        """An action for one observation of a stream."""
+        arrays = self.intake.observation(observation, "observation")
+        if mode is ActMode.EXPLORE:
+            phase = self.table.phase[slot]
+            if phase == Phase.ENDED:
+                raise self._unannounced(slot)
+            if slot in self._restored and (action := self._restored_action(slot, arrays)) is not None:
+                return self.intake.to_host(action)
+            if phase != Phase.OPEN:
+                self._begin(slot, arrays)
+        return self._act(slot, arrays, mode)
+
+    def act_many(self, observations: Any, mode: ActMode, streams: Sequence[StreamId] | Array | None) -> Any:
+        """An action for each row of a batch."""
+        table, rows = self.table, row_count(observations)
+        slots = table.slots_of(streams, rows)
+        arrays = self.intake.observations(observations, "observations", rows)
+        if mode is not ActMode.EXPLORE:
+            return self.intake.to_host_many(self.learner.act(table.observations(arrays), mode, slots))
+        phases = table.phase[slots]
+        if (phases == Phase.ENDED).any():
+            raise self._unannounced(int(slots[np.argmax(phases == Phase.ENDED)]))
+        fresh = self._rows_to_act(slots, arrays)
+        for row in fresh[phases[fresh] != Phase.OPEN].tolist():
+            self._begin(int(slots[row]), [array[row] for array in arrays])
+        if len(fresh):
+            whole = len(fresh) == rows
+            chosen = arrays if whole else [array[fresh] for array in arrays]
+            actions = self.learner.act(table.observations(chosen), mode, slots if whole else slots[fresh])
+            self.intake.action_layout(actions[0])
+            table.pending[slots[fresh]] = actions
+            table.has_pending[slots] = True
+        return self.intake.to_host_many(table.pending[slots])
+
+    def _rows_to_act(self, slots: StreamSlots, arrays: Sequence[Array]) -> Array:
+        """The rows of a batch whose action was not handed out already before the checkpoint."""
+        if not self._restored:
+            return np.arange(len(slots))
+        known = [
+            row
+            for row, slot in enumerate(slots.tolist())
+            if slot in self._restored and self._restored_action(slot, [array[row] for array in arrays]) is not None
+        ]
+        return np.setdiff1d(np.arange(len(slots)), known)
+
+    def _restored_action(self, slot: int, arrays: Sequence[Array]) -> Array | None:
+        """The action that was handed out for this observation before the checkpoint, if there was one."""
+        if not self.table.has_pending[slot] or not self.table.continues(slot, arrays):
+            return None
+        self._restored.discard(slot)
+        return self.table.pending[slot].copy()
+
+    def _act(self, slot: int, arrays: Sequence[Array], mode: ActMode = ActMode.EXPLORE) -> Any:
+        table = self.table
+        observations = table.observations([array[None] for array in arrays])
+        action = self.learner.act(observations, mode, self._slot_array(slot))[0]
+        if mode is ActMode.EXPLORE:
+            if table.action_layout is None:
+                self.intake.action_layout(action)
+            table.pending[slot] = action
+            table.has_pending[slot] = True
+        return self.intake.to_host(action)
+
+    def _begin(self, slot: int, arrays: Sequence[Array]) -> None:
+        """Note the first observation of an episode."""
+        if not all(map(all_finite, arrays)):
+            raise InputError(f"{self.table.name(slot)}: the first observation is not finite: {arrays[0]!r:.120}")
+        self.table.phase[slot] = Phase.BEGUN
+        self.table.set_last(slot, arrays)
+
+    # Observing
+
+    def observe(self, slot: int, experience: Experience) -> None:
+        """Take one transition."""
+        table, intake = self.table, self.intake
+        arrays = intake.observation(experience.observation, "observation")
+        after = intake.observation(experience.next_observation, "next_observation")
+        action = intake.action(experience.action)
+        phase = table.phase[slot]
+        if phase == Phase.ENDED:
+            raise self._unannounced(slot)
+        if phase != Phase.IDLE and not table.adrift[slot] and not table.continues(slot, arrays):
+            self._break(slot, experience.observation)
+            phase = Phase.IDLE
+        self._restored.discard(slot)
+        is_good = (phase != Phase.IDLE and not table.adrift[slot]) or all(map(all_finite, arrays))
+        self._take(slot, arrays, action, experience.reward, after, experience.status, is_good=is_good)
+
+    def _break(self, slot: int, observation: Any) -> None:
+        """An observation does not follow the last: expected after a resume, refused at any other time."""
+        if slot not in self._restored:
+            raise InputError(
+                f"{self.table.name(slot)}: the observation {observation!r:.80} is not the last one seen, "
+                f"{self.table.last_shown(slot)}; was there a reset without the end of the episode being announced?"
+            )
+        self.close_as_truncated(slot)
+
+    def observe_many(self, transitions: Transitions, streams: Sequence[StreamId] | Array | None) -> list[StreamId]:
+        """Take one transition of each of several streams; returns those whose episode ended."""
+        table, rows = self.table, len(transitions)
+        slots = table.slots_of(streams, rows)
+        arrays = self.intake.observations(transitions.observations, "observations", rows)
+        after = self.intake.observations(transitions.next_observations, "next_observations", rows)
+        actions = self.intake.actions(transitions.actions, rows)
+        rewards = REWARDS.conform(transitions.rewards, "rewards", rows=rows)
+        statuses = STATUSES.conform(transitions.statuses, "statuses", rows=rows)
+        if statuses.max(initial=0) > EpisodeStatus.TRUNCATED:
+            raise InputError(f"statuses must be 0, 1 or 2 (EpisodeStatus), got {statuses}")
+        good = np.isfinite(rewards)
+        for array in (*arrays, *after):
+            if array.dtype.kind == "f":
+                good &= _every_row(np.isfinite(array))
+        if not self._drops_bad_values and not good.all():
+            row = int(np.argmin(good))
+            raise self._not_finite(int(slots[row]), float(rewards[row]), after[0][row])
+        self._check_continuity(slots, arrays)
+        self.is_torn = True
+        if table.traces:
+            for row, slot in enumerate(slots.tolist()):
+                if slot in table.traces:
+                    table.traces[slot].add(actions[row], float(rewards[row]), [array[row] for array in after])
+        if not good.all():
+            for row in np.flatnonzero(~good).tolist():
+                self._drop(int(slots[row]), EpisodeStatus(int(statuses[row])), [array[row] for array in after])
+            slots, rewards, statuses, actions = slots[good], rewards[good], statuses[good], actions[good]
+            arrays, after = [array[good] for array in arrays], [array[good] for array in after]
+        self._take_batch(slots, arrays, actions, rewards, after, statuses)
+        return [table.ids[slot] for slot in slots[statuses != _CONTINUING].tolist()]
+
+    def _take_batch(
+        self,
+        slots: StreamSlots,
+        arrays: Sequence[Array],
+        actions: Array,
+        rewards: Array,
+        after: Sequence[Array],
+        statuses: Array,
+    ) -> None:
+        table = self.table
+        if len(slots):
+            observations, next_observations = table.observations(arrays), table.observations(after)
+            self.learner.observe(Transitions(observations, actions, rewards, next_observations, statuses), slots)
+            table.total_reward[slots] += rewards
+            table.length[slots] += 1
+            table.status[slots] = statuses
+            table.has_pending[slots] = False
+            table.adrift[slots] = False
+            table.phase[slots] = np.where(statuses == _CONTINUING, np.uint8(Phase.OPEN), np.uint8(Phase.ENDED))
+            for last, array in zip(table.last, after, strict=True):
+                last[slots] = array
+            self.unannounced_ends += int(np.count_nonzero(statuses))
+        self._on_transitions(len(slots))
+
+    def _check_continuity(self, slots: StreamSlots, arrays: Sequence[Array]) -> None:
+        table = self.table
+        phases = table.phase[slots]
+        if (phases == Phase.ENDED).any():
+            raise self._unannounced(int(slots[np.argmax(phases == Phase.ENDED)]))
+        same = np.ones(len(slots), np.bool_)
+        for array, last in zip(arrays, table.last, strict=True):
+            same &= _every_row(array == last[slots])
+        known = (phases != Phase.IDLE) & ~table.adrift[slots]
+        broken = np.flatnonzero(known & ~same).tolist()
+        for row in sorted(broken, key=lambda row: int(slots[row]) in self._restored):  # those that raise go first
+            self._break(int(slots[row]), arrays[0][row])
+        if self._restored:
+            self._restored.difference_update(slots.tolist())
+
+    def _take(
+        self,
+        slot: int,
+        arrays: Sequence[Array],
+        action: Array,
+        reward: Any,
+        after: Sequence[Array],
+        status: EpisodeStatus,
+        *,
+        is_good: bool,
+    ) -> None:
+        """Take one transition whose observation is known to fit."""
+        table = self.table
+        value = reward if type(reward) is float else checked_reward(reward, table.name(slot))
+        if type(status) is not EpisodeStatus:
+            status = checked_status(status)
+        is_good = is_good and math.isfinite(value) and all(map(all_finite, after))
+        if not is_good and not self._drops_bad_values:
+            raise self._not_finite(slot, value, after[0])
+        self.is_torn = True
+        if table.traces and slot in table.traces:
+            table.traces[slot].add(action, value, after)
+        if not is_good:
+            self._drop(slot, status, after)
+            self._on_transitions(0)
+            return
+        self._reward[0] = value
+        self._status[0] = status
+        transitions = Transitions(
+            table.observations([array[None] for array in arrays]),
+            action[None],
+            self._reward,
+            table.observations([array[None] for array in after]),
+            self._status,
+        )
+        self.learner.observe(transitions, self._slot_array(slot))
+        table.total_reward[slot] += value
+        table.length[slot] += 1
+        table.status[slot] = status
+        table.has_pending[slot] = False
+        table.adrift[slot] = False
+        table.set_last(slot, after)
+        if status is _CONTINUING:
+            table.phase[slot] = Phase.OPEN
+        else:
+            table.phase[slot] = Phase.ENDED
+            self.unannounced_ends += 1
+        self._on_transitions(1)
+
+    def _drop(self, slot: int, status: EpisodeStatus, after: Sequence[Array]) -> None:
+        """Leave a transition out: what comes before and after it is not linked."""
+        table = self.table
+        self.dropped += 1
+        self.learner.cut([slot])
+        table.has_pending[slot] = False
+        if status is _CONTINUING:
+            table.adrift[slot] = True
+            table.phase[slot] = Phase.OPEN
+            if all(map(all_finite, after)):
+                table.set_last(slot, after)
+        elif table.length[slot]:
+            table.status[slot] = status
+            table.phase[slot] = Phase.ENDED
+            self.unannounced_ends += 1
+        else:
+            table.finish(slot)
+
+    # Episodes
+
+    def announce(
+        self,
+        slot: int,
+        *,
+        total_reward: float | None = None,
+        steps: int | None = None,
+        status: EpisodeStatus | None = None,
+        extras: Mapping[str, float] | None = None,
+    ) -> EpisodeRecord:
+        """End an episode whose last transition said so; totals, if given, must agree with those counted."""
+        table = self.table
+        if table.phase[slot] != Phase.ENDED:
+            raise InputError(
+                f"{table.name(slot)}: no episode has ended there. The last transition must say TERMINATED or "
+                "TRUNCATED; to close an episode without one, call session.stream(...).abandon()"
+            )
+        record = self._counted(slot, EpisodeStatus(int(table.status[slot])), checked_extras(extras))
+        wrong: list[str] = []
+        if total_reward is not None and not math.isclose(total_reward, record.total_reward, rel_tol=1e-4, abs_tol=1e-4):
+            wrong.append(f"total_reward {total_reward} was given, {record.total_reward} was counted")
+        if steps is not None and steps != record.length:
+            wrong.append(f"steps {steps} was given, {record.length} was counted")
+        if status is not None and status != record.status:
+            wrong.append(f"status {status!r} was given, {record.status!r} was seen")
+        if wrong:
+            raise InputError(f"{table.name(slot)}: on_episode contradicts the transitions: {'; '.join(wrong)}")
+        self.unannounced_ends -= 1
+        table.finish(slot)
+        self._on_end(table.ids[slot], record)
+        return record
+
+    def close_as_truncated(self, slot: int) -> None:
+        """End an open episode at its last complete transition."""
+        table = self.table
+        if table.phase[slot] == Phase.ENDED:
+            raise self._unannounced(slot)
+        if table.phase[slot] == Phase.IDLE:
+            return
+        record = self._counted(slot, EpisodeStatus.TRUNCATED, {})
+        was_restored = slot in self._restored
+        self._restored.discard(slot)
+        self._lived_again.discard(slot)
+        self.learner.cut([slot])
+        table.finish(slot)
+        if was_restored:
+            self._on_loss(f"the open episode of {table.name(slot)} ({record.length} steps) was closed as truncated")
+        if record.length:
+            self._on_end(table.ids[slot], record)
+
+    def announce_all(self) -> list[str]:
+        """End every episode whose end was never announced; says which."""
+        slots = np.flatnonzero(self.table.phase == Phase.ENDED).tolist()
+        for slot in slots:
+            self.announce(slot)
+        return [self.table.name(slot) for slot in slots]
+
+    def _counted(self, slot: int, status: EpisodeStatus, extras: dict[str, float]) -> EpisodeRecord:
+        return EpisodeRecord(float(self.table.total_reward[slot]), int(self.table.length[slot]), status, extras)
+
+    # State
+
+    def state(self) -> State:
+        """Everything, as saved."""
+        return {"table": self.table.state(), "dropped": self.dropped}
+
+    def load_state(self, state: State) -> None:
+        """Go on; open episodes wait to be continued or closed."""
+        self.table.load_state(state["table"])
+        self.dropped = state["dropped"]
+        self._restored = set(self.table.open_slots())
+
+    # Messages
+
+    def check_announced(self) -> None:
+        """Refuse to go on while an episode's end was not announced."""
+        if self.unannounced_ends:
+            raise self._unannounced(int(np.argmax(self.table.phase == Phase.ENDED)))
+
+    def _unannounced(self, slot: int) -> InputError:
+        return InputError(
+            f"{self.table.name(slot)}: its episode ended, but the end was never announced: "
+            f"call on_episode(stream={self.table.ids[slot]!r}) first"
+        )
+
+    def _not_finite(self, slot: int, reward: float, after: Array) -> InputError:
+        what = f"the reward {reward}" if not math.isfinite(reward) else f"an observation {after!r:.120}"
+        return InputError(f"{self.table.name(slot)}: {what} is not finite; bad_values='drop' leaves such out")
+
+    def _slot_array(self, slot: int) -> StreamSlots:
+        known = self._slot_arrays
+        while len(known) <= slot:
+            known.append(np.array([len(known)], np.int64))
+        return known[slot]
+
+    # The two-call form
+
+    def begin(self, slot: int, observation: Any) -> Any:
+        """Start an episode at an observation, closing one that is open, and act."""
+        table = self.table
+        if slot in self._lived_again:
+            return self.resume(slot, observation)
+        phase = table.phase[slot]
+        if phase == Phase.ENDED:
+            raise self._unannounced(slot)
+        arrays = self.intake.observation(observation, "observation")
+        if phase == Phase.BEGUN and slot in table.traces:
+            if not table.continues(slot, arrays):
+                raise InputError(f"{table.name(slot)}: begin was given another observation than reset returned")
+            self._restored.discard(slot)
+            return self._act(slot, arrays)
+        self.close_as_truncated(slot)
+        self._begin(slot, arrays)
+        return self._act(slot, arrays)
+
+    def resume(self, slot: int, observation: Any) -> Any:
+        """Go on with an open episode at its last observation, and act."""
+        table = self.table
+        arrays = self.intake.observation(observation, "observation")
+        if table.phase[slot] not in (Phase.BEGUN, Phase.OPEN):
+            raise InputError(f"{table.name(slot)}: no episode is open there to go on with")
+        if not table.continues(slot, arrays):
+            raise InputError(
+                f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
+            )
+        self._lived_again.discard(slot)
+        return self.act(slot, observation, ActMode.EXPLORE)
+
+    def step(
+        self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
+    ) -> Any:
+        """Take the outcome of the action handed out last, and act unless the episode ended."""
+        table = self.table
+        after = self.intake.observation(observation, "observation")
+        if not table.has_pending[slot]:
+            raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
+        numbers = checked_extras(extras)
+        if table.adrift[slot]:
+            return self._find_footing(slot, after, status)
+        self._restored.discard(slot)
+        before = [array[slot] for array in table.last]
+        self._take(slot, before, table.pending[slot], reward, after, status, is_good=True)
+        if status is not _CONTINUING:
+            if table.phase[slot] == Phase.ENDED:
+                self.announce(slot, extras=numbers)
+            return None
+        return self._find_footing(slot, after, status) if table.adrift[slot] else self._act(slot, after)
+
+    def _find_footing(self, slot: int, after: Sequence[Array], status: EpisodeStatus) -> Any:
+        """After a dropped transition: act on the newest good observation, with no transition to make of it."""
+        table = self.table
+        if status is not _CONTINUING:
+            self.close_as_truncated(slot)
+            return None
+        if all(map(all_finite, after)):
+            table.set_last(slot, after)
+            table.adrift[slot] = False
+        return self._act(slot, [array[slot] for array in table.last])
+
+    def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        """Reset an environment with the episode's seed, or bring it to where a restored episode was."""
+        table = self.table
+        if table.phase[slot] == Phase.ENDED:
+            raise self._unannounced(slot)
+        if slot in self._restored and slot in table.traces:
+            again = self._live_again(env, table.traces[slot])
+            if again is not None:
+                self._lived_again.add(slot)
+                return again
+        self.close_as_truncated(slot)
+        trace = EpisodeTrace(episode_seed(self.seed, table.ids[slot], int(table.episode[slot])), options)
+        observation, info = env.reset(seed=trace.seed, options=options)
+        arrays = self.intake.observation(observation, "observation")
+        self._begin(slot, arrays)
+        trace.start(arrays)
+        table.traces[slot] = trace
+        return observation, info
+
+    def _live_again(self, env: ResettableEnv, known: EpisodeTrace) -> tuple[Any, dict[str, Any]] | None:
+        """Repeat an episode's actions; None if it went another way."""
+        trace = EpisodeTrace(known.seed, known.options)
+        observation, info = env.reset(seed=known.seed, options=known.options)
+        trace.start(self.intake.observation(observation, "observation"))
+        for action in known.actions:
+            observation, reward, terminated, truncated, info = env.step(self.intake.to_host(action))
+            trace.add(action, float(reward), self.intake.observation(observation, "observation"))
+            if terminated or truncated:
+                return None
+        return (observation, info) if trace.chain == known.chain else None
+
+
+class ResettableEnv(Protocol):
+    """What `Stream.reset` needs of an environment: Gymnasium's two methods."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        ...
+
+    def step(self, action: Any, /) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        ...
+
+
+class Stream:
+    """One sequence of episodes, for hosts that see one observation after the other.
+
+    `action = stream.begin(observation)` starts an episode, `action = stream.step(observation, reward, ...)` goes
+    on with it; the stream builds the transitions and announces the ends.
+    """
+
+    def __init__(self, streams: Streams, stream: StreamId) -> None:
+        self._streams = streams
+        self._slot = streams.table.slot(stream)
+        self.id = streams.table.ids[self._slot]
+        """The host's name for this stream."""
+        self.info: dict[str, Any] = {}
+        """What the environment said when `reset` last brought it to where it is."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an episode has begun here and not ended."""
+        return self._streams.table.phase[self._slot] in (Phase.BEGUN, Phase.OPEN)
+
+    @property
+    def episode(self) -> int:
+        """The number of the current episode, from 0."""
+        return int(self._streams.table.episode[self._slot])
+
+    @property
+    def episode_seed(self) -> int:
+        """The seed for the environment's next reset: of this run, stream and episode, and no other."""
+        return episode_seed(self._streams.seed, self.id, self.episode)
+
+    def reset(self, env: ResettableEnv, *, options: dict[str, Any] | None = None) -> Any:
+        """Reset an environment with the right seed and return its observation; `info` has the rest.
+
+        Right after a resume, an episode that was open is lived again instead, up to where it was. If what comes
+        of it is not what was seen, it is closed as truncated, and the resume is graded approximate.
+        """
+        observation, self.info = self._streams.reset(self._slot, env, options)
+        return observation
+
+    def begin(self, observation: Any) -> Any:
+        """Start an episode at this observation and return the first action.
+
+        An episode still open is closed as truncated, unless `reset` has just lived it again.
+        """
+        return self._streams.begin(self._slot, observation)
+
+    def resume(self, observation: Any) -> Any:
+        """Go on with the open episode, for a host that brought its own world back to this observation."""
+        return self._streams.resume(self._slot, observation)
+
+    def step(
+        self,
+        observation: Any,
+        reward: float,
+        terminated: bool = False,
+        truncated: bool = False,
+        extras: Mapping[str, float] | None = None,
+    ) -> Any:
+        """Tell what the last action led to; returns the next action, or None when the episode has ended.
+
+        `observation` is the true last one even when the episode ends; `extras` are numbers for its record.
+        """
+        return self._streams.step(self._slot, observation, reward, EpisodeStatus.of(terminated, truncated), extras)
+
+    def abandon(self) -> None:
+        """Close an open episode that has no final observation, at its last complete transition, as truncated."""
+        self._streams.close_as_truncated(self._slot)
+
+
+def _every_row(flags: Array) -> Array:
+    return flags if flags.ndim == 1 else np.all(flags.reshape(len(flags), -1), axis=1)

@@ -1,0 +1,108 @@
+"""Whether every file of a run is what was written, and digests that are equal for equal runs only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from rekindle.agent import State
+from rekindle.checkpoint import codec
+from rekindle.checkpoint.journal import ReplayJournal
+from rekindle.checkpoint.store import Checkpoint, list_steps
+from rekindle.errors import RekindleError
+from rekindle.run import LOGS, Grade, RunReader
+
+__all__ = ["Verification", "verify"]
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What `verify` found."""
+
+    path: str
+    ok: bool
+    grade: Grade
+    """exact if the run is, to the bit, one that was never interrupted."""
+    digests: dict[str, str | None]
+    """`weights` (what the policy needs), `state` (the newest checkpoint) and `logs`; None where unreadable."""
+    problems: list[str]
+
+
+def verify(path: str | Path) -> Verification:
+    """Check every file of a run and digest what it holds.
+
+    Time-dependent values (fields named `wall_time`, and metrics under `time/`) are left out of the digests, and
+    so are positions, segments, versions and host: two runs have equal digests if and only if they are the same.
+    """
+    reader = RunReader(path)
+    problems: list[str] = []
+
+    def attempt(check: Callable[[], Any]) -> Any:
+        try:
+            return check()
+        except RekindleError as error:
+            problems.append(str(error))
+            return None
+
+    metadata = reader.metadata
+    attempt(reader.read_config)
+    logs = attempt(lambda: _log_digest(reader.path))
+    newest: tuple[str, str] | None = None
+    for step in list_steps(reader.path / "checkpoints"):
+        newest = attempt(lambda step=step: _check_checkpoint(reader.path, step))
+    for name in ("latest.mpk", "best.mpk"):
+        link = reader.path / "checkpoints" / name
+        if link.exists() or link.is_symlink():
+            attempt(lambda link=link: codec.read_file(link))
+    weights, state = newest or (None, None)
+    return Verification(
+        path=str(reader.path),
+        ok=not problems,
+        grade="exact" if metadata.exact else "approximate",
+        digests={"weights": weights, "state": state, "logs": logs},
+        problems=problems,
+    )
+
+
+def _check_checkpoint(run_path: Path, step: int) -> tuple[str, str]:
+    """The digests of the weights and of the state, having read everything that the checkpoint names."""
+    checkpoint = Checkpoint.read(run_path / "checkpoints" / f"step_{step}.mpk")
+    if checkpoint.best is not None:
+        codec.read_file(run_path / "checkpoints" / checkpoint.best.file)
+    agent = checkpoint.agent
+    weights = cast("State", agent["weights"]) if "weights" in agent else agent
+    best = None if checkpoint.best is None else [checkpoint.best.score, checkpoint.best.step]
+    state: State = {
+        "step": checkpoint.step,
+        "counters": checkpoint.counters,
+        "agent": agent,
+        "session": checkpoint.session,
+        "attached": checkpoint.attached,
+        "metrics": checkpoint.metrics,
+        "best": best,
+        "replay": None,
+    }
+    if checkpoint.replay is not None:
+        rows = ReplayJournal(run_path / "replay", resume_count=0).read(checkpoint.replay)
+        state["replay"] = {"first": checkpoint.replay.first, "rows": rows}
+    return codec.tree_digest({"weights": weights}), codec.tree_digest(state)
+
+
+def _log_digest(run_path: Path) -> str:
+    digest = hashlib.sha256()
+    reader = RunReader(run_path)
+    for name, rows in zip(LOGS, (reader.train_episodes(), reader.eval_episodes(), reader.metrics()), strict=True):
+        digest.update(f"{name} {len(rows)}\n".encode())
+        for row in rows:
+            digest.update(msgspec.json.encode(_timeless(row), order="deterministic") + b"\n")
+    return digest.hexdigest()
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {key: _timeless(item) for key, item in items if not codec.time_dependent(key)}
+    return value
