@@ -87,7 +87,10 @@ class StreamTable:
     def __init__(self) -> None:
         self.ids: list[StreamId] = []
         self.slots: dict[StreamId, int] = {}
+        self._first_slots: dict[int, StreamSlots] = {}
         self.observation_layout: Layout | None = None
+        self.plain_layout: ArrayLayout | None = None
+        """The layout of an observation that is one array, for a short way through the hot path."""
         self.action_layout: ArrayLayout | None = None
         self.traces: dict[int, EpisodeTrace] = {}
         self._room = 0
@@ -112,13 +115,20 @@ class StreamTable:
 
     def slots_of(self, streams: Sequence[StreamId] | Array | None, rows: int) -> StreamSlots:
         """The rows of the streams of a batch; None means 0, 1, 2, ..."""
-        ids: Sequence[StreamId] = range(rows) if streams is None else list(streams)
-        if len(ids) != rows:
-            raise InputError(f"{len(ids)} streams were given for a batch of {rows}")
-        slots = np.fromiter((self.slot(_plain(stream)) for stream in ids), np.int64, rows)
+        if streams is None:
+            known = self._first_slots.get(rows)
+            if known is None:
+                known = self._first_slots[rows] = self._look_up(range(rows))
+            return known
+        if len(streams) != rows:
+            raise InputError(f"{len(streams)} streams were given for a batch of {rows}")
+        slots = self._look_up(streams)
         if len(set(slots.tolist())) != rows:
-            raise InputError(f"a stream stands twice in one batch: {list(ids)}")
+            raise InputError(f"a stream stands twice in one batch: {list(streams)}")
         return slots
+
+    def _look_up(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
+        return np.array([self.slot(stream) for stream in streams], np.int64)
 
     def _add(self, stream: Any) -> int:
         stream = _plain(stream)
@@ -141,6 +151,7 @@ class StreamTable:
     def use_observation_layout(self, layout: Layout) -> None:
         """From now on every observation has this layout."""
         self.observation_layout = layout
+        self.plain_layout = None if layout.is_dict else layout.leaves[""]
         self.last = [np.zeros((self._room, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
 
     def use_action_layout(self, layout: ArrayLayout) -> None:
@@ -151,6 +162,12 @@ class StreamTable:
     def observations(self, arrays: Sequence[Array]) -> Observations:
         """What an agent sees of the arrays of a batch."""
         return cast("Layout", self.observation_layout).observations(arrays)
+
+    def batch_of_one(self, arrays: Sequence[Array]) -> Observations:
+        """What an agent sees of the arrays of a single observation."""
+        if self.plain_layout is not None:
+            return arrays[0][None]
+        return self.observations([array[None] for array in arrays])
 
     def name(self, slot: int) -> str:
         """A stream as it is named in a message."""
@@ -167,6 +184,9 @@ class StreamTable:
 
     def set_last(self, slot: int, observation: Sequence[Array]) -> None:
         """Note the newest observation of a stream."""
+        if self.plain_layout is not None:
+            self.last[0][slot] = observation[0]
+            return
         for table, array in zip(self.last, observation, strict=True):
             table[slot] = array
 

@@ -47,17 +47,20 @@ class EpisodeStatus(IntEnum):
     @classmethod
     def of(cls, terminated: bool, truncated: bool) -> EpisodeStatus:
         """The status for Gymnasium's two flags; both at once is TERMINATED."""
-        return cls.TERMINATED if terminated else cls.TRUNCATED if truncated else cls.CONTINUING
+        return _TERMINATED if terminated else _TRUNCATED if truncated else _CONTINUING
 
     @property
     def is_done(self) -> bool:
         """Whether the episode is over, for either reason."""
-        return self is not EpisodeStatus.CONTINUING
+        return self != 0
 
     @property
     def label(self) -> str:
         """The name as it stands in logs: `continuing`, `terminated`, `truncated`."""
         return self.name.lower()
+
+
+_CONTINUING, _TERMINATED, _TRUNCATED = EpisodeStatus
 
 
 class ActMode(Enum):

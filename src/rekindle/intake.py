@@ -42,6 +42,15 @@ class Intake:
 
     def observation(self, observation: Any, what: str) -> list[Array]:
         """One observation."""
+        plain = self._table.plain_layout
+        if (
+            plain is not None
+            and type(observation) is np.ndarray
+            and observation.dtype == plain.dtype
+            and observation.shape == plain.shape
+            and self._encoder is None
+        ):
+            return [observation]
         if self._encoder is not None:
             observation = self._encoder.encode(observation)
         layout = self._table.observation_layout

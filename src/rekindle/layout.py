@@ -25,17 +25,20 @@ __all__ = [
     "checked_status",
 ]
 
-_SMALL = 16
+_SMALL = 32
 """Up to this many numbers Python is quicker than numpy."""
 
 
-def all_finite(array: Array) -> bool:
-    """Whether an array holds no NaN and no infinity; cheap for small arrays."""
-    if array.dtype.kind not in "fc":
-        return True
-    if array.size <= _SMALL and array.dtype.kind == "f":
-        return all(map(math.isfinite, array.ravel().tolist()))
-    return bool(np.isfinite(array).all())
+def all_finite(arrays: Sequence[Array]) -> bool:
+    """Whether the arrays hold no NaN and no infinity; cheap for small ones."""
+    for array in arrays:
+        kind = array.dtype.kind
+        if kind == "f" and array.size <= _SMALL:
+            if not all(map(math.isfinite, array.ravel().tolist())):
+                return False
+        elif kind in "fc" and not np.isfinite(array).all():
+            return False
+    return True
 
 
 class ArrayLayout(NamedTuple):
@@ -47,8 +50,11 @@ class ArrayLayout(NamedTuple):
     def conform(self, value: Any, what: str, *, rows: int | None = None) -> Array:
         """The value as an array of this layout (with `rows`, that many of them); raises `InputError`."""
         shape = self.shape if rows is None else (rows, *self.shape)
-        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == shape:
-            return value
+        if type(value) is np.ndarray:
+            if value.dtype == self.dtype and value.shape == shape:
+                return value
+        elif type(value) is np.int64 and self.dtype == np.int64 and not shape:
+            return np.asarray(value)
         array = _array(value, what)
         if array.shape != shape:
             raise InputError(f"{what} has the shape {array.shape}, expected {shape}")

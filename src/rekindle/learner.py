@@ -89,6 +89,9 @@ class DirectLearner:
         self.skipped = self.blocked = 0
         self.act = agent.act
         self.observe = agent.observe
+        # Asking whether an object follows a protocol is slow, so it is asked once.
+        self._tracker = agent if isinstance(agent, TracksStreams) else None
+        self._reporter = agent if isinstance(agent, ReportsEpisodes) else None
 
     @property
     def updates(self) -> int:
@@ -97,8 +100,8 @@ class DirectLearner:
 
     def cut(self, slots: list[int]) -> None:
         """The last transition of these streams was its episode's last."""
-        if isinstance(self._agent, TracksStreams):
-            self._agent.cut(np.array(slots, np.int64))
+        if self._tracker is not None:
+            self._tracker.cut(np.array(slots, np.int64))
 
     def learned(self) -> Iterator[tuple[int, Metrics]]:
         """Make the updates that are due, unless they wait for `learn`."""
@@ -125,12 +128,12 @@ class DirectLearner:
 
     def episode_extras(self) -> Mapping[str, float]:
         """The agent's own numbers on the episode that ended."""
-        return self._agent.episode_extras() if isinstance(self._agent, ReportsEpisodes) else {}
+        return {} if self._reporter is None else self._reporter.episode_extras()
 
     def start_episode(self) -> None:
         """Tell the agent that an episode starts."""
-        if isinstance(self._agent, ReportsEpisodes):
-            self._agent.on_episode_start()
+        if self._reporter is not None:
+            self._reporter.on_episode_start()
 
     def close(self) -> None:
         """Nothing is under way."""
@@ -156,6 +159,9 @@ class BackgroundLearner:
             )
         self._agent = agent
         self._publisher: HasPolicy = agent
+        self._tracker = agent if isinstance(agent, TracksStreams) else None
+        self._reporter = agent if isinstance(agent, ReportsEpisodes) else None
+        self._skipper = agent if isinstance(agent, SkipsUpdates) else None
         self._exploration = exploration
         self._policy = agent.policy()
         self._updates = agent.updates
@@ -185,9 +191,9 @@ class BackgroundLearner:
 
     def cut(self, slots: list[int]) -> None:
         """The last transition of these streams was its episode's last."""
-        agent = self._agent
-        if isinstance(agent, TracksStreams):
-            self.call(lambda: agent.cut(np.array(slots, np.int64)))
+        tracker = self._tracker
+        if tracker is not None:
+            self.call(lambda: tracker.cut(np.array(slots, np.int64)))
 
     def learned(self) -> Iterator[tuple[int, Metrics]]:
         """What was learned since the last look."""
@@ -209,9 +215,8 @@ class BackgroundLearner:
 
     def start_episode(self) -> None:
         """Tell the agent that an episode starts."""
-        agent = self._agent
-        if isinstance(agent, ReportsEpisodes):
-            self.call(agent.on_episode_start)
+        if self._reporter is not None:
+            self.call(self._reporter.on_episode_start)
 
     def close(self) -> None:
         """Let the learner meet everything sent, then end."""
@@ -243,8 +248,8 @@ class BackgroundLearner:
         try:
             while self._meet_messages():
                 due = self._agent.updates_due()
-                if due > _BACKLOG and isinstance(self._agent, SkipsUpdates):
-                    self._agent.skip_updates(due - _BACKLOG)
+                if due > _BACKLOG and self._skipper is not None:
+                    self._skipper.skip_updates(due - _BACKLOG)
                     self.skipped += due - _BACKLOG
                 if due > 0:
                     count = min(due, _DISPATCH)
@@ -279,8 +284,8 @@ class BackgroundLearner:
     def _publish(self) -> None:
         self._policy = self._publisher.policy()
         self._updates = self._agent.updates
-        if isinstance(self._agent, ReportsEpisodes):
-            self._extras = dict(self._agent.episode_extras())
+        if self._reporter is not None:
+            self._extras = dict(self._reporter.episode_extras())
 
     def _refuse_the_rest(self, error: BaseException) -> None:
         while True:

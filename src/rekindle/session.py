@@ -325,8 +325,11 @@ class TrainingSession:
         self.interrupter.stop(reason, complete=complete)
 
     def flush(self) -> None:
-        """Return when every finished window has reached the logs, the store and the recorders."""
+        """Return when finished windows have reached logs, store and recorders, and the save under way is over."""
         self._processor.flush()
+        if self._persistence is not None:
+            self._persistence.settle()
+            self._pass_on()
 
     def checkpoint(self, *, wait: bool = False) -> None:
         """Take a checkpoint now; with `wait`, return when it is durable, or raise if it could not be saved."""

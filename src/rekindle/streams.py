@@ -20,7 +20,11 @@ from rekindle.stats import EpisodeRecord
 
 __all__ = ["ResettableEnv", "Stream", "Streams"]
 
+# Looking up a member of an enum takes as long as a step of the rest, so those of the hot path are looked up once.
 _CONTINUING = EpisodeStatus.CONTINUING
+_LAST_STATUS = max(map(int, EpisodeStatus))
+_EXPLORE = ActMode.EXPLORE
+_IDLE, _BEGUN, _OPEN, _ENDED = map(int, Phase)
 
 
 class Streams:
@@ -63,13 +67,13 @@ class Streams:
     def act(self, slot: int, observation: Any, mode: ActMode) -> Any:
         """An action for one observation of a stream."""
         arrays = self.intake.observation(observation, "observation")
-        if mode is ActMode.EXPLORE:
+        if mode is _EXPLORE:
             phase = self.table.phase[slot]
-            if phase == Phase.ENDED:
+            if phase == _ENDED:
                 raise self._unannounced(slot)
             if slot in self._restored and (action := self._restored_action(slot, arrays)) is not None:
                 return self.intake.to_host(action)
-            if phase != Phase.OPEN:
+            if phase != _OPEN:
                 self._begin(slot, arrays)
         return self._act(slot, arrays, mode)
 
@@ -78,13 +82,13 @@ class Streams:
         table, rows = self.table, row_count(observations)
         slots = table.slots_of(streams, rows)
         arrays = self.intake.observations(observations, "observations", rows)
-        if mode is not ActMode.EXPLORE:
+        if mode is not _EXPLORE:
             return self.intake.to_host_many(self.learner.act(table.observations(arrays), mode, slots))
         phases = table.phase[slots]
-        if (phases == Phase.ENDED).any():
-            raise self._unannounced(int(slots[np.argmax(phases == Phase.ENDED)]))
+        if (phases == _ENDED).any():
+            raise self._unannounced(int(slots[np.argmax(phases == _ENDED)]))
         fresh = self._rows_to_act(slots, arrays)
-        for row in fresh[phases[fresh] != Phase.OPEN].tolist():
+        for row in fresh[phases[fresh] != _OPEN].tolist():
             self._begin(int(slots[row]), [array[row] for array in arrays])
         if len(fresh):
             whole = len(fresh) == rows
@@ -113,11 +117,11 @@ class Streams:
         self._restored.discard(slot)
         return self.table.pending[slot].copy()
 
-    def _act(self, slot: int, arrays: Sequence[Array], mode: ActMode = ActMode.EXPLORE) -> Any:
+    def _act(self, slot: int, arrays: Sequence[Array], mode: ActMode = _EXPLORE) -> Any:
         table = self.table
-        observations = table.observations([array[None] for array in arrays])
+        observations = table.batch_of_one(arrays)
         action = self.learner.act(observations, mode, self._slot_array(slot))[0]
-        if mode is ActMode.EXPLORE:
+        if mode is _EXPLORE:
             if table.action_layout is None:
                 self.intake.action_layout(action)
             table.pending[slot] = action
@@ -126,9 +130,9 @@ class Streams:
 
     def _begin(self, slot: int, arrays: Sequence[Array]) -> None:
         """Note the first observation of an episode."""
-        if not all(map(all_finite, arrays)):
+        if not all_finite(arrays):
             raise InputError(f"{self.table.name(slot)}: the first observation is not finite: {arrays[0]!r:.120}")
-        self.table.phase[slot] = Phase.BEGUN
+        self.table.phase[slot] = _BEGUN
         self.table.set_last(slot, arrays)
 
     # Observing
@@ -140,13 +144,13 @@ class Streams:
         after = intake.observation(experience.next_observation, "next_observation")
         action = intake.action(experience.action)
         phase = table.phase[slot]
-        if phase == Phase.ENDED:
+        if phase == _ENDED:
             raise self._unannounced(slot)
-        if phase != Phase.IDLE and not table.adrift[slot] and not table.continues(slot, arrays):
+        if phase != _IDLE and not table.adrift[slot] and not table.continues(slot, arrays):
             self._break(slot, experience.observation)
-            phase = Phase.IDLE
+            phase = _IDLE
         self._restored.discard(slot)
-        is_good = (phase != Phase.IDLE and not table.adrift[slot]) or all(map(all_finite, arrays))
+        is_good = (phase != _IDLE and not table.adrift[slot]) or all_finite(arrays)
         self._take(slot, arrays, action, experience.reward, after, experience.status, is_good=is_good)
 
     def _break(self, slot: int, observation: Any) -> None:
@@ -167,7 +171,7 @@ class Streams:
         actions = self.intake.actions(transitions.actions, rows)
         rewards = REWARDS.conform(transitions.rewards, "rewards", rows=rows)
         statuses = STATUSES.conform(transitions.statuses, "statuses", rows=rows)
-        if statuses.max(initial=0) > EpisodeStatus.TRUNCATED:
+        if statuses.max(initial=0) > _LAST_STATUS:
             raise InputError(f"statuses must be 0, 1 or 2 (EpisodeStatus), got {statuses}")
         good = np.isfinite(rewards)
         for array in (*arrays, *after):
@@ -208,7 +212,7 @@ class Streams:
             table.status[slots] = statuses
             table.has_pending[slots] = False
             table.adrift[slots] = False
-            table.phase[slots] = np.where(statuses == _CONTINUING, np.uint8(Phase.OPEN), np.uint8(Phase.ENDED))
+            table.phase[slots] = np.where(statuses == _CONTINUING, _OPEN, _ENDED)
             for last, array in zip(table.last, after, strict=True):
                 last[slots] = array
             self.unannounced_ends += int(np.count_nonzero(statuses))
@@ -217,12 +221,12 @@ class Streams:
     def _check_continuity(self, slots: StreamSlots, arrays: Sequence[Array]) -> None:
         table = self.table
         phases = table.phase[slots]
-        if (phases == Phase.ENDED).any():
-            raise self._unannounced(int(slots[np.argmax(phases == Phase.ENDED)]))
+        if (phases == _ENDED).any():
+            raise self._unannounced(int(slots[np.argmax(phases == _ENDED)]))
         same = np.ones(len(slots), np.bool_)
         for array, last in zip(arrays, table.last, strict=True):
             same &= _every_row(array == last[slots])
-        known = (phases != Phase.IDLE) & ~table.adrift[slots]
+        known = (phases != _IDLE) & ~table.adrift[slots]
         broken = np.flatnonzero(known & ~same).tolist()
         for row in sorted(broken, key=lambda row: int(slots[row]) in self._restored):  # those that raise go first
             self._break(int(slots[row]), arrays[0][row])
@@ -245,7 +249,7 @@ class Streams:
         value = reward if type(reward) is float else checked_reward(reward, table.name(slot))
         if type(status) is not EpisodeStatus:
             status = checked_status(status)
-        is_good = is_good and math.isfinite(value) and all(map(all_finite, after))
+        is_good = is_good and math.isfinite(value) and all_finite(after)
         if not is_good and not self._drops_bad_values:
             raise self._not_finite(slot, value, after[0])
         self.is_torn = True
@@ -258,10 +262,10 @@ class Streams:
         self._reward[0] = value
         self._status[0] = status
         transitions = Transitions(
-            table.observations([array[None] for array in arrays]),
+            table.batch_of_one(arrays),
             action[None],
             self._reward,
-            table.observations([array[None] for array in after]),
+            table.batch_of_one(after),
             self._status,
         )
         self.learner.observe(transitions, self._slot_array(slot))
@@ -272,9 +276,9 @@ class Streams:
         table.adrift[slot] = False
         table.set_last(slot, after)
         if status is _CONTINUING:
-            table.phase[slot] = Phase.OPEN
+            table.phase[slot] = _OPEN
         else:
-            table.phase[slot] = Phase.ENDED
+            table.phase[slot] = _ENDED
             self.unannounced_ends += 1
         self._on_transitions(1)
 
@@ -286,12 +290,12 @@ class Streams:
         table.has_pending[slot] = False
         if status is _CONTINUING:
             table.adrift[slot] = True
-            table.phase[slot] = Phase.OPEN
-            if all(map(all_finite, after)):
+            table.phase[slot] = _OPEN
+            if all_finite(after):
                 table.set_last(slot, after)
         elif table.length[slot]:
             table.status[slot] = status
-            table.phase[slot] = Phase.ENDED
+            table.phase[slot] = _ENDED
             self.unannounced_ends += 1
         else:
             table.finish(slot)
@@ -309,7 +313,7 @@ class Streams:
     ) -> EpisodeRecord:
         """End an episode whose last transition said so; totals, if given, must agree with those counted."""
         table = self.table
-        if table.phase[slot] != Phase.ENDED:
+        if table.phase[slot] != _ENDED:
             raise InputError(
                 f"{table.name(slot)}: no episode has ended there. The last transition must say TERMINATED or "
                 "TRUNCATED; to close an episode without one, call session.stream(...).abandon()"
@@ -332,9 +336,9 @@ class Streams:
     def close_as_truncated(self, slot: int) -> None:
         """End an open episode at its last complete transition."""
         table = self.table
-        if table.phase[slot] == Phase.ENDED:
+        if table.phase[slot] == _ENDED:
             raise self._unannounced(slot)
-        if table.phase[slot] == Phase.IDLE:
+        if table.phase[slot] == _IDLE:
             return
         record = self._counted(slot, EpisodeStatus.TRUNCATED, {})
         was_restored = slot in self._restored
@@ -349,7 +353,7 @@ class Streams:
 
     def announce_all(self) -> list[str]:
         """End every episode whose end was never announced; says which."""
-        slots = np.flatnonzero(self.table.phase == Phase.ENDED).tolist()
+        slots = np.flatnonzero(self.table.phase == _ENDED).tolist()
         for slot in slots:
             self.announce(slot)
         return [self.table.name(slot) for slot in slots]
@@ -374,7 +378,7 @@ class Streams:
     def check_announced(self) -> None:
         """Refuse to go on while an episode's end was not announced."""
         if self.unannounced_ends:
-            raise self._unannounced(int(np.argmax(self.table.phase == Phase.ENDED)))
+            raise self._unannounced(int(np.argmax(self.table.phase == _ENDED)))
 
     def _unannounced(self, slot: int) -> InputError:
         return InputError(
@@ -400,10 +404,10 @@ class Streams:
         if slot in self._lived_again:
             return self.resume(slot, observation)
         phase = table.phase[slot]
-        if phase == Phase.ENDED:
+        if phase == _ENDED:
             raise self._unannounced(slot)
         arrays = self.intake.observation(observation, "observation")
-        if phase == Phase.BEGUN and slot in table.traces:
+        if phase == _BEGUN and slot in table.traces:
             if not table.continues(slot, arrays):
                 raise InputError(f"{table.name(slot)}: begin was given another observation than reset returned")
             self._restored.discard(slot)
@@ -416,14 +420,14 @@ class Streams:
         """Go on with an open episode at its last observation, and act."""
         table = self.table
         arrays = self.intake.observation(observation, "observation")
-        if table.phase[slot] not in (Phase.BEGUN, Phase.OPEN):
+        if table.phase[slot] not in (_BEGUN, _OPEN):
             raise InputError(f"{table.name(slot)}: no episode is open there to go on with")
         if not table.continues(slot, arrays):
             raise InputError(
                 f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
             )
         self._lived_again.discard(slot)
-        return self.act(slot, observation, ActMode.EXPLORE)
+        return self.act(slot, observation, _EXPLORE)
 
     def step(
         self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
@@ -440,7 +444,7 @@ class Streams:
         before = [array[slot] for array in table.last]
         self._take(slot, before, table.pending[slot], reward, after, status, is_good=True)
         if status is not _CONTINUING:
-            if table.phase[slot] == Phase.ENDED:
+            if table.phase[slot] == _ENDED:
                 self.announce(slot, extras=numbers)
             return None
         return self._find_footing(slot, after, status) if table.adrift[slot] else self._act(slot, after)
@@ -451,7 +455,7 @@ class Streams:
         if status is not _CONTINUING:
             self.close_as_truncated(slot)
             return None
-        if all(map(all_finite, after)):
+        if all_finite(after):
             table.set_last(slot, after)
             table.adrift[slot] = False
         return self._act(slot, [array[slot] for array in table.last])
@@ -459,7 +463,7 @@ class Streams:
     def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset an environment with the episode's seed, or bring it to where a restored episode was."""
         table = self.table
-        if table.phase[slot] == Phase.ENDED:
+        if table.phase[slot] == _ENDED:
             raise self._unannounced(slot)
         if slot in self._restored and slot in table.traces:
             again = self._live_again(env, table.traces[slot])
@@ -518,7 +522,7 @@ class Stream:
     @property
     def is_open(self) -> bool:
         """Whether an episode has begun here and not ended."""
-        return self._streams.table.phase[self._slot] in (Phase.BEGUN, Phase.OPEN)
+        return self._streams.table.phase[self._slot] in (_BEGUN, _OPEN)
 
     @property
     def episode(self) -> int:
