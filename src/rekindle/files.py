@@ -36,6 +36,7 @@ __all__ = [
     "remove",
     "remove_temporaries",
     "require_directory",
+    "surplus",
     "sync_directory",
     "write_atomic",
 ]
@@ -174,6 +175,7 @@ def link(source: Path, target: Path) -> None:
 def move(source: Path, directory: Path) -> None:
     """Move a file into a directory that is made if it is missing."""
     make_directory(directory)
+    require_directory(directory)
     with _reporting("move", source), contextlib.suppress(FileNotFoundError):
         os.replace(source, directory / source.name)
 
@@ -301,8 +303,8 @@ class JsonLines:
         os.close(self._descriptor)
 
 
-def cut(path: Path, position: LogPosition, rewound: Path) -> int:
-    """Cut a log back to a position, moving what comes after it into `rewound`; returns the rows moved.
+def surplus(path: Path, position: LogPosition) -> bytes:
+    """What a log has after a position.
 
     Raises `LogCorrupt` when the log is shorter than the position, or is not what was written.
     """
@@ -315,20 +317,25 @@ def cut(path: Path, position: LogPosition, rewound: Path) -> int:
     if zlib.crc32(memoryview(data)[: position.size]) != position.crc:
         check_rows(path, data[: position.size])
         raise LogCorrupt(f"{path}: the first {position.rows} rows are not the ones that were written")
-    surplus = data[position.size :]
-    if not surplus:
-        return 0
     if position.size == 0:
-        check_rows(path, surplus)
+        check_rows(path, data)
+    return data[position.size :]
+
+
+def cut(path: Path, tail: bytes, rewound: Path) -> int:
+    """Move the tail of a log, as `surplus` found it, into `rewound`; returns the rows moved."""
+    if not tail:
+        return 0
     make_directory(rewound)
-    write_atomic(rewound / path.name, surplus)
+    require_directory(rewound)
+    write_atomic(rewound / path.name, tail)
     with _reporting("cut", path):
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.ftruncate(descriptor, position.size)
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - len(tail))
         finally:
             os.close(descriptor)
-    return surplus.count(b"\n")
+    return tail.count(b"\n")
 
 
 def check_rows(path: Path, data: bytes, *, first: int = 0) -> list[dict[str, Any]]:

@@ -357,10 +357,12 @@ class TrainingRun:
 
     def rewind(self, positions: Mapping[str, LogPosition]) -> list[str]:
         """Cut the logs back to a checkpoint's positions; what came after goes to `rewound/`. Says what moved."""
+        paths = {log: self.path / f"{log}.jsonl" for log in LOGS}
+        # All are looked at before any is cut: a log that cannot be used leaves the others as they were.
+        tails = {path: files.surplus(path, positions.get(log, LogPosition())) for log, path in paths.items()}
         moved: list[str] = []
-        for log in LOGS:
-            path = self.path / f"{log}.jsonl"
-            rows = files.cut(path, positions.get(log, LogPosition()), self.rewound)
+        for path, tail in tails.items():
+            rows = files.cut(path, tail, self.rewound)
             if rows:
                 moved.append(f"{rows} rows of {path.name}")
         self.open_logs(positions)
