@@ -1,0 +1,180 @@
+"""A game that never drops a frame: 50 characters learn to come home while the game runs at a fixed time step.
+
+The learner is deliberately slow (10 ms of matrix work an update, as a small network has) and learns all the
+time, on a thread of its own; the game only ever asks a policy and hands over what happened.
+
+    python examples/game_loop.py --frames 1200
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the learner's matrices leave the other cores to the game
+
+import numpy as np
+
+from rekindle import ActMode, State, TrainingSession, Transitions
+from rekindle.agent import Metrics, StreamSlots
+from rekindle.experience import Array, Observations
+from rekindle.rng import generator_from_state, generator_state
+
+FRAME_SECONDS = 1 / 60
+MOVES = np.array([[0.0, 0.1], [0.0, -0.1], [0.1, 0.0], [-0.1, 0.0]], np.float32)
+
+
+class HomingPolicy:
+    """Scores each move linearly: immutable, so the game can use it while the learner makes the next."""
+
+    def __init__(self, weights: Array) -> None:
+        self._weights = weights
+
+    def act(
+        self,
+        observations: Observations,
+        mode: ActMode = ActMode.EXPLOIT,
+        rng: np.random.Generator | None = None,
+    ) -> Array:
+        """The best move, or now and then another."""
+        moves = np.argmax(np.asarray(observations) @ self._weights, axis=1)
+        if mode is ActMode.EXPLORE and rng is not None:
+            strays = rng.random(len(moves)) < 0.1
+            moves[strays] = rng.integers(len(MOVES), size=int(strays.sum()))
+        return moves
+
+
+class SlowLearner:
+    """Regresses the reward on position and move, and burns 10 ms an update the way a small network would."""
+
+    def __init__(self, *, seed: int) -> None:
+        self.env_steps = 0
+        self.updates = 0
+        self._rng = np.random.default_rng(seed)
+        self._weights = np.zeros((2, len(MOVES)), np.float32)
+        self._recent: list[Transitions] = []
+        self._ballast = self._rng.random((384, 384))
+
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
+        """As the policy of this moment does."""
+        return self.policy().act(observations, mode, self._rng)
+
+    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:  # noqa: ARG002
+        """Remember the last few frames."""
+        self._recent = [*self._recent[-63:], transitions]
+        self.env_steps += len(transitions)
+
+    def updates_due(self) -> int:
+        """There is always something to learn."""
+        return 1 if self._recent else 0
+
+    def update(self, n: int) -> Metrics:
+        """Move each chosen move's score towards the reward it earned."""
+        loss = 0.0
+        for _ in range(n):
+            batch = self._recent[self._rng.integers(len(self._recent))]
+            observations = np.asarray(batch.observations)
+            chosen = self._weights[:, batch.actions].T
+            errors = batch.rewards - (observations * chosen).sum(axis=1)
+            for move in range(len(MOVES)):
+                mine = batch.actions == move
+                if mine.any():
+                    self._weights[:, move] += 0.5 * (errors[mine, None] * observations[mine]).mean(axis=0)
+            loss = float((errors**2).mean())
+            finish = time.perf_counter() + 0.010
+            while time.perf_counter() < finish:
+                np.matmul(self._ballast, self._ballast)
+            self.updates += 1
+        return {"loss": loss}
+
+    def policy(self) -> HomingPolicy:
+        """A copy of the weights that later updates do not touch."""
+        return HomingPolicy(self._weights.copy())
+
+    def state(self) -> State:
+        """Everything, the remembered frames included."""
+        return {
+            "weights": self._weights.copy(),
+            "rng": generator_state(self._rng),
+            "env_steps": self.env_steps,
+            "updates": self.updates,
+            "recent": [
+                {"observations": t.observations, "actions": t.actions, "rewards": t.rewards} for t in self._recent
+            ],
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on from there."""
+        self._weights = state["weights"].copy()
+        self._rng = generator_from_state(state["rng"])
+        self.env_steps, self.updates = state["env_steps"], state["updates"]
+        self._recent = [
+            Transitions(t["observations"], t["actions"], t["rewards"], t["observations"], np.zeros(0, np.uint8))
+            for t in state["recent"]
+        ]
+
+
+class Game:
+    """Characters on a plane who are paid for every step towards the middle."""
+
+    def __init__(self, characters: int, *, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.positions = self._rng.uniform(-1, 1, (characters, 2)).astype(np.float32)
+        self._ages = np.zeros(characters, np.int64)
+
+    def advance(self, moves: Array) -> tuple[Array, Array, Array]:
+        """One frame of physics: rewards, who came home, who ran out of time."""
+        before = np.linalg.norm(self.positions, axis=1)
+        self.positions = self.positions + MOVES[moves]
+        after = np.linalg.norm(self.positions, axis=1)
+        self._ages += 1
+        return (before - after).astype(np.float64), after < 0.15, self._ages >= 60
+
+    def respawn(self, who: list[int]) -> None:
+        """Put characters somewhere else; their next episode begins there."""
+        self.positions[who] = self._rng.uniform(-1, 1, (len(who), 2))
+        self._ages[who] = 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--frames", type=int, default=1200)
+    parser.add_argument("--characters", type=int, default=50)
+    parser.add_argument("--runs", default="runs")
+    arguments = parser.parse_args()
+
+    game = Game(arguments.characters, seed=0)
+    frame_work: list[float] = []
+    with TrainingSession.open(
+        "game", SlowLearner(seed=0), root=arguments.runs, learner="background", checkpoint_every=20_000
+    ) as session:
+        if session.resumed:
+            print(f"resumed at step {session.resumed.step} ({session.resumed.grade})")
+        next_frame = time.perf_counter()
+        for _ in range(arguments.frames):
+            if session.is_done:
+                break
+            started = time.perf_counter()
+            positions = game.positions
+            moves = session.act_many(positions)
+            rewards, home, late = game.advance(moves)
+            statuses = np.where(home, np.uint8(1), np.where(late, np.uint8(2), np.uint8(0)))
+            ended = session.observe_many(Transitions(positions, moves, rewards, game.positions, statuses))
+            for character in ended:
+                session.on_episode(stream=character)
+            game.respawn([int(character) for character in ended])
+            frame_work.append(time.perf_counter() - started)
+            next_frame += FRAME_SECONDS
+            time.sleep(max(0.0, next_frame - time.perf_counter()))
+    p50, p99, most = np.percentile(np.array(frame_work) * 1e3, [50, 99, 100])
+    print(
+        f"{len(frame_work)} frames, {session.total_steps} steps, {session.updates} updates, {session.episodes} episodes"
+    )
+    print(f"frame work: p50 {p50:.3f} ms, p99 {p99:.3f} ms, max {most:.3f} ms")
+    print(f"skipped updates {session.skipped_updates}, blocked calls {session.blocked_calls}")
+    print(f"mean return {session.stats_summary()['episode_reward']:.3f}")
+
+
+if __name__ == "__main__":
+    main()
