@@ -117,8 +117,9 @@ class TabularPolicy(msgspec.Struct, frozen=True, eq=False):
         if rng is None:
             raise InputError("exploring needs a random generator: act(observations, mode, rng)")
         explores = rng.random(len(best)) < self.epsilon
-        anything = rng.integers(self.actions.count, size=len(best))
-        return self.actions.values(np.where(explores, anything, best))
+        if explores.any():
+            best[explores] = rng.integers(self.actions.count, size=np.count_nonzero(explores))
+        return self.actions.values(best)
 
 
 class _Step(NamedTuple):
@@ -160,7 +161,7 @@ class Tabular:
         if unknown:
             known = ", ".join(TabularConfig.__struct_fields__)
             raise ConfigError(f"Tabular has no setting {', '.join(unknown)}; there are {known}")
-        _require(seed >= 0, "seed", seed, "a whole number of at least 0")
+        _require(isinstance(cast("Any", seed), int) and seed >= 0, "seed", seed, "a whole number of at least 0")
         self.config = TabularConfig(**config)
         self.observation_space, self.action_space = observation_space, action_space
         self.env_steps = 0
@@ -258,19 +259,18 @@ class Tabular:
         rows = memory.take(np.column_stack([np.arange(start, start + n), replayed]).ravel())
         columns = ("observation", "action", "reward", "next_observation", "status", "next_action")
         epsilon = self.epsilon
-        values = errors = squares = 0.0
+        values = squares = 0.0
         for step in map(_Step, *(rows[name].tolist() for name in columns)):
             value = float(self._table[step.state, step.action])
             error = self._target(step, epsilon) - value
             self._table[step.state, step.action] = value + self.config.learning_rate * error
             values += value
-            errors += abs(error)
             squares += error * error
+            self._error_total += abs(error)
         count = len(rows["action"])
         self._learned = start + n
         self.updates += n
         self._error_count += count
-        self._error_total += errors
         return {"loss": squares / count, "q_mean": values / count, "epsilon": epsilon}
 
     def _target(self, step: _Step, epsilon: float) -> float:
