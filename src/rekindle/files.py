@@ -12,6 +12,7 @@ import socket
 import stat
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,9 +33,11 @@ __all__ = [
     "make_directory",
     "move",
     "read_bytes",
+    "read_last_rows",
     "read_rows",
     "remove",
     "remove_temporaries",
+    "rename",
     "require_directory",
     "surplus",
     "sync_directory",
@@ -178,6 +181,12 @@ def move(source: Path, directory: Path) -> None:
     require_directory(directory)
     with _reporting("move", source), contextlib.suppress(FileNotFoundError):
         os.replace(source, directory / source.name)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file another name, replacing what had it; nothing is synced."""
+    with _reporting("rename", source):
+        os.replace(source, target)
 
 
 def remove(paths: Iterable[Path], *, sync: Path | None = None) -> None:
@@ -328,6 +337,7 @@ def cut(path: Path, tail: bytes, rewound: Path) -> int:
         return 0
     make_directory(rewound)
     require_directory(rewound)
+    remove_temporaries(rewound)  # of a resume that was killed right here, and would be in the way for ever
     write_atomic(rewound / path.name, tail)
     with _reporting("cut", path):
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -366,6 +376,47 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             return []
         raise
     return check_rows(path, data)
+
+
+def read_last_rows(path: Path, count: int, *, most_bytes: int = 2**24) -> list[dict[str, Any]]:
+    """The last complete rows of a log, live or not, read from its end: as many as asked for, are there and fit.
+
+    What comes before them is neither read nor checked. Raises `LogCorrupt` when they are not rows that follow one
+    another, or when not one of them fits into `most_bytes`.
+    """
+    try:
+        descriptor = os.open(path, _READ | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    with _reporting("read", path), open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise StorageError(f"cannot read {path}: it is not a regular file")
+        end = file.seek(0, os.SEEK_END)
+        block = min(_LARGE, most_bytes)
+        while True:
+            start = max(0, end - block)
+            file.seek(start)
+            data = file.read(end - start)
+            if start == 0 or block == most_bytes or data.count(b"\n") > count:
+                break
+            block = min(4 * block, most_bytes)
+    lines = data.split(b"\n")[1 if start else 0 : -1]
+    if start and not lines:
+        raise LogCorrupt(f"{path}: the last row takes more than {most_bytes} bytes")
+    skipped = max(0, len(lines) - count)
+    first = _row_number(path, lines[0]) if start else 0
+    return check_rows(path, b"".join(line + b"\n" for line in lines[skipped:]), first=first + skipped)
+
+
+def _row_number(path: Path, line: bytes) -> int:
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        value: Any = msgspec.json.decode(line)
+        number = cast("dict[str, Any]", value).get("row") if isinstance(value, dict) else None
+        if type(number) is int and number > 0:
+            return number
+    raise LogCorrupt(f"{path}: a line near its end is not a row: {line[:60]!r}")
 
 
 class LogTail:
@@ -415,6 +466,18 @@ class LogTail:
         return rows, rewound
 
 
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _release_all() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+# A forked worker shares the locks of its parent, and would keep them after the parent's death.
+os.register_at_fork(after_in_child=_release_all)
+
+
 class Lock:
     """One writer at a time; freed by the kernel when its process dies, however it dies."""
 
@@ -439,8 +502,7 @@ class Lock:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._descriptor: int | None = descriptor
-        # A forked worker shares the lock, and would keep it after the death of the process that took it.
-        os.register_at_fork(after_in_child=self.release)
+        _held.add(self)
 
     def release(self) -> None:
         """Let go; the file stays, as unlinking it would let two processes lock two files of one name."""

@@ -22,7 +22,7 @@ from rekindle.agent import (
     StreamSlots,
     TracksStreams,
 )
-from rekindle.errors import AgentError, ConfigError
+from rekindle.errors import AgentError, ConfigError, InputError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 
 __all__ = ["BackgroundLearner", "DirectLearner", "Learner"]
@@ -139,6 +139,26 @@ class DirectLearner:
         """Nothing is under way."""
 
 
+class ClosedLearner:
+    """Stands where the learner was, once a session is closed."""
+
+    skipped = blocked = updates = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse whatever it is asked to do."""
+        raise InputError("the session is closed: open another to go on with its run")
+
+
+def with_policy(agent: LearningAgent) -> HasPolicy:
+    """The agent, if it can publish a policy; `ConfigError` otherwise."""
+    if isinstance(agent, HasPolicy):
+        return agent
+    raise ConfigError(
+        f"learner='background' needs an agent with policy(), which {type(agent).__name__} has not: "
+        "use learner='inline' or 'manual'"
+    )
+
+
 class _Call(msgspec.Struct, frozen=True, eq=False):
     function: Callable[[], Any]
     future: Future[Any]
@@ -152,18 +172,13 @@ class BackgroundLearner:
     """
 
     def __init__(self, agent: LearningAgent, exploration: np.random.Generator, *, capacity: int = 4096) -> None:
-        if not isinstance(agent, HasPolicy):
-            raise ConfigError(
-                f"learner='background' needs an agent with policy(), which {type(agent).__name__} has not: "
-                "use learner='inline' or 'manual'"
-            )
         self._agent = agent
-        self._publisher: HasPolicy = agent
+        self._publisher = with_policy(agent)
         self._tracker = agent if isinstance(agent, TracksStreams) else None
         self._reporter = agent if isinstance(agent, ReportsEpisodes) else None
         self._skipper = agent if isinstance(agent, SkipsUpdates) else None
         self._exploration = exploration
-        self._policy = agent.policy()
+        self._policy = self._publisher.policy()
         self._updates = agent.updates
         self._extras: Mapping[str, float] = {}
         self._metrics: deque[tuple[int, Metrics]] = deque()

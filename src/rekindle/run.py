@@ -29,8 +29,9 @@ __all__ = ["Resume", "RunMetadata", "RunReader", "TrainingRun", "find_run", "fin
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Grade = Literal["exact", "approximate"]
+Log = Literal["train_episodes", "eval_episodes", "metrics"]
 
-LOGS = ("train_episodes", "eval_episodes", "metrics")
+LOGS: tuple[Log, ...] = ("train_episodes", "eval_episodes", "metrics")
 _DIRECTORIES = ("checkpoints", "replay", "recorders", "control", "rewound")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
@@ -197,13 +198,20 @@ class RunReader:
         """Every metrics record flushed so far."""
         return files.read_rows(self.path / "metrics.jsonl")
 
-    def tail(self, log: Literal["train_episodes", "eval_episodes", "metrics"]) -> LogTail:
+    def last_rows(self, log: Log, count: int) -> list[dict[str, Any]]:
+        """The newest rows of a log, oldest first, without reading the rest of it."""
+        return files.read_last_rows(self.path / f"{log}.jsonl", count)
+
+    def tail(self, log: Log) -> LogTail:
         """Follow a log as it grows."""
         return LogTail(self.path / f"{log}.jsonl")
 
     def request_stop(self, reason: str = "asked to stop by another process") -> None:
         """Ask whoever writes this run to checkpoint and stop."""
-        files.write_atomic(self.path / "control" / "stop", reason.encode())
+        # Under a name of its own first, as several processes may ask at once.
+        request = self.path / "control" / f"stop-{os.getpid()}-{secrets.token_hex(4)}"
+        files.write_atomic(request, reason.encode(), sync_name=False)
+        files.rename(request, self.path / "control" / "stop")
 
 
 class TrainingRun:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from rekindle.checkpoint import codec
 from rekindle.checkpoint.retention import RetentionPolicy, retention
 from rekindle.checkpoint.store import Best, Checkpoint
 from rekindle.episodes import StreamId, StreamTable
-from rekindle.errors import AgentError, ConfigError, RekindleError, StateError, StorageError
+from rekindle.errors import AgentError, ConfigError, InputError, RekindleError, StateError, StorageError
 from rekindle.events import (
     EpisodeEnded,
     Evaluated,
@@ -47,7 +47,7 @@ from rekindle.experience import (
 from rekindle.intake import Intake
 from rekindle.interrupt import Interrupter
 from rekindle.layout import checked_choice, checked_count
-from rekindle.learner import BackgroundLearner, DirectLearner, Learner
+from rekindle.learner import BackgroundLearner, ClosedLearner, DirectLearner, Learner, with_policy
 from rekindle.persistence import Persistence, Snapshot, frozen
 from rekindle.rng import generator_from_state, generator_state
 from rekindle.run import Resume, Status, TrainingRun
@@ -120,6 +120,8 @@ class TrainingSession:
         checked_count("checkpoint_every", checkpoint_every, 1)
         checked_count("metrics_every", metrics_every, 1)
         checked_count("seed", seed, 0)
+        if learner == "background":
+            with_policy(agent)
         if run is not None and seed not in (None, run.metadata.seed):
             raise ConfigError(f"seed {seed} was given, but {run.path} was made with {run.metadata.seed}")
         self.agent = agent
@@ -276,6 +278,7 @@ class TrainingSession:
 
     def on_eval_episode(self, record: EpisodeRecord) -> None:
         """Log an evaluation episode."""
+        self._check_open()
         self._window.add("eval/return", record.total_reward)
         self._window.add("eval/length", record.length)
         self._is_dirty = True
@@ -284,6 +287,7 @@ class TrainingSession:
 
     def maybe_save_best(self, mean_reward: float) -> bool:
         """Keep the agent of this moment as the best if the score beats every earlier one; says whether it did."""
+        self._check_open()
         score = float(mean_reward)
         is_best = score > self._best_score
         if is_best:
@@ -335,6 +339,7 @@ class TrainingSession:
         """Take a checkpoint now; with `wait`, return when it is durable, or raise if it could not be saved."""
         if self._persistence is None:
             raise ConfigError("checkpoint() needs a run: TrainingSession(agent, run=TrainingRun.create(...))")
+        self._check_open()
         if self._in_safe_point:
             self._checkpoint_asked = True  # after the others that are due at this step
             return
@@ -345,6 +350,10 @@ class TrainingSession:
             self._pass_on()
             if error is not None:
                 raise error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InputError("the session is closed: open another to go on with its run")
 
     # What the host asks
 
@@ -650,6 +659,7 @@ class TrainingSession:
             self._pass_on()
             self._emit(TrainingEnded(self._stamp(), status, reason))
         finally:
+            self._streams.learner = cast("Learner", ClosedLearner())
             self.interrupter.unwatch()
             if self._persistence is not None:
                 self._persistence.close()

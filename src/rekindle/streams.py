@@ -112,10 +112,14 @@ class Streams:
 
     def _restored_action(self, slot: int, arrays: Sequence[Array]) -> Array | None:
         """The action that was handed out for this observation before the checkpoint, if there was one."""
-        if not self.table.has_pending[slot] or not self.table.continues(slot, arrays):
-            return None
-        self._restored.discard(slot)
-        return self.table.pending[slot].copy()
+        table = self.table
+        if table.has_pending[slot] and table.continues(slot, arrays):
+            self._restored.discard(slot)
+            return table.pending[slot].copy()
+        if table.phase[slot] == _BEGUN:
+            self._restored.discard(slot)
+            self._on_loss(f"{table.name(slot)} does not begin its episode where it did before the resume")
+        return None
 
     def _act(self, slot: int, arrays: Sequence[Array], mode: ActMode = _EXPLORE) -> Any:
         table = self.table
