@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -105,6 +106,7 @@ class Training:
 
     def begin_fork(self, fault: str = "", **options: Any) -> int:
         """The same, without waiting; returns the process id."""
+        self._errors_path.write_bytes(b"")
         return self._server.start(
             {
                 "root": str(self.root),
@@ -194,6 +196,13 @@ def discarded(training: Training) -> Iterator[Training]:
     """A training that is removed when it went well, so that a sweep of hundreds leaves nothing behind."""
     yield training
     shutil.rmtree(training.directory)
+
+
+def place(text: str, training: Training) -> str:
+    """A path, or a text with one in it, as it is in every training: the root, the run and half-made runs by name."""
+    text = re.sub(rf"{re.escape(str(training.root))}/{NAME}/v1/\d{{8}}_\d{{6}}(_\d+)?", "RUN", text)
+    text = re.sub(rf"{re.escape(str(training.root))}/{NAME}/v1/\.new-[^/]+", "NEW", text)
+    return text.replace(str(training.root), "ROOT")
 
 
 # What must be true

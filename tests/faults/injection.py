@@ -4,6 +4,7 @@ Only the worker is ever wrapped, and only calls below its own root are counted. 
 it can travel in an environment variable or a message:
 
     kill 17           SIGKILL before the 17th call
+    kill fsync:x.mpk  SIGKILL before the first fsync of a path with "x.mpk" in it
     torn 17           if the 17th call is a write, do half of it; then SIGKILL
     fail 17 EIO       the 17th call raises OSError(EIO)
     skip files.py:98  every fsync whose stack has this line does nothing
@@ -35,7 +36,7 @@ def inject(fault: str, root: str | Path, report: str | Path) -> None:
 class _Injector:
     def __init__(self, fault: str, root: str | Path, report: str | Path) -> None:
         self._kind, *self._details = fault.split()
-        self._at = int(self._details[0]) if self._kind in ("kill", "torn", "fail") else 0
+        self._at = self._details[0] if self._kind in ("kill", "torn", "fail") else ""
         self._root = os.path.abspath(root)
         self._report = os.open(report, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._count = 0
@@ -52,9 +53,11 @@ class _Injector:
                 return original(*args, **options)
             with self._guard:
                 self._count += 1
-                if self._kind == "record" or self._count == self._at:
+                is_it = self._is_it(name, path)
+                if self._kind == "record" or is_it:
                     self._say(f"{name} {path}")
-                if self._count == self._at:
+                if is_it:
+                    self._at = ""
                     self._strike(name, original, args)
             if self._kind == "skip" and name == "fsync" and self._comes_from(self._details[0]):
                 return None
@@ -71,6 +74,12 @@ class _Injector:
         else:
             path = os.path.abspath(args[1] if name in ("link", "rename", "replace") else args[0])
         return path if path == self._root or path.startswith(self._root + os.sep) else None
+
+    def _is_it(self, name: str, path: str) -> bool:
+        if self._at.isdecimal():
+            return self._count == int(self._at)
+        wanted, _, part = self._at.partition(":")
+        return name == wanted and part in path
 
     def _strike(self, name: str, original: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if self._kind == "fail":

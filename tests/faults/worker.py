@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -184,8 +185,10 @@ class Acknowledgements:
         _close(self._descriptor)
 
 
-def train(root: str | Path, acknowledged: str | Path, *, steps: int = STEPS, pause: float = 0.0) -> None:
-    """Start the training, or go on with it."""
+def train(
+    root: str | Path, acknowledged: str | Path, *, steps: int = STEPS, pause: float = 0.0, die_at: int | None = None
+) -> None:
+    """Start the training, or go on with it; `die_at` is a step at which it kills itself."""
     told = Acknowledgements(acknowledged)
     try:
         session = rekindle.TrainingSession.open(
@@ -200,13 +203,13 @@ def train(root: str | Path, acknowledged: str | Path, *, steps: int = STEPS, pau
             callbacks=[told.take],
         )
         with session:
-            _drive(session, told, pause)
+            _drive(session, told, pause, die_at)
         told.add("finished")
     finally:
         told.close()
 
 
-def _drive(session: rekindle.TrainingSession, told: Acknowledgements, pause: float) -> None:
+def _drive(session: rekindle.TrainingSession, told: Acknowledgements, pause: float, die_at: int | None) -> None:
     run = session.run
     assert run is not None
     if session.resumed is not None:
@@ -225,6 +228,8 @@ def _drive(session: rekindle.TrainingSession, told: Acknowledgements, pause: flo
             diary.cells.append(int(observation[0]))
         action = stream.begin(observation)
         while action is not None and not session.is_done:
+            if session.total_steps == die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
             observation, reward, terminated, truncated, _ = env.step(action)
             # Before the step, which may take a checkpoint: what is logged after it would be of the next step.
             session.log("cell", float(observation[0]))

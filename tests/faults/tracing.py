@@ -1,0 +1,96 @@
+"""Faults from outside: runs a worker under strace, injects, and reads what strace saw.
+
+Three things to know of strace: `when=` counts per thread and system call (and, with `-P`, only calls on that path);
+`-P` needs absolute paths; `--seccomp-bpf` makes errors quick to inject, but signals are then never delivered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import Ended, Training
+
+# What changes files, under the names of all architectures ("?" lets strace pass over those that this one lacks).
+CHANGES = (
+    "?open,openat,?creat,write,writev,pwrite64,ftruncate,?truncate,fsync,fdatasync,?mkdir,mkdirat,?link,linkat,"
+    "?symlink,symlinkat,?rename,?renameat,renameat2,?unlink,unlinkat,?rmdir,fallocate,copy_file_range"
+)
+
+_LINE = re.compile(r"(?P<thread>\d+) +(?P<name>\w+)\((?P<arguments>.*)\) += (?P<result>.*)")
+_UNFINISHED = re.compile(r"(\d+) +(.*?) <unfinished \.\.\.>")
+_RESUMED = re.compile(r"(\d+) +<\.\.\. \w+ resumed>(.*)")
+_PATHS = re.compile(r'"((?:[^"\\]|\\.)*)"|^\d+<([^>]*)>')
+
+
+@dataclass(frozen=True)
+class Call:
+    """One system call."""
+
+    thread: int
+    name: str
+    path: str
+    """What it changes: the target of a rename or link."""
+    arguments: str
+    result: str
+
+    @property
+    def killed(self) -> bool:
+        """Whether it never returned."""
+        return self.result.startswith("?")
+
+    @property
+    def injected(self) -> bool:
+        return self.result.endswith("(INJECTED)")
+
+
+def strace(
+    training: Training, *, inject: str = "", paths: Sequence[Path] = (), calls: str = CHANGES
+) -> tuple[Ended, list[Call]]:
+    """Train under strace; returns how it ended and what it asked to change, in the order in which it was done."""
+    trace = training.directory / "trace"
+    prefix = ["strace", "-f", "-y", "-s", "0", "-o", str(trace), "-e", f"trace={calls}"]
+    if inject:
+        prefix += ["-e", f"inject={inject}"]
+    if "signal=" not in inject and not paths:
+        prefix.append("--seccomp-bpf")
+    for path in paths:
+        prefix += ["-P", str(path)]
+    ended = training.spawn(prefix=prefix)
+    return ended, [call for call in parse(trace.read_text()) if not _only_reads(call)]
+
+
+def parse(trace: str) -> list[Call]:
+    """The calls of a trace; two halves of a line that another thread interrupted are put together again."""
+    calls: list[Call] = []
+    halves: dict[str, str] = {}
+    for line in trace.splitlines():
+        if half := _UNFINISHED.fullmatch(line):
+            halves[half[1]] = half[2]
+            continue
+        if rest := _RESUMED.fullmatch(line):
+            line = f"{rest[1]} {halves.pop(rest[1])}{rest[2]}"  # noqa: PLW2901 - the whole line, at last
+        if match := _LINE.fullmatch(line):
+            calls.append(
+                Call(
+                    thread=int(match["thread"]),
+                    name=match["name"],
+                    path=_target(match["name"], match["arguments"]),
+                    arguments=match["arguments"],
+                    result=match["result"],
+                )
+            )
+    return calls
+
+
+def _target(name: str, arguments: str) -> str:
+    found = [quoted or described for quoted, described in _PATHS.findall(arguments)]
+    if name.startswith(("rename", "link", "symlink")):
+        return found[1]
+    return found[0] if found else ""
+
+
+def _only_reads(call: Call) -> bool:
+    return call.name in ("open", "openat") and "O_CREAT" not in call.arguments
