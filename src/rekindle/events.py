@@ -126,13 +126,16 @@ class MetricWindow:
     def __init__(self) -> None:
         self._totals: dict[str, list[float]] = {}
         self._unread: list[tuple[str, Any]] = []
+        self._waiting: set[str] = set()
+        """Metrics with unread values: what comes after one of these waits behind it."""
 
     def add(self, name: str, value: Any) -> None:
         """Add a number, or an array of numbers, under a name."""
-        if type(value) is float or type(value) is int:
+        if (type(value) is float or type(value) is int) and name not in self._waiting:
             self._add_number(name, float(value))
         else:
             self._unread.append((name, value))
+            self._waiting.add(name)
 
     def _add_number(self, name: str, value: float) -> None:
         total = self._totals.get(name)
@@ -151,6 +154,7 @@ class MetricWindow:
     def read(self) -> None:
         """Turn every value still unread into numbers."""
         unread, self._unread = self._unread, []
+        self._waiting.clear()
         for name, value in unread:
             try:
                 numbers = np.asarray(value, np.float64).ravel().tolist()
@@ -191,6 +195,7 @@ class MetricWindow:
             raise StateError("not the state of a metric window: each entry has 5 numbers")
         self._totals = {name: np.asarray(total, np.float64).tolist() for name, total in state.items()}
         self._unread = []
+        self._waiting.clear()
 
 
 class EventStore:
