@@ -126,10 +126,13 @@ class Training:
         """The command line of a worker in an interpreter of its own."""
         return [sys.executable, str(WORKER), str(self.root), str(self.acknowledged_path), *options]
 
-    def spawn(self, *options: str, prefix: Sequence[str] = (), **settings: Any) -> Ended:
-        """Train in an interpreter of its own, under another program (strace, faketime) if there is a prefix."""
-        command = [*prefix, *self.command(*options)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT, **settings)
+    def spawn(self, *options: str, prefix: Sequence[str] = (), command: Sequence[str] = (), **settings: Any) -> Ended:
+        """Train in an interpreter of its own, under another program (strace, faketime) if there is a prefix.
+
+        A command is a script, with its arguments, to run instead of the worker.
+        """
+        whole = [*prefix, *([sys.executable, *command] if command else self.command(*options))]
+        done = subprocess.run(whole, capture_output=True, text=True, check=False, env=ENVIRONMENT, **settings)
         return Ended(done.returncode, done.stderr)
 
     def finish(self) -> int:

@@ -1,7 +1,8 @@
 """Faults from outside: runs a worker under strace, injects, and reads what strace saw.
 
-Three things to know of strace: `when=` counts per thread and system call (and, with `-P`, only calls on that path);
-`-P` needs absolute paths; `--seccomp-bpf` makes errors quick to inject, but signals are then never delivered.
+Four things to know of strace: `when=` counts per thread and system call (and, with `-P`, only calls on that path);
+`-P` needs absolute paths, and looks only at the source of a rename; `--seccomp-bpf` makes errors quick to inject,
+but signals are then never delivered.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Call:
     name: str
     path: str
     """What it changes: the target of a rename or link."""
+    watched: str
+    """The path by which `-P` knows it."""
     arguments: str
     result: str
 
@@ -47,9 +50,17 @@ class Call:
 
 
 def strace(
-    training: Training, *, inject: str = "", paths: Sequence[Path] = (), calls: str = CHANGES
+    training: Training,
+    *,
+    inject: str = "",
+    paths: Sequence[Path] = (),
+    calls: str = CHANGES,
+    command: Sequence[str] = (),
 ) -> tuple[Ended, list[Call]]:
-    """Train under strace; returns how it ended and what it asked to change, in the order in which it was done."""
+    """Train under strace, with a script of one's own if there is a command for it.
+
+    Returns how it ended, and what was asked to change anything, in the order in which it was done.
+    """
     trace = training.directory / "trace"
     prefix = ["strace", "-f", "-y", "-s", "0", "-o", str(trace), "-e", f"trace={calls}"]
     if inject:
@@ -58,7 +69,7 @@ def strace(
         prefix.append("--seccomp-bpf")
     for path in paths:
         prefix += ["-P", str(path)]
-    ended = training.spawn(prefix=prefix)
+    ended = training.spawn(prefix=prefix, command=command)
     return ended, [call for call in parse(trace.read_text()) if not _only_reads(call)]
 
 
@@ -73,23 +84,12 @@ def parse(trace: str) -> list[Call]:
         if rest := _RESUMED.fullmatch(line):
             line = f"{rest[1]} {halves.pop(rest[1])}{rest[2]}"  # noqa: PLW2901 - the whole line, at last
         if match := _LINE.fullmatch(line):
-            calls.append(
-                Call(
-                    thread=int(match["thread"]),
-                    name=match["name"],
-                    path=_target(match["name"], match["arguments"]),
-                    arguments=match["arguments"],
-                    result=match["result"],
-                )
-            )
+            name, arguments = match["name"], match["arguments"]
+            paths = [quoted or described for quoted, described in _PATHS.findall(arguments)] or [""]
+            target = paths[1] if name.startswith(("rename", "link", "symlink")) else paths[0]
+            watched = paths[0] if name.startswith("rename") else target
+            calls.append(Call(int(match["thread"]), name, target, watched, arguments, match["result"]))
     return calls
-
-
-def _target(name: str, arguments: str) -> str:
-    found = [quoted or described for quoted, described in _PATHS.findall(arguments)]
-    if name.startswith(("rename", "link", "symlink")):
-        return found[1]
-    return found[0] if found else ""
 
 
 def _only_reads(call: Call) -> bool:
