@@ -6,6 +6,7 @@ Every byte that a run keeps goes through this module, and every `fsync` of rekin
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -50,6 +51,8 @@ _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE = 0o600
 _TEMPORARY = ".tmp"
 _LARGE = 2**16
+_NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""What file systems say that have none, or no more of them."""
 _UNSYNCED_LIMIT = 8 * 2**20
 """A log that nobody checkpoints is synced when this much of it is held in memory."""
 
@@ -164,7 +167,9 @@ def link(source: Path, target: Path) -> None:
     with _reporting("link", target):
         try:
             os.link(source, temporary, follow_symlinks=False)
-        except PermissionError:
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
             write_atomic(target, read_bytes(source), sync_name=False)
             return
         try:
@@ -228,6 +233,8 @@ class JsonLines:
         self._tail = bytearray()
         self._written = position.size
         self._suspect = False
+        self.is_deferred = False
+        """Whether rows wait in memory for `write_out` or `sync`, so that appending does no input or output."""
         self._guard = threading.Lock()
         self._encode = msgspec.json.Encoder().encode
         with _reporting("open", path):
@@ -245,9 +252,15 @@ class JsonLines:
         with self._guard:
             self._tail += line
             self._position = LogPosition(rows + 1, size + len(line), zlib.crc32(line, crc))
-            self._write_out()
+            if not self.is_deferred:
+                self._write_out()
         if len(self._tail) > _UNSYNCED_LIMIT:
             self.sync()
+
+    def write_out(self) -> None:
+        """Write the rows that wait in memory."""
+        with self._guard:
+            self._write_out()
 
     def _write_out(self) -> None:
         view = memoryview(self._tail)[self._written - self._durable :]
@@ -298,7 +311,8 @@ class JsonLines:
             os.pread(self._descriptor, min(piece, self._durable - offset), offset)
             for offset in range(0, self._durable, piece)
         )
-        write_atomic(self.path, *durable, self._tail)
+        # A copy, as a write that fails is kept with its view of the data, and the tail must be able to grow.
+        write_atomic(self.path, *durable, bytes(self._tail))
         with _reporting("open", self.path):
             descriptor = os.open(self.path, _APPEND, _PRIVATE)
         os.close(self._descriptor)
@@ -308,8 +322,11 @@ class JsonLines:
         self._suspect = False
 
     def close(self) -> None:
-        """Let go of the file; what was not synced is left to the operating system."""
-        os.close(self._descriptor)
+        """Write what waits and let go of the file; what was not synced is left to the operating system."""
+        try:
+            self.write_out()
+        finally:
+            os.close(self._descriptor)
 
 
 def surplus(path: Path, position: LogPosition) -> bytes:
