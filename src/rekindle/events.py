@@ -285,12 +285,14 @@ class EventProcessor:
         self,
         *,
         log: JsonLines | None,
+        deferred: Sequence[JsonLines] = (),
         store: EventStore,
         recorders: Sequence[Recorder] = (),
         report: Callable[[str], None],
         capacity: int = 1024,
     ) -> None:
         self._log = log
+        self._deferred = deferred
         self._store = store
         self._recorders = recorders
         self._report = report
@@ -338,6 +340,8 @@ class EventProcessor:
             return
         try:
             self._log.append(metrics_row(event))
+            for log in self._deferred:
+                log.write_out()
         except RekindleError as error:
             self._report(str(error))
 

@@ -176,8 +176,14 @@ class TrainingSession:
                 self._restore(self._persistence, strict=strict)
         if learner == "background":
             self._streams.learner = self._learner = BackgroundLearner(agent, self._exploration)
+        deferred = (
+            [] if run is None or learner != "background" else [run.log("train_episodes"), run.log("eval_episodes")]
+        )
+        for log in deferred:
+            log.is_deferred = True  # a frame waits for no disk
         self._processor = EventProcessor(
             log=None if run is None else run.log("metrics"),
+            deferred=deferred,
             store=self.store,
             recorders=recorders,
             report=self._report,
