@@ -1,0 +1,166 @@
+"""The examples run, do what they say, and survive what they say they survive."""
+
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+
+from rekindle import RunReader, verify
+from rekindle.run import find_runs
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS = {"own_loop": 12_000, "custom_agent": 30_000}
+
+
+def command(example: str, runs: Path, *arguments: str) -> list[str]:
+    return [sys.executable, str(EXAMPLES / f"{example}.py"), "--runs", str(runs), *arguments]
+
+
+def run(example: str, runs: Path, *arguments: str) -> str:
+    done = subprocess.run(command(example, runs, *arguments), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def start(example: str, runs: Path) -> subprocess.Popen[str]:
+    arguments = command(example, runs, "--steps", str(STEPS[example]))
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    while not condition():
+        assert process.poll() is None, f"it ended too early: {process.communicate()}"
+        time.sleep(0.001)
+
+
+def checkpointed_steps(runs: Path) -> int:
+    """The newest checkpoint of the one run there; -1 when there is no run yet."""
+    paths = find_runs(runs)
+    if not paths:
+        return -1
+    names = [path.stem for path in (paths[0] / "checkpoints").glob("step_*.mpk")]
+    return max((int(name.removeprefix("step_")) for name in names), default=0)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str | None]]:
+    known: dict[str, dict[str, str | None]] = {}
+
+    def digests(example: str) -> dict[str, str | None]:
+        if example not in known:
+            runs = tmp_path_factory.mktemp(example)
+            run(example, runs, "--steps", str(STEPS[example]))
+            known[example] = verify(find_runs(runs)[0]).digests
+        return known[example]
+
+    return digests
+
+
+@pytest.mark.parametrize(
+    ("example", "kills"),
+    [
+        ("own_loop", [0]),
+        ("own_loop", [3_500]),
+        ("own_loop", [0, 1_500, 1_500, 5_000]),
+        ("custom_agent", [4_000, 12_000]),
+    ],
+)
+def test_a_run_killed_at_any_time_and_started_again_ends_like_one_that_was_not(
+    example: str, kills: list[int], tmp_path: Path, uninterrupted: Callable[[str], dict[str, str | None]]
+) -> None:
+    for number, steps in enumerate(kills, 1):
+        process = start(example, tmp_path)
+        # The metadata names a resume when it is complete: else this would see the process before.
+        wait_until(lambda steps=steps: checkpointed_steps(tmp_path) >= steps, process)
+        wait_until(lambda number=number: len(RunReader(find_runs(tmp_path)[0]).metadata.resumes) == number - 1, process)
+        time.sleep(0.02 * number)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        process.communicate()
+    run(example, tmp_path, "--steps", str(STEPS[example]))
+    (path,) = find_runs(tmp_path)
+    result, metadata = verify(path), RunReader(path).metadata
+    assert (result.ok, result.grade, result.problems) == (True, "exact", [])
+    assert result.digests == uninterrupted(example)
+    assert (metadata.status, metadata.total_steps) == ("finished", STEPS[example])
+    assert len(metadata.resumes) == len(kills)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_asked_to_stop_says_so_and_goes_on_when_started_again(
+    number: signal.Signals, tmp_path: Path, uninterrupted: Callable[[str], dict[str, str | None]]
+) -> None:
+    process = start("own_loop", tmp_path)
+    wait_until(lambda: checkpointed_steps(tmp_path) >= 1_000, process)
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    metadata = RunReader(find_runs(tmp_path)[0]).metadata
+    assert (metadata.status, metadata.stop_reason) == ("stopped", number.name)
+    told = run("own_loop", tmp_path, "--steps", str(STEPS["own_loop"]))
+    assert f"going on from step {metadata.total_steps} (exact)" in told
+    assert verify(find_runs(tmp_path)[0]).digests == uninterrupted("own_loop")
+
+
+def test_another_seed_gives_another_run(tmp_path: Path) -> None:
+    for seed in ("0", "1"):
+        run("own_loop", tmp_path / seed, "--steps", "1000", "--seed", seed)
+    first, second = (verify(find_runs(tmp_path / seed)[0]).digests for seed in ("0", "1"))
+    assert all(first[name] != second[name] for name in first)
+
+
+def test_an_agent_of_ones_own_learns(tmp_path: Path) -> None:
+    before, after = re.findall(r"(\d+) steps upright", run("custom_agent", tmp_path))
+    assert int(before) < 50
+    assert int(after) >= 450
+
+
+def test_the_demo_is_killed_goes_on_and_ends_equal(tmp_path: Path) -> None:
+    told = run("demo", tmp_path, "--steps", "6000")
+    assert "kill -9 after step" in told
+    assert "the run is now crashed" in told
+    assert re.search(r"gone on from the checkpoint at step 2,\d+.*: exact", told)
+    assert re.search(r"killed +finished +6,000 .* 1 +exact", told)
+    assert re.search(r"uninterrupted +finished +6,000 .* 0 +exact", told)
+    assert len(re.findall(r" equal *\n", told)) == 3
+    assert "Equal to the bit" in told
+
+
+def test_the_demo_stopped_by_ctrl_c_leaves_no_traceback_and_no_process(tmp_path: Path) -> None:
+    process = subprocess.Popen(command("demo", tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: checkpointed_steps(tmp_path) >= 2_000, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (130, "\nStopped.\n")
+    assert RunReader(find_runs(tmp_path)[0]).status == "crashed"
+
+
+def load(example: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(example, EXAMPLES / f"{example}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_demo_fails_when_the_runs_differ(tmp_path: Path) -> None:
+    demo, reports = load("demo"), []
+    for seed in ("0", "1"):
+        run("own_loop", tmp_path / seed, "--steps", "1000", "--seed", seed)
+        path = find_runs(tmp_path / seed)[0]
+        reports.append(demo.Report(str(path), 1000, 1, 1, 0.0, evaluation=0.0))
+    console = Console(record=True, quiet=True)
+    assert demo.compare(console, *reports) == 1
+    assert demo.compare(console, reports[0], reports[0]) == 0
