@@ -112,7 +112,8 @@ class ReplayJournal:
 
     def write(self, new: NewRows) -> Manifest:
         """Make the new rows durable and say where all of them are."""
-        segments = [segment for segment in self.segments if segment.first < new.start and segment.end > new.first]
+        older = self.segments if new.first < new.start else []  # otherwise the new segment holds everything
+        segments = [segment for segment in older if segment.first < new.start and segment.end > new.first]
         if new.start < new.end:
             # The resume count keeps a file of an abandoned timeline from being taken for one of this.
             path = self._directory / f"rows_{new.start}_{new.end}_r{self.resume_count}.mpk"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isnan, nan
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -80,9 +81,9 @@ class KeepBest:
         self.metric, self.count, self.mode = metric, count, mode
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
-        """The best; checkpoints without the metric are not wanted."""
+        """The best; checkpoints without the metric, or with NaN for it, are not wanted."""
         sign = -1.0 if self.mode == "max" else 1.0
-        scored = [info for info in checkpoints if self.metric in info.metrics]
+        scored = [info for info in checkpoints if not isnan(info.metrics.get(self.metric, nan))]
         scored.sort(key=lambda info: (sign * info.metrics[self.metric], info.step))
         return {info.step for info in scored[: self.count]}
 
