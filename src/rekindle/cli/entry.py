@@ -1,0 +1,77 @@
+"""The entry point: which command, and what its end means to the shell."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from rekindle.cli.text import complain
+from rekindle.errors import RekindleError
+from rekindle.version import __version__
+
+__all__ = ["main"]
+
+DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_DESCRIPTION = f"""\
+rekindle {__version__}: look after training runs.
+
+PATH is a run, or a version or name directory: its newest run.
+
+Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; what the user did wrong is told in one line, without a traceback."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no "≥" still gets its table
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough. Python would fail once more, flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (RekindleError, OSError) as error:
+        complain(str(error))
+        return FAILED
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments == ["--version"]:
+        print(f"rekindle {__version__}")
+        return DONE
+
+    import tyro
+
+    from rekindle.cli.commands import COMMANDS
+
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        complain(f"there is no command {arguments[0]!r}; {_suggestion(arguments[0], list(COMMANDS))}")
+        return WRONG_USAGE
+    try:
+        return tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="rekindle",
+            description=_DESCRIPTION,
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff),
+        )
+    except SystemExit as exit_:  # tyro has said what is wrong, or given the help that was asked for
+        return exit_.code if isinstance(exit_.code, int) else DONE
+
+
+def _suggestion(word: str, commands: list[str]) -> str:
+    near = difflib.get_close_matches(word, commands, n=2, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"use one of {', '.join(commands)}"

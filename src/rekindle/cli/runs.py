@@ -1,0 +1,83 @@
+"""`rekindle runs`: every run below a directory, one line each."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from rich.text import Text
+
+from rekindle.cli.summary import BestReturn, RunSummary, glimpse, summarise
+from rekindle.cli.tables import Cell, cell, console, fits, number, print_problems, split_path, status_cell, table, words
+from rekindle.cli.text import NOTHING, compact, complain, decimal, moment, seconds_since, time_text, write_json
+from rekindle.errors import RunError
+from rekindle.run import find_runs
+
+__all__ = ["best_text", "list_runs"]
+
+
+def list_runs(directory: Path, *, as_json: bool) -> int:
+    """Print every run below a directory."""
+    if not directory.is_dir():
+        raise RunError(f"{directory} is not a directory; say where the runs are: rekindle runs DIR")
+    summaries = [summarise(glimpse(path)) for path in find_runs(directory)]
+    if as_json:
+        write_json(summaries)
+    elif not summaries:
+        complain(f"there are no runs in {directory}; a run is NAME/VERSION/DATE_TIME with a metadata.json in it")
+    else:
+        _print(summaries, directory)
+    return 0
+
+
+def _print(summaries: list[RunSummary], directory: Path) -> None:
+    out = console()
+    columns = (words("run", least=17), words("status"), *map(number, ("steps", "episodes", "last 100", "best", "age")))
+    paths = [_shown_path(summary, directory) for summary in summaries]
+    rows = [_row(summary) for summary in summaries]
+    listing = table(columns, ([cell(path), *row] for path, row in zip(paths, rows, strict=True)))
+    if not fits(listing, out):
+        listing = table(columns, ([split_path(path), *row] for path, row in zip(paths, rows, strict=True)))
+    out.print(listing)
+    if any(summary.best_return and summary.best_return.of == "episode" for summary in summaries):
+        out.print(Text("\n* the best training episode: the run has no evaluations", style="dim"))
+    problems = [problem for summary in summaries for problem in summary.problems]
+    if problems:
+        out.print()
+        print_problems(out, problems)
+
+
+def _shown_path(summary: RunSummary, directory: Path) -> Path:
+    path = Path(summary.path)
+    return path.relative_to(directory) if path != directory and path.is_relative_to(directory) else path
+
+
+def _row(summary: RunSummary) -> list[Cell]:
+    return [
+        _status(summary),
+        compact(summary.steps),
+        compact(summary.episodes),
+        decimal(summary.mean_return),
+        best_text(summary.best_return),
+        _age(moment(summary.started_at)),
+    ]
+
+
+def _status(summary: RunSummary) -> Text:
+    """The status, and in a word what is wrong."""
+    status = status_cell(summary.status)
+    if summary.problems and summary.status != "unreadable":
+        status.append(", damaged", style="red")
+    return status
+
+
+def best_text(best: BestReturn | None) -> str:
+    """The best return, marked if it is that of a training episode, and with a sign if only a part was searched."""
+    if best is None:
+        return NOTHING
+    return f"{'≥ ' if best.at_least else ''}{decimal(best.value)}{'*' if best.of == 'episode' else ''}"
+
+
+def _age(started: datetime | None) -> str:
+    words = time_text(seconds_since(started)).split()
+    return " ".join(words[:2])

@@ -1,0 +1,33 @@
+"""The settings in a config, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+__all__ = ["flat_settings", "setting_text"]
+
+_DEPTH = 4
+
+
+def flat_settings(config: Mapping[str, Any], *, prefix: str = "", depth: int = _DEPTH) -> dict[str, Any]:
+    """A config with dotted names instead of nested objects, down to a depth that people can read.
+
+    >>> flat_settings({"env": {"id": "CartPole-v1"}, "steps": 100})
+    {'env.id': 'CartPole-v1', 'steps': 100}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, dict) and value and depth > 1:
+            nested = cast("dict[str, Any]", value)
+            flat |= flat_settings(nested, prefix=f"{prefix}{name}.", depth=depth - 1)
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def setting_text(value: Any) -> str:
+    """A setting as it would be written down."""
+    return value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()

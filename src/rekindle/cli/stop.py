@@ -1,0 +1,63 @@
+"""`rekindle stop`: ask a live run to checkpoint and stop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from rekindle.cli.summary import glimpse, summarise
+from rekindle.cli.text import complain, path_text, printable, time_text, whole, write_json
+from rekindle.run import RunReader, find_runs
+
+__all__ = ["StopAnswer", "stop_run"]
+
+_POLL = 0.1
+
+
+class StopAnswer(msgspec.Struct, frozen=True):
+    """What came of asking."""
+
+    path: str
+    asked: bool
+    live: bool
+    """Whether a process still writes the run."""
+    status: str
+    steps: int | None
+
+
+def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
+    """Ask the run at a path to stop, and wait if told to."""
+    reader = RunReader(path)
+    asked = reader.is_live
+    if asked:
+        reader.request_stop("rekindle stop")
+        deadline = time.monotonic() + wait
+        while reader.is_live and time.monotonic() < deadline:
+            time.sleep(_POLL)
+    summary = summarise(glimpse(reader.path))
+    answer = StopAnswer(summary.path, asked, reader.is_live, summary.status, summary.steps)
+    if as_json:
+        write_json(answer)
+    if not asked:
+        complain(f"{answer.path} is not live ({answer.status}): there is nothing to stop{_others(path)}")
+        return 1
+    if answer.live and wait > 0:
+        complain(f"{answer.path} was asked to stop, and is still live after {time_text(wait)}; give it longer")
+        return 1
+    if not answer.live and answer.status not in ("stopped", "finished"):
+        complain(f"{answer.path} was asked to stop, and {answer.status}; see rekindle show {answer.path}")
+        return 1
+    if not as_json:
+        outcome = (
+            "was asked to checkpoint and stop" if answer.live else f"{answer.status} at step {whole(answer.steps)}"
+        )
+        print(printable(f"{answer.path} {outcome}", most=1000))
+    return 0
+
+
+def _others(path: Path) -> str:
+    """A version or name directory stands for its newest run; another one may be the one that is meant."""
+    live = [path_text(run) for run in find_runs(path) if RunReader(run).is_live]
+    return f"; live are: {', '.join(live[:5])}" if live else ""

@@ -1,0 +1,64 @@
+"""`rekindle verify`: whether every file of a run is what was written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from rekindle.cli.tables import cell, console, facts, print_problems, print_whole
+from rekindle.cli.text import NOTHING, complain, path_text, write_json
+from rekindle.errors import RekindleError
+from rekindle.run import Grade, RunReader
+from rekindle.verification import verify
+
+__all__ = ["DIGESTS", "VerifiedRun", "verification", "verify_run"]
+
+DIGESTS = ("weights", "state", "logs")
+
+
+class VerifiedRun(msgspec.Struct, frozen=True):
+    """What was found; the grade is None where not even the metadata can be read."""
+
+    path: str
+    ok: bool
+    grade: Grade | None
+    digests: dict[str, str | None]
+    problems: list[str]
+
+
+def verification(reader: RunReader) -> VerifiedRun:
+    """Verify a run, taking it for a problem, not for the end, if it cannot be read at all."""
+    path = path_text(reader.path)
+    try:
+        found = verify(reader.path)
+    except (RekindleError, OSError, UnicodeDecodeError) as error:
+        return VerifiedRun(path, ok=False, grade=None, digests=dict.fromkeys(DIGESTS), problems=[str(error)])
+    return VerifiedRun(path, ok=found.ok, grade=found.grade, digests=found.digests, problems=found.problems)
+
+
+def verify_run(path: Path, *, as_json: bool) -> int:
+    """Print what verifying a run found; the exit code says whether all is well."""
+    reader = RunReader(path)
+    if reader.is_live:
+        complain(f"{reader.path} is live: what its writer changes meanwhile may look like damage; stop it to be sure")
+    if sys.stderr.isatty():
+        with console(stderr=True).status(cell(f"checking {reader.path}")):
+            found = verification(reader)
+    else:
+        found = verification(reader)
+    if as_json:
+        write_json(found)
+    else:
+        _print(found)
+    return 0 if found.ok else 1
+
+
+def _print(found: VerifiedRun) -> None:
+    out = console()
+    verdict = cell("ok", "bold green") if found.ok else cell("damaged", "bold red")
+    digests = [(kind, found.digests.get(kind) or NOTHING) for kind in DIGESTS]
+    print_whole(out, cell(found.path, "bold"))
+    out.print(facts([("files", verdict), ("grade", found.grade or NOTHING), *digests]))
+    print_problems(out, found.problems)

@@ -1,0 +1,94 @@
+"""`rekindle compare` puts runs side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import evaluate, make_run, open_session, play_episode
+
+from rekindle import TrainingRun
+
+Rekindle = Callable[..., Any]
+
+
+def test_it_has_the_measures_of_each_run(tmp_path: Path, rekindle: Rekindle) -> None:
+    with open_session(TrainingRun.create("a", root=tmp_path)) as session:
+        play_episode(session)
+        evaluate(session, 4.0, 8.0)
+    make_run(tmp_path, "b", episodes=3, reward=2.0)
+    compared = rekindle("compare", tmp_path / "a", tmp_path / "b", "--json").json["runs"]
+    assert [run["summary"]["steps"] for run in compared] == [5, 15]
+    assert [run["summary"]["mean_return"] for run in compared] == [5.0, 10.0]
+    assert [run["best_evaluation"] and run["best_evaluation"]["value"] for run in compared] == [6.0, None]
+    assert all(run["summary"]["wall_time"] >= 0 for run in compared)
+    table = rekindle("compare", tmp_path / "a", tmp_path / "b").flat
+    for row in ("status finished finished", "steps 5 15", "return, last 100 5.00 10.00", "best evaluation 6.00 -"):
+        assert row in table
+
+
+def test_only_the_settings_that_differ_are_shown(tmp_path: Path, rekindle: Rekindle) -> None:
+    make_run(tmp_path, "a", agent={"rate": 0.1, "depth": 2})
+    make_run(tmp_path, "b", agent={"rate": 0.2, "depth": 2}, clip=True)
+    compared = rekindle("compare", tmp_path / "a", tmp_path / "b", "--json").json
+    assert compared["differing_settings"] == ["agent.rate", "clip"]
+    table = rekindle("compare", tmp_path / "a", tmp_path / "b").flat
+    assert "agent.rate 0.1 0.2 clip - true" in table
+    assert "depth" not in table
+
+
+def test_equal_runs_have_equal_digests_and_others_have_not(tmp_path: Path, rekindle: Rekindle) -> None:
+    first, same, other = make_run(tmp_path, "a"), make_run(tmp_path, "b"), make_run(tmp_path, "c", reward=2.0)
+    everything, nothing = (dict.fromkeys(("weights", "state", "logs"), value) for value in (True, False))
+    assert rekindle("compare", first, same, "--digests", "--json").json["equal"] == everything
+    assert rekindle("compare", first, same, other, "--digests", "--json").json["equal"] == nothing
+    assert "Equal to the bit: weights yes, state yes, logs yes" in rekindle("compare", first, same, "--digests").flat
+    assert rekindle("compare", first, same, "--json").json["equal"] is None
+
+
+def test_what_cannot_be_digested_equals_nothing(tmp_path: Path, rekindle: Rekindle) -> None:
+    first, second = make_run(tmp_path, "a"), make_run(tmp_path, "b")
+    for path in (first, second):
+        (path / "metadata.json").write_bytes(b"{")
+    compared = rekindle("compare", first, second, "--digests", "--json").json
+    assert set(compared["equal"].values()) == {False}
+    assert [len(run["problems"]) for run in compared["runs"]] == [1, 1]
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_more_runs_than_fit_go_into_further_tables(
+    tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    paths = [make_run(tmp_path, f"run-number-{number}") for number in range(9)]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    outcome = rekindle("compare", *paths)
+    assert outcome.code == 0
+    assert max(map(len, outcome.out.splitlines())) <= columns
+    assert all(f"run-number-{number}/v1/" in outcome.out for number in range(9))
+    assert outcome.flat.count("status finished") > 1
+
+
+def test_one_damaged_run_is_compared_as_far_as_it_goes(tmp_path: Path, rekindle: Rekindle) -> None:
+    sound, damaged = make_run(tmp_path, "a"), make_run(tmp_path, "b")
+    (damaged / "config.json").write_bytes(b"\x00")
+    compared = rekindle("compare", sound, damaged, "--json").json["runs"]
+    assert [len(run["problems"]) for run in compared] == [0, 1]
+    assert [run["summary"]["steps"] for run in compared] == [20, 20]
+    assert "Problems" in rekindle("compare", sound, damaged).out
+
+
+def test_settings_cannot_do_anything_to_the_terminal(tmp_path: Path, rekindle: Rekindle) -> None:
+    first, second = make_run(tmp_path, "a"), make_run(tmp_path, "b")
+    (first / "config.json").write_text(json.dumps({"\x1b[2J[red]": "\x1b[2J[red]\r\n"}))
+    outcome = rekindle("compare", first, second)
+    assert all(character.isprintable() for character in outcome.out if character != "\n")
+    assert "[red]" in outcome.out
+
+
+def test_without_a_path_it_is_wrong_usage(rekindle: Rekindle) -> None:
+    outcome = rekindle("compare")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "rekindle: compare needs at least one PATH; see rekindle compare --help\n"
