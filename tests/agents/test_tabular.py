@@ -214,7 +214,8 @@ def test_spaces_may_start_anywhere_and_have_any_dtype() -> None:
 def test_a_policy_acts_like_the_agent_did_and_does_not_change() -> None:
     learner = with_table(agent(), {(0, 1): 1.0})
     policy = learner.policy()
-    with_table(learner, {(0, 0): 2.0})
+    observe(learner, (0, 0, 9.0, 0, TERMINATED))
+    learn(learner)
     assert policy.act(np.array([0])).tolist() == [1]
     assert learner.act(np.array([0]), ActMode.EXPLOIT, np.array([0])).tolist() == [0]
     with pytest.raises(ValueError, match="read-only"):
@@ -223,10 +224,10 @@ def test_a_policy_acts_like_the_agent_did_and_does_not_change() -> None:
 
 def test_a_policy_explores_with_the_generator_it_is_given() -> None:
     policy = agent(actions=9, epsilon_start=1.0, epsilon_end=1.0).policy()
-    first, second = (policy.act(np.zeros(50), ActMode.EXPLORE, np.random.default_rng(3)) for _ in range(2))
+    first, second = (policy.act(np.zeros(50, np.int64), ActMode.EXPLORE, np.random.default_rng(3)) for _ in range(2))
     assert first.tolist() == second.tolist()
     with pytest.raises(InputError, match="needs a random generator"):
-        policy.act(np.zeros(1), ActMode.EXPLORE)
+        policy.act(np.zeros(1, np.int64), ActMode.EXPLORE)
 
 
 # Updates
@@ -376,7 +377,9 @@ def without(key: str) -> Any:
         (lambda state: state["weights"]["table"].fill(np.nan), "NaN or infinity"),
         (lambda state: state.update(waiting=[[0, 5, 0, 1.0, 0]]), "stream 0 is outside the table"),
         (lambda state: state.update(waiting=[[2, 0, 2, 1.0, 0]]), "stream 2 is outside the table"),
+        (lambda state: state.update(waiting=[[3, 0, 0, 1.0, 5]]), "stream 3 is outside the table"),
         (lambda state: state.update(waiting=[[0, 0]]), "waiting"),
+        (lambda state: state.update(learned=99), "99 transitions learned from"),
         (lambda state: state["exploring"].update(bit_generator="dice"), "dice"),
         (without("sampling"), "sampling"),
     ],
@@ -440,6 +443,12 @@ def test_a_space_that_is_not_discrete_is_refused(space: Any) -> None:
         Tabular(space, Discrete(2), seed=0)
     with pytest.raises(ConfigError, match=r"action_space is .*: a table needs a Discrete space"):
         Tabular(Discrete(2), space, seed=0)
+
+
+@pytest.mark.parametrize("observations", [np.array([0.5]), np.array(1), np.array([[1]]), np.array([True])])
+def test_observations_that_are_not_one_whole_number_a_row_are_refused(observations: np.ndarray) -> None:
+    with pytest.raises(InputError, match="one whole number a row"):
+        agent().policy().act(observations)
 
 
 def test_values_outside_the_spaces_are_refused_and_change_nothing() -> None:

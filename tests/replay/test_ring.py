@@ -112,6 +112,15 @@ def test_a_dict_observation_has_a_column_for_each_part() -> None:
     assert memory.take([0])["next_observation.camera"].tolist() == [[1.0, 1.0]]
 
 
+def test_numbers_become_narrower_only_where_they_are_floats() -> None:
+    memory = Ring(4, observation=PAIR, action=Column(np.dtype(np.int8), ()))
+    wide = Transitions(np.ones((1, 2)), np.array([1], np.int8), np.ones(1), np.ones((1, 2)), np.zeros(1, np.uint8))
+    memory.append(wide)
+    assert memory.take([0])["observation"].dtype == np.float32
+    with pytest.raises(InputError, match="action is int64, not int8"):
+        memory.append(Transitions(np.ones((1, 2)), np.array([300]), np.ones(1), np.ones((1, 2)), np.zeros(1, np.uint8)))
+
+
 def test_clearing_leaves_nothing_and_goes_on_at_a_number() -> None:
     memory = ring(4)
     transitions, weight = batch(0, 3)

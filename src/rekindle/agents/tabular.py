@@ -88,7 +88,10 @@ class _Numbering(msgspec.Struct, frozen=True):
         return cls(int(space.n), int(space.start), np.dtype(space.dtype))
 
     def places(self, values: Any, name: str) -> list[int]:
-        places: list[int] = (np.asarray(values, np.int64) - self.start).tolist()
+        array = np.asarray(values)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise InputError(f"the {name}s must be one whole number a row, not {array.shape} of {array.dtype}")
+        places: list[int] = (array.astype(np.int64) - self.start).tolist()
         for place in places:
             if not 0 <= place < self.count:
                 last = self.start + self.count - 1
@@ -322,6 +325,10 @@ class Tabular:
             raise StateError(f"not the state of a Tabular agent: {error}") from None
         table = self._checked_table(saved.weights.get("table"))
         exploring, sampling = generator_from_state(saved.exploring), generator_from_state(saved.sampling)
+        if saved.learned > saved.remembered:
+            raise StateError(
+                f"{saved.learned} transitions learned from are more than the {saved.remembered} remembered"
+            )
         states, actions = table.shape
         for stream, before, action, _, after in saved.waiting:
             if max(before, after) >= states or action >= actions:
