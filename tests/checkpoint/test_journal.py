@@ -243,7 +243,7 @@ def one_segment(journal: ReplayJournal) -> Manifest:
 def test_a_missing_segment_is_refused(journal: ReplayJournal) -> None:
     manifest = one_segment(journal)
     journal.files()[0].unlink()
-    with pytest.raises((FileRefused, OSError), match="rows_0_10"):
+    with pytest.raises(FileRefused, match=r"rows_0_10.*missing"):
         journal.read(manifest)
 
 
