@@ -139,14 +139,18 @@ def read_bytes(path: Path) -> bytes:
             return file.read()
 
 
-def make_directory(path: Path) -> None:
-    """Make a directory and the missing ones above it, durably."""
+def make_directory(path: Path, *, sync_name: bool = True) -> None:
+    """Make a directory and the missing ones above it, durably.
+
+    `sync_name=False` leaves the last name to a later sync of the directory above.
+    """
     if path.is_dir():
         return
     make_directory(path.parent)
     with _reporting("make the directory", path), contextlib.suppress(FileExistsError):
         os.mkdir(path)
-    sync_directory(path.parent)
+    if sync_name:
+        sync_directory(path.parent)
 
 
 def require_directory(path: Path) -> None:

@@ -191,15 +191,13 @@ class Persistence:
             logs=dict(logs),
             environment=environment(),
         )
+        if self.run.metadata.exact and not snapshot.exact:
+            # Before the checkpoint: whoever resumes from it must know.
+            self.run.update_metadata(exact=False)
         path = self.store.save(checkpoint, agent.rows)
         self.outbox.append(CheckpointSaved(stamp, str(path)))
         try:
-            self.run.update_metadata(
-                total_steps=stamp.env_steps,
-                total_episodes=stamp.episodes,
-                updates=stamp.updates,
-                exact=self.run.metadata.exact and snapshot.exact,
-            )
+            self.run.update_counts(total_steps=stamp.env_steps, total_episodes=stamp.episodes, updates=stamp.updates)
             self.store.tidy()
         except RekindleError as error:
             self.report(f"{path} is saved, but tidying up after it failed: {error}", stamp)

@@ -243,9 +243,9 @@ class TrainingRun:
             files.require_directory(directory)
         # Built under a name that no reader sees, then renamed: there is never half a run, nor one without its lock.
         building = parent / f".new-{os.getpid()}-{secrets.token_hex(4)}"
-        files.make_directory(building)
+        files.make_directory(building, sync_name=False)
         for directory in _DIRECTORIES:
-            files.make_directory(building / directory)
+            files.make_directory(building / directory, sync_name=False)
         lock = Lock(building / "lock")
         for log in LOGS:
             JsonLines(building / f"{log}.jsonl").close()
@@ -392,9 +392,17 @@ class TrainingRun:
 
     def update_metadata(self, **changes: Any) -> None:
         """Change fields of the metadata, durably."""
+        self._change_metadata(changes, durably=True)
+
+    def update_counts(self, *, total_steps: int, total_episodes: int, updates: int) -> None:
+        """Change the counters in the metadata; a power cut may bring the former ones back."""
+        counts = {"total_steps": total_steps, "total_episodes": total_episodes, "updates": updates}
+        self._change_metadata(counts, durably=False)
+
+    def _change_metadata(self, changes: Mapping[str, Any], *, durably: bool) -> None:
         with self._guard:
             metadata = msgspec.structs.replace(self.metadata, **changes, last_updated=_now())
-            files.write_atomic(self.path / "metadata.json", _json(metadata))
+            files.write_atomic(self.path / "metadata.json", _json(metadata), sync_name=durably)
             self.metadata = metadata
 
     def add_resume(self, resume: Resume) -> None:
