@@ -145,9 +145,9 @@ class MetricWindow:
         total[0] += 1
         total[1] += value
         # Not min() and max(): a NaN must show, whichever side it comes from.
-        if not value >= total[2]:
+        if value < total[2] or value != value:  # noqa: PLR0124 - quicker than isnan
             total[2] = value
-        if not value <= total[3]:
+        if value > total[3] or value != value:  # noqa: PLR0124
             total[3] = value
         total[4] = value
 
@@ -348,7 +348,7 @@ class EventProcessor:
     def _guarded(self, recorder: Recorder, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a library that exits would end the thread, and nothing else
             self._report(f"the recorder {type(recorder).__name__} failed: {type(error).__name__}: {error}")
 
 
