@@ -72,11 +72,15 @@ class Interrupter:
             yield
             return
         before = {number: signal.getsignal(number) for number in _SIGNALS}
+        is_first = True
 
         def handle(number: int, _frame: FrameType | None) -> None:
-            if self.is_stopped:
+            nonlocal is_first
+            # Not the first stop, which may have been another's: it would cost the checkpoint that is being written.
+            if not is_first:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
+            is_first = False
             self.stop(signal.Signals(number).name)
 
         for number in _SIGNALS:
