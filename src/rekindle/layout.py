@@ -60,13 +60,13 @@ class ArrayLayout(NamedTuple):
             raise InputError(f"{what} has the shape {array.shape}, expected {shape}")
         if array.dtype == self.dtype:
             return array
-        converted = array.astype(self.dtype)
         whole_numbers = self.dtype.kind in "iub" and array.dtype.kind in "iub"
-        if whole_numbers and np.array_equal(converted, array):
-            return converted
-        if whole_numbers or not np.can_cast(array.dtype, self.dtype, "same_kind"):
-            raise InputError(f"{what} is {array.dtype}, which cannot become {self.dtype} without loss: {value!r:.80}")
-        return converted
+        if whole_numbers or np.can_cast(array.dtype, self.dtype, "same_kind"):
+            with np.errstate(over="ignore"):  # it becomes infinite, which is told or dropped like any other
+                converted = array.astype(self.dtype)
+            if not whole_numbers or np.array_equal(converted, array):
+                return converted
+        raise InputError(f"{what} is {array.dtype}, which cannot become {self.dtype} without loss: {value!r:.80}")
 
 
 def _array(value: Any, what: str) -> Array:
