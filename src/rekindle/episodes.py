@@ -234,24 +234,39 @@ class StreamTable:
         for stream in state["ids"]:
             loaded.slot(stream)
         count = len(loaded.ids)
+        if loaded.ids != state["ids"]:
+            raise StateError(f"ids: a stream stands twice: {state['ids']}")
         if layout := saved or known:
             loaded.use_observation_layout(layout)
         if state["action_layout"] is not None:
-            dtype, shape = state["action_layout"]
-            loaded.use_action_layout(ArrayLayout(tuple(shape), np.dtype(dtype)))
+            loaded.use_action_layout(ArrayLayout.of_state(state["action_layout"]))
         elif self.action_layout is not None:
             loaded.use_action_layout(self.action_layout)
-        try:
-            for name in _COLUMNS:
-                getattr(loaded, name)[:count] = state[name]
-            if saved is not None:
-                for array, last in zip(loaded.last, state["last"], strict=True):
-                    array[:count] = last
-            loaded.pending[:count] = state["pending"]
-            loaded.traces = {int(slot): EpisodeTrace.of_state(trace) for slot, trace in state["traces"].items()}
-        except (TypeError, ValueError, KeyError) as error:
-            raise StateError(f"the streams in the checkpoint do not fit: {error}") from None
+        for name in _COLUMNS:
+            _fill(getattr(loaded, name), count, state[name], name)
+        if loaded.phase.max(initial=0) >= Phase.ENDED:
+            raise StateError(f"phase: {loaded.phase[:count]} has an episode that ended, which is never saved")
+        if saved is not None:
+            if len(state["last"]) != len(loaded.last):
+                raise StateError(f"last: {len(state['last'])} arrays, not {len(loaded.last)}")
+            for array, last in zip(loaded.last, state["last"], strict=True):
+                _fill(array, count, last, "last")
+        if loaded.action_layout is not None and loaded.has_pending.any():
+            _fill(loaded.pending, count, state["pending"], "pending")
+        for slot in loaded.open_slots():
+            if str(slot) in state["traces"]:
+                loaded.traces[slot] = EpisodeTrace.of_state(state["traces"][str(slot)])
+        if len(loaded.traces) != len(state["traces"]):
+            raise StateError(f"traces: {list(state['traces'])} are not all of open episodes")
         self.__dict__.update(loaded.__dict__)
+
+
+def _fill(column: Array, count: int, saved: Any, name: str) -> None:
+    expected = (count, *column.shape[1:])
+    if type(saved) is not np.ndarray or saved.shape != expected or saved.dtype != column.dtype:
+        found = f"{saved.shape} of {saved.dtype}" if type(saved) is np.ndarray else repr(saved)[:40]
+        raise StateError(f"{name}: the column is {found}, not {expected} of {column.dtype}")
+    column[:count] = saved
 
 
 def _plain(stream: Any) -> StreamId:

@@ -17,7 +17,7 @@ import weakref
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 
@@ -217,8 +217,8 @@ def remove_temporaries(directory: Path) -> None:
 class LogPosition(NamedTuple):
     """How much of a log there is: rows, bytes, and the CRC-32 of those bytes."""
 
-    rows: int = 0
-    size: int = 0
+    rows: Annotated[int, msgspec.Meta(ge=0)] = 0
+    size: Annotated[int, msgspec.Meta(ge=0)] = 0
     crc: int = 0
 
 

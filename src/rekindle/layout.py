@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from rekindle.agent import State
-from rekindle.errors import ConfigError, InputError
+from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Observations
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
 
 _SMALL = 32
 """Up to this many numbers Python is quicker than numpy."""
+_MAX_SIZE = 2**31
+"""Numbers in an observation or action that a saved layout may speak of."""
 
 
 def all_finite(arrays: Sequence[Array]) -> bool:
@@ -46,6 +48,22 @@ class ArrayLayout(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    @classmethod
+    def of_state(cls, state: Any) -> ArrayLayout:
+        """As loaded; raises `StateError`."""
+        try:
+            layout = cls(tuple(int(length) for length in state[1]), np.dtype(state[0]))
+        except (TypeError, ValueError, LookupError, SyntaxError):
+            layout = None
+        if (
+            layout is None
+            or layout.dtype.kind not in "fiubc"
+            or min(layout.shape, default=0) < 0
+            or math.prod(layout.shape) > _MAX_SIZE
+        ):
+            raise StateError(f"{state!r:.80} is not the layout of an array")
+        return layout
 
     def conform(self, value: Any, what: str, *, rows: int | None = None) -> Array:
         """The value as an array of this layout (with `rows`, that many of them); raises `InputError`."""
@@ -131,7 +149,7 @@ class Layout:
     @classmethod
     def of_state(cls, state: State) -> Layout:
         """As loaded."""
-        leaves = {name: ArrayLayout(tuple(shape), np.dtype(dtype)) for name, (dtype, shape) in state["leaves"].items()}
+        leaves = {name: ArrayLayout.of_state(leaf) for name, leaf in state["leaves"].items()}
         return cls(leaves, is_dict=state["is_dict"])
 
 

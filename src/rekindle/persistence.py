@@ -84,8 +84,13 @@ class Persistence:
             not_exact = (*not_exact, *_differences(checkpoint.environment))
             if strict and not_exact:
                 raise CheckpointError(f"{path} cannot be resumed exactly: {'; '.join(not_exact)}")
+            self._check_memory(agent, checkpoint, path)
+            try:
+                load_session(checkpoint)
+            except Exception as error:
+                raise StateError(f"{path}: the session's part cannot be used: {_told(error)}") from error
+            # Last, as the session is thrown away when this fails, and the agent is not.
             self._load_agent(agent, checkpoint, found.rows, path)
-            load_session(checkpoint)
         rewound = self.run.rewound
         moved = self.run.rewind(checkpoint.logs if checkpoint else {})
         self.store.go_back_to(checkpoint, rewound)
@@ -104,24 +109,23 @@ class Persistence:
         self.store.journal.resume_count = self.run.resume_count
         return checkpoint, resume
 
-    def _load_agent(
-        self, agent: LearningAgent, checkpoint: Checkpoint, rows: dict[str, Any] | None, path: Path
-    ) -> None:
+    @staticmethod
+    def _check_memory(agent: LearningAgent, checkpoint: Checkpoint, path: Path) -> None:
         memory = agent.replay() if isinstance(agent, HasReplay) else None
         if (memory is None) != (checkpoint.replay is None):
             has, had = ("no", "one") if memory is None else ("a", "none")
             raise StateError(f"{path}: the agent has {has} replay memory, but the checkpoint has {had}")
         if memory is not None and checkpoint.replay is not None:
             check_layout(checkpoint.replay, memory.columns, name=str(path))
+
+    @staticmethod
+    def _load_agent(agent: LearningAgent, checkpoint: Checkpoint, rows: dict[str, Any] | None, path: Path) -> None:
         try:
             agent.load_state(checkpoint.agent)
-            if memory is not None and checkpoint.replay is not None:
-                cast("HasReplay", agent).replay().restore(checkpoint.replay.first, rows or {})
-        except RekindleError as error:
-            raise StateError(f"{path} does not fit this agent: {error}") from error
+            if isinstance(agent, HasReplay) and checkpoint.replay is not None:
+                agent.replay().restore(checkpoint.replay.first, rows or {})
         except Exception as error:
-            kind = type(agent).__name__
-            raise StateError(f"{path}: {kind}.load_state failed: {type(error).__name__}: {error}") from error
+            raise StateError(f"{path} does not fit this {type(agent).__name__}: {_told(error)}") from error
         if agent.env_steps != checkpoint.counters["env_steps"]:
             raise AgentError(
                 f"{path} was taken after {checkpoint.counters['env_steps']} env steps, but the agent says "
@@ -210,6 +214,10 @@ class Persistence:
     def close(self) -> None:
         """Finish the save under way and end the thread."""
         self._writer.shutdown()
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, RekindleError) else f"{type(error).__name__}: {error}"
 
 
 def _differences(saved: Mapping[str, str]) -> tuple[str, ...]:

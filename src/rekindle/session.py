@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from rekindle.checkpoint import codec
 from rekindle.checkpoint.retention import RetentionPolicy, retention
 from rekindle.checkpoint.store import Best, Checkpoint
 from rekindle.episodes import StreamId, StreamTable
-from rekindle.errors import AgentError, ConfigError, InputError, RekindleError, StateError, StorageError
+from rekindle.errors import AgentError, ConfigError, InputError, RekindleError, StorageError
 from rekindle.events import (
     EpisodeEnded,
     Evaluated,
@@ -59,6 +59,21 @@ __all__ = ["TrainingSession"]
 logger = logging.getLogger("rekindle")
 
 _AGENT_MEMBERS = ("act", "observe", "updates_due", "update", "state", "load_state", "env_steps", "updates")
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The session's part of a checkpoint."""
+
+    streams: State
+    episodes: _Count
+    stats: State
+    window: State
+    best_score: float
+    skipped_updates: _Count
+    exploration: State
 
 
 class TrainingSession:
@@ -318,7 +333,8 @@ class TrainingSession:
         if name in self._attached:
             raise ConfigError(f"attach({name!r}): that name is taken")
         if name in self._unclaimed:
-            item.load_state(self._unclaimed.pop(name))
+            item.load_state(self._unclaimed[name])
+            del self._unclaimed[name]
         self._attached[name] = item
 
     def every(self, env_steps: int, function: Callable[[], None]) -> None:
@@ -569,17 +585,14 @@ class TrainingSession:
             restore_store(self.store, persistence.run.reader.metrics())
 
     def _load_session(self, checkpoint: Checkpoint) -> None:
-        state = checkpoint.session
-        try:
-            self._streams.load_state(state["streams"])
-            self.stats.load_state(state["stats"])
-            self._window.load_state(state["window"])
-            self._episodes = state["episodes"]
-            self._best_score = state["best_score"]
-            self._skipped_before = state["skipped_updates"]
-            self._exploration = generator_from_state(state["exploration"])
-        except (KeyError, TypeError) as error:
-            raise StateError(f"the session's state cannot be used: {error!r}") from None
+        saved = msgspec.convert(checkpoint.session, _Saved)
+        self._streams.load_state(saved.streams)
+        self.stats.load_state(saved.stats)
+        self._window.load_state(saved.window)
+        self._episodes = saved.episodes
+        self._best_score = saved.best_score
+        self._skipped_before = saved.skipped_updates
+        self._exploration = generator_from_state(saved.exploration)
 
     def _note_loss(self, what: str) -> None:
         """Say, and record in the run, that a resume was not exact after all."""

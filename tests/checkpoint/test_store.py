@@ -16,6 +16,7 @@ from rekindle.checkpoint.retention import CheckpointInfo, KeepEvery, KeepLast, R
 from rekindle.checkpoint.store import Best, Checkpoint, CheckpointStore, list_steps, read_agent_state
 from rekindle.errors import CheckpointError, FileRefused, StorageError
 from rekindle.files import LogPosition
+from rekindle.run import LOGS
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def checkpoint(step: int, *, best: Best | None = None, metrics: dict[str, float]
         metrics=metrics or {},
         best=best,
         replay=None,
-        logs={"metrics": LogPosition(1, 20, 7)},
+        logs={log: LogPosition(1, 20, 7) for log in LOGS},
         environment={"python": "3"},
     )
 
@@ -150,8 +151,8 @@ def test_other_files_are_not_taken_for_checkpoints(run_path: Path) -> None:
     ("field", "value", "problem"),
     [
         ("kind", "best", "not a checkpoint"),
-        ("step", 1.0, "'step' is a float"),
-        ("agent", [], "'agent' is a list"),
+        ("step", "1", r"Expected `int`, got `str` - at `\$\.step`"),
+        ("agent", [], r"Expected `object`, got `array` - at `\$\.agent`"),
         ("logs", {"metrics": [1, "2"]}, r"step_1\.mpk"),
         ("best", {"file": "../best.mpk", "score": 1.0, "step": 1}, "not the name of a best file"),
         ("best", {"file": "best_1.mpk"}, r"step_1\.mpk"),

@@ -7,6 +7,7 @@ hold its memory; they are shared by all checkpoints that name them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rekindle.experience import Array
 
 __all__ = ["Manifest", "NewRows", "ReplayJournal", "Segment"]
 
+_SEGMENT = re.compile(r"rows_[0-9]+_[0-9]+_r[0-9]+\.mpk")
 _MERGE_LIMIT = 4 * 2**20
 """Segments below this size are merged like the digits of a binary counter, so that frequent small checkpoints
 leave few files, and each row is rewritten a few times at most."""
@@ -41,6 +43,15 @@ class ColumnLayout(msgspec.Struct, frozen=True):
 
     dtype: str
     shape: list[int]
+
+    def check(self, name: str) -> None:
+        """Refuse what is no column; raises `FileRefused`."""
+        try:
+            sound = np.empty((0, *self.shape), self.dtype).dtype.kind in "biufc"
+        except (TypeError, ValueError, SyntaxError):
+            sound = False
+        if not sound:
+            raise FileRefused(f"{name} cannot have the dtype {self.dtype!r:.40} and the shape {self.shape}")
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,9 +73,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             manifest = msgspec.convert(tree, cls)
         except msgspec.ValidationError as error:
             raise FileRefused(f"{name}: its replay manifest is wrong: {error}") from None
+        for column, layout in manifest.columns.items():
+            layout.check(f"{name}: its replay column {column!r}")
         number = manifest.first
         for segment in manifest.segments:
-            if Path(segment.file).name != segment.file or not segment.first <= number < segment.end:
+            if not _SEGMENT.fullmatch(segment.file) or not segment.first <= number < segment.end:
                 raise FileRefused(f"{name}: its replay manifest does not fit at {segment.file!r}")
             number = segment.end
         if number != manifest.end:
@@ -142,13 +155,14 @@ class ReplayJournal:
         path = self._directory / segment.file
         tree = codec.read_file(path, checksum=segment.checksum)
         arrays: dict[str, Any] = tree.get("columns") or {}
-        if tree.get("first") != segment.first or set(arrays) != set(columns):
+        if tree.get("first") != segment.first or type(arrays) is not dict or set(arrays) != set(columns):
             raise FileRefused(f"{path}: not the segment that the checkpoint names")
         rows = segment.end - segment.first
         for name, layout in columns.items():
-            shape, dtype = np.shape(arrays[name]), np.asarray(arrays[name]).dtype.str
-            if shape != (rows, *layout.shape) or dtype != layout.dtype:
-                raise FileRefused(f"{path}: the column {name!r} is {shape} of {dtype}, not {rows} rows of {layout}")
+            array = arrays[name]
+            if type(array) is not np.ndarray or (array.shape, array.dtype.str) != ((rows, *layout.shape), layout.dtype):
+                found = f"{array.shape} of {array.dtype}" if type(array) is np.ndarray else repr(array)[:40]
+                raise FileRefused(f"{path}: the column {name!r} is {found}, not {rows} rows of {layout}")
         return arrays
 
     def files(self) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -15,23 +15,15 @@ from rekindle.checkpoint import codec
 from rekindle.checkpoint.journal import Manifest, NewRows, ReplayJournal
 from rekindle.checkpoint.retention import CheckpointInfo, RetentionPolicy
 from rekindle.errors import CheckpointError, FileRefused
+from rekindle.events import Stamp
 from rekindle.experience import Array
 from rekindle.files import LogPosition
+from rekindle.run import LOGS, Log
 
 __all__ = ["Best", "Checkpoint", "CheckpointStore", "list_steps"]
 
-_STEP = re.compile(r"step_(\d+)\.mpk")
-_FIELDS = {
-    "kind": str,
-    "step": int,
-    "counters": dict,
-    "agent": dict,
-    "session": dict,
-    "attached": dict,
-    "metrics": dict,
-    "logs": dict,
-    "environment": dict,
-}
+_STEP = re.compile(r"step_(0|[1-9][0-9]*)\.mpk")
+_BEST = re.compile(r"best_[0-9]+\.mpk")
 
 
 class Best(msgspec.Struct, frozen=True):
@@ -40,6 +32,22 @@ class Best(msgspec.Struct, frozen=True):
     file: str
     score: float
     step: int
+
+
+class _Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tree of a checkpoint."""
+
+    kind: Literal["checkpoint"]
+    step: int
+    counters: Stamp
+    agent: State
+    session: State
+    attached: dict[str, Any]
+    metrics: dict[str, float]
+    best: Best | None
+    replay: Any
+    logs: dict[Log, LogPosition]
+    environment: dict[str, str]
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -76,30 +84,27 @@ class Checkpoint(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
         """Read one; raises `FileRefused`."""
-        tree = codec.read_file(path)
-        if set(tree) != {*_FIELDS, "best", "replay"} or tree["kind"] != "checkpoint":
-            raise FileRefused(f"{path}: not a checkpoint (it holds {sorted(tree)})")
-        for field, kind in _FIELDS.items():
-            if type(tree[field]) is not kind:
-                raise FileRefused(f"{path}: the field {field!r} is a {type(tree[field]).__name__}")
         try:
-            best = msgspec.convert(tree["best"], Best | None)
-            logs = msgspec.convert(tree["logs"], dict[str, LogPosition])
+            fields = msgspec.convert(codec.read_file(path), _Fields)
         except msgspec.ValidationError as error:
-            raise FileRefused(f"{path}: {error}") from None
-        if best is not None and Path(best.file).name != best.file:
-            raise FileRefused(f"{path}: {best.file!r} is not the name of a best file")
+            raise FileRefused(f"{path}: not a checkpoint: {error}") from None
+        if fields.step != fields.counters.env_steps:
+            raise FileRefused(f"{path}: step is {fields.step}, but counters.env_steps {fields.counters.env_steps}")
+        if set(fields.logs) != set(LOGS):
+            raise FileRefused(f"{path}: logs has the positions of {sorted(fields.logs)}, not of {sorted(LOGS)}")
+        if fields.best is not None and not _BEST.fullmatch(fields.best.file):
+            raise FileRefused(f"{path}: {fields.best.file!r} is not the name of a best file")
         return cls(
-            step=tree["step"],
-            counters=tree["counters"],
-            agent=tree["agent"],
-            session=tree["session"],
-            attached=tree["attached"],
-            metrics=tree["metrics"],
-            best=best,
-            replay=None if tree["replay"] is None else Manifest.of(tree["replay"], name=str(path)),
-            logs=logs,
-            environment=tree["environment"],
+            step=fields.step,
+            counters=msgspec.structs.asdict(fields.counters),
+            agent=fields.agent,
+            session=fields.session,
+            attached=fields.attached,
+            metrics=fields.metrics,
+            best=fields.best,
+            replay=None if fields.replay is None else Manifest.of(fields.replay, name=str(path)),
+            logs={**fields.logs},
+            environment=fields.environment,
         )
 
 
