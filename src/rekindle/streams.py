@@ -113,9 +113,9 @@ class Streams:
     def _restored_action(self, slot: int, arrays: Sequence[Array]) -> Array | None:
         """The action that was handed out for this observation before the checkpoint, if there was one."""
         table = self.table
-        if table.has_pending[slot] and table.continues(slot, arrays):
+        if table.continues(slot, arrays):
             self._restored.discard(slot)
-            return table.pending[slot].copy()
+            return table.pending[slot].copy() if table.has_pending[slot] else None
         if table.phase[slot] == _BEGUN:
             self._restored.discard(slot)
             self._on_loss(f"{table.name(slot)} does not begin its episode where it did before the resume")
@@ -443,6 +443,7 @@ class Streams:
             raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
         numbers = checked_extras(extras)
         if table.adrift[slot]:
+            self.dropped += 1
             return self._find_footing(slot, after, status)
         self._restored.discard(slot)
         before = [array[slot] for array in table.last]
