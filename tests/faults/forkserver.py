@@ -23,7 +23,7 @@ def _run(job: dict[str, Any]) -> int:
     os.dup2(errors, 2)
     os.close(errors)
     if job["fault"]:
-        injection.inject(job["fault"], job["root"], job["report"])
+        injection.inject(job["fault"], job["disk"], job["report"], job["acknowledged"])
     try:
         worker.train(job["root"], job["acknowledged"], **job["options"])
     except rekindle.RekindleError as error:

@@ -91,7 +91,10 @@ class Training:
     def __init__(self, directory: Path, server: ForkServer) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.root = directory / "runs"
+        self.disk = directory / "disk"
+        """What faults happen to; the rest is the harness's own."""
+        self.disk.mkdir(exist_ok=True)
+        self.root = self.disk / "runs"
         self.acknowledged_path = directory / "acknowledged"
         self.report_path = directory / "report"
         self._errors_path = directory / "errors"
@@ -110,6 +113,7 @@ class Training:
         return self._server.start(
             {
                 "root": str(self.root),
+                "disk": str(self.disk),
                 "acknowledged": str(self.acknowledged_path),
                 "report": str(self.report_path),
                 "errors": str(self._errors_path),
@@ -135,12 +139,12 @@ class Training:
         done = subprocess.run(whole, capture_output=True, text=True, check=False, env=ENVIRONMENT, **settings)
         return Ended(done.returncode, done.stderr)
 
-    def finish(self) -> int:
+    def finish(self, **options: Any) -> int:
         """Start again until the training is done, as a user would after each crash; says how many starts it took."""
         for starts in range(5):
             if self.is_finished:
                 return starts
-            ended = self.fork()
+            ended = self.fork(**options)
             assert ended.code == 0, f"the training cannot go on: {ended.errors}"
         raise AssertionError("the training does not come to its end")
 
@@ -205,7 +209,7 @@ def place(text: str, training: Training) -> str:
     """A path, or a text with one in it, as it is in every training: the root, the run and half-made runs by name."""
     text = re.sub(rf"{re.escape(str(training.root))}/{NAME}/v1/\d{{8}}_\d{{6}}(_\d+)?", "RUN", text)
     text = re.sub(rf"{re.escape(str(training.root))}/{NAME}/v1/\.new-[^/]+", "NEW", text)
-    return text.replace(str(training.root), "ROOT")
+    return text.replace(str(training.root), "ROOT").replace(str(training.disk), "DISK")
 
 
 # What must be true
@@ -214,6 +218,7 @@ def place(text: str, training: Training) -> str:
 def assert_nothing_lost(training: Training) -> None:
     """Right after a crash: what was acknowledged is there, and whole."""
     acknowledged = training.acknowledged_steps
+    assert half_made(training) == []
     if not training.runs:
         assert not training.acknowledged, f"the run is gone, but {training.acknowledged} was acknowledged"
         return
@@ -228,6 +233,12 @@ def assert_nothing_lost(training: Training) -> None:
         assert rekindle.RunReader(run).read_config(), "the config was acknowledged and is gone"
     if "finished" in training.acknowledged:
         assert training.is_finished, "the end was acknowledged and is forgotten"
+
+
+def half_made(training: Training) -> list[str]:
+    """Directories that look like a run and are none."""
+    looks = (training.root / NAME / "v1").glob("[0-9]*")
+    return sorted(path.name for path in looks if path not in training.runs)
 
 
 def is_intact(run: Path, step: int) -> bool:
@@ -252,12 +263,12 @@ def read_checkpoint(run: Path, step: int) -> Checkpoint:
     return checkpoint
 
 
-def assert_exact(training: Training, reference: Mapping[str, str | None]) -> None:
+def assert_exact(training: Training, reference: Mapping[str, str | None], *, grade: str = "exact") -> None:
     """At the end: to the bit the run that nobody disturbed, whole, and with nothing left lying about."""
     found = rekindle.verify(training.run)
     assert found.problems == []
     assert found.digests == reference
-    assert found.grade == "exact"
+    assert found.grade == grade
     assert rekindle.RunReader(training.run).status == "finished"
     assert leftovers(training.run) == []
 

@@ -1,43 +1,52 @@
 """Faults from inside: wraps the calls of `os` that change files, and lets something happen at the one asked for.
 
-Only the worker is ever wrapped, and only calls below its own root are counted. A fault is said in one text, so that
-it can travel in an environment variable or a message:
+Only the worker is ever wrapped, and only calls below one directory, its disk, count. A fault is said in one text:
 
-    kill 17           SIGKILL before the 17th call
-    kill fsync:x.mpk  SIGKILL before the first fsync of a path with "x.mpk" in it
-    torn 17           if the 17th call is a write, do half of it; then SIGKILL
-    fail 17 EIO       the 17th call raises OSError(EIO)
-    skip files.py:98  every fsync whose stack has this line does nothing
-    record            nothing; every call is listed
+    kill 17             SIGKILL before the 17th call
+    kill fsync:x.mpk    SIGKILL before the first fsync of a path with "x.mpk" in it
+    torn 17             if the 17th call is a write, do half of it; then SIGKILL
+    fail 17 EIO         the 17th call raises OSError(EIO)
+    always-fail link: EPERM   so does every link
+    record              nothing; every call is listed
+    trace [kill ...]    every call is listed in full, for `powercut`; then as above
 """
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 import os
 import signal
+import sys
 import threading
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 CALLS = ("open", "write", "pwrite", "ftruncate", "fsync", "mkdir", "link", "rename", "replace", "unlink")
 _BY_DESCRIPTOR = ("write", "pwrite", "ftruncate", "fsync")
+_BY_TARGET = ("link", "rename", "replace")
 
 _write, _readlink = os.write, os.readlink
 
 
-def inject(fault: str, root: str | Path, report: str | Path) -> None:
-    """Wrap `os` in this process; what was done, or every call for `record`, is appended to `report`."""
-    _Injector(fault, root, report).install()
+def inject(fault: str, disk: str | Path, report: str | Path, acknowledged: str | Path) -> None:
+    """Wrap `os` in this process; what is listed goes to `report`."""
+    _Injector(fault, disk, report, acknowledged).install()
 
 
 class _Injector:
-    def __init__(self, fault: str, root: str | Path, report: str | Path) -> None:
-        self._kind, *self._details = fault.split()
-        self._at = self._details[0] if self._kind in ("kill", "torn", "fail") else ""
-        self._root = os.path.abspath(root)
+    def __init__(self, fault: str, disk: str | Path, report: str | Path, acknowledged: str | Path) -> None:
+        words = fault.split()
+        self._traces = words[0] == "trace"
+        if self._traces:
+            words = words[1:] or ["nothing"]
+        self._kind = words[0]
+        self._at = words[1] if len(words) > 1 else ""
+        self._error = words[2] if len(words) > 2 else ""
+        self._disk = os.path.abspath(disk)
+        self._acknowledged = acknowledged
         self._report = os.open(report, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._count = 0
         self._guard = threading.RLock()
@@ -48,32 +57,33 @@ class _Injector:
 
     def _wrapped(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            path = self._target(name, args)
+            path = self._changes(name, args)
             if path is None:
                 return original(*args, **options)
             with self._guard:
                 self._count += 1
                 is_it = self._is_it(name, path)
-                if self._kind == "record" or is_it:
+                if not self._traces and (self._kind == "record" or is_it):
                     self._say(f"{name} {path}")
                 if is_it:
-                    self._at = ""
+                    if self._kind != "always-fail":
+                        self._at = ""
                     self._strike(name, original, args)
-            if self._kind == "skip" and name == "fsync" and self._comes_from(self._details[0]):
-                return None
+                if self._traces:  # inside the guard: the order of the list is that of the calls
+                    return self._traced(name, path, original, args, options)
             return original(*args, **options)
 
         return call
 
-    def _target(self, name: str, args: tuple[Any, ...]) -> str | None:
-        """The path that a call changes, if it is one below the root."""
+    def _changes(self, name: str, args: tuple[Any, ...]) -> str | None:
+        """The path that a call changes, if it is on the disk."""
         if name == "open" and not args[1] & os.O_CREAT:
             return None
         if name in _BY_DESCRIPTOR:
             path = _readlink(f"/proc/self/fd/{args[0]}").removesuffix(" (deleted)")
         else:
-            path = os.path.abspath(args[1] if name in ("link", "rename", "replace") else args[0])
-        return path if path == self._root or path.startswith(self._root + os.sep) else None
+            path = os.path.abspath(args[1] if name in _BY_TARGET else args[0])
+        return path if path == self._disk or path.startswith(self._disk + os.sep) else None
 
     def _is_it(self, name: str, path: str) -> bool:
         if self._at.isdecimal():
@@ -82,16 +92,43 @@ class _Injector:
         return name == wanted and part in path
 
     def _strike(self, name: str, original: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if self._kind == "fail":
-            number = getattr(errno, self._details[1])
+        if self._kind.endswith("fail"):
+            number = getattr(errno, self._error)
             raise OSError(number, os.strerror(number))
         if self._kind == "torn" and name == "write":
             original(args[0], memoryview(args[1])[: len(args[1]) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
 
-    @staticmethod
-    def _comes_from(place: str) -> bool:
-        return any(f"{Path(frame.filename).name}:{frame.lineno}" == place for frame in traceback.extract_stack())
+    def _traced(
+        self, name: str, path: str, original: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        line: dict[str, Any] = {"name": name, "path": os.path.relpath(path, self._disk)}
+        line["acknowledged"] = os.stat(self._acknowledged).st_size
+        line["stack"] = _stack()
+        result = original(*args, **options)  # what fails changes nothing, and is not listed
+        if name in _BY_TARGET:
+            line["source"] = os.path.relpath(os.path.abspath(args[0]), self._disk)
+        elif name == "write":
+            line["data"] = base64.b64encode(memoryview(args[1])[:result]).decode()
+            line["offset"] = os.lseek(args[0], 0, os.SEEK_CUR) - result
+        elif name == "pwrite":
+            line["data"], line["offset"] = base64.b64encode(args[1][:result]).decode(), args[2]
+        elif name == "ftruncate":
+            line["size"] = args[1]
+        self._say(json.dumps(line))
+        return result
 
     def _say(self, line: str) -> None:
         _write(self._report, line.encode() + b"\n")
+
+
+def _stack() -> list[str]:
+    """Who asks: the functions of rekindle on the stack, innermost first, as file:function:line."""
+    found: list[str] = []
+    frame = sys._getframe()
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if "rekindle" in path.parts:
+            found.append(f"{path.name}:{frame.f_code.co_name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return found

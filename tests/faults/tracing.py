@@ -48,6 +48,11 @@ class Call:
     def injected(self) -> bool:
         return self.result.endswith("(INJECTED)")
 
+    @property
+    def changes(self) -> bool:
+        """Whether it is meant to change anything; a file may also be opened to be read."""
+        return self.name not in ("open", "openat") or "O_CREAT" in self.arguments
+
 
 def strace(
     training: Training,
@@ -59,7 +64,7 @@ def strace(
 ) -> tuple[Ended, list[Call]]:
     """Train under strace, with a script of one's own if there is a command for it.
 
-    Returns how it ended, and what was asked to change anything, in the order in which it was done.
+    Returns how it ended, and the calls in the order in which they were done.
     """
     trace = training.directory / "trace"
     prefix = ["strace", "-f", "-y", "-s", "0", "-o", str(trace), "-e", f"trace={calls}"]
@@ -70,7 +75,7 @@ def strace(
     for path in paths:
         prefix += ["-P", str(path)]
     ended = training.spawn(prefix=prefix, command=command)
-    return ended, [call for call in parse(trace.read_text()) if not _only_reads(call)]
+    return ended, parse(trace.read_text())
 
 
 def parse(trace: str) -> list[Call]:
@@ -90,7 +95,3 @@ def parse(trace: str) -> list[Call]:
             watched = paths[0] if name.startswith("rename") else target
             calls.append(Call(int(match["thread"]), name, target, watched, arguments, match["result"]))
     return calls
-
-
-def _only_reads(call: Call) -> bool:
-    return call.name in ("open", "openat") and "O_CREAT" not in call.arguments

@@ -186,9 +186,19 @@ class Acknowledgements:
 
 
 def train(
-    root: str | Path, acknowledged: str | Path, *, steps: int = STEPS, pause: float = 0.0, die_at: int | None = None
+    root: str | Path,
+    acknowledged: str | Path,
+    *,
+    steps: int = STEPS,
+    pause: float = 0.0,
+    die_at: int | None = None,
+    budget: float | None = None,
 ) -> None:
-    """Start the training, or go on with it; `die_at` is a step at which it kills itself."""
+    """Start the training, or go on with it.
+
+    `die_at` is a step at which it kills itself. With a budget, in milliseconds, it learns as much as fits after each
+    step: with a large one that is as much as without, but the run counts as one that is not exact.
+    """
     told = Acknowledgements(acknowledged)
     try:
         session = rekindle.TrainingSession.open(
@@ -198,10 +208,13 @@ def train(
             seed=7,
             max_steps=steps,
             checkpoint_every=20,
-            metrics_every=15,
+            metrics_every=17,  # so that the last window is half-filled when the session closes
             keep_checkpoints=2,
             callbacks=[told.take],
+            learner="inline" if budget is None else "manual",
         )
+        if budget is not None:
+            session.every(1, lambda: _learn(session, budget))
         with session:
             _drive(session, told, pause, die_at)
         told.add("finished")
@@ -238,6 +251,10 @@ def _drive(session: rekindle.TrainingSession, told: Acknowledgements, pause: flo
                 _checkpoint_now(session, told)
             if pause:
                 time.sleep(pause)
+
+
+def _learn(session: rekindle.TrainingSession, budget: float) -> None:
+    session.learn(milliseconds=budget)
 
 
 def _checkpoint_now(session: rekindle.TrainingSession, told: Acknowledgements) -> None:
