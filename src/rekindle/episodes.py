@@ -232,7 +232,7 @@ class StreamTable:
             raise StateError(f"the checkpoint has observations of {saved.leaves}, the agent's are {known.leaves}")
         loaded = StreamTable()
         for stream in state["ids"]:
-            loaded.slot(stream)
+            loaded.slot(_plain(stream))
         count = len(loaded.ids)
         if loaded.ids != state["ids"]:
             raise StateError(f"ids: a stream stands twice: {state['ids']}")

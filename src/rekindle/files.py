@@ -17,7 +17,7 @@ import weakref
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -97,7 +97,7 @@ def _temporary(path: Path) -> Path:
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     with _reporting("sync", path):
-        descriptor = os.open(path, _READ | os.O_DIRECTORY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
@@ -217,8 +217,8 @@ def remove_temporaries(directory: Path) -> None:
 class LogPosition(NamedTuple):
     """How much of a log there is: rows, bytes, and the CRC-32 of those bytes."""
 
-    rows: Annotated[int, msgspec.Meta(ge=0)] = 0
-    size: Annotated[int, msgspec.Meta(ge=0)] = 0
+    rows: int = 0
+    size: int = 0
     crc: int = 0
 
 

@@ -128,7 +128,11 @@ def find_runs(root: str | Path) -> list[Path]:
 
 def _subdirectories(path: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return [entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_dir()]
+        return [
+            entry
+            for entry in path.iterdir()
+            if not entry.name.startswith(".") and entry.is_dir() and not entry.is_symlink()
+        ]
     return []
 
 
@@ -298,6 +302,9 @@ class TrainingRun:
     ) -> TrainingRun:
         """Open the newest run of a version that has not finished, or make one."""
         directory = Path(root) / _checked_name("name", name) / _checked_name("version", version)
+        for above in (directory.parent, directory):
+            if above.is_symlink():
+                files.require_directory(above)
         for path in reversed(find_runs(directory)):
             if RunReader(path).metadata.status != "finished":
                 return cls.resume(path)

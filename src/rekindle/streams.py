@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.agent import State, StreamSlots
 from rekindle.episodes import EpisodeTrace, Phase, StreamId, StreamTable
-from rekindle.errors import InputError
+from rekindle.errors import InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
 from rekindle.intake import Intake, row_count
 from rekindle.layout import REWARDS, STATUSES, all_finite, checked_extras, checked_reward, checked_status
@@ -374,6 +374,8 @@ class Streams:
     def load_state(self, state: State) -> None:
         """Go on; open episodes wait to be continued or closed."""
         self.table.load_state(state["table"])
+        if type(state["dropped"]) is not int or state["dropped"] < 0:
+            raise StateError(f"dropped: {state['dropped']!r:.40} is not a count")
         self.dropped = state["dropped"]
         self._restored = set(self.table.open_slots())
 

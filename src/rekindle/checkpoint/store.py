@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -24,6 +24,7 @@ __all__ = ["Best", "Checkpoint", "CheckpointStore", "list_steps"]
 
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)\.mpk")
 _BEST = re.compile(r"best_[0-9]+\.mpk")
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Best(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class _Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tree of a checkpoint."""
 
     kind: Literal["checkpoint"]
-    step: int
+    step: _Count
     counters: Stamp
     agent: State
     session: State
@@ -46,7 +47,7 @@ class _Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: dict[str, float]
     best: Best | None
     replay: Any
-    logs: dict[Log, LogPosition]
+    logs: dict[Log, tuple[_Count, _Count, _Count]]
     environment: dict[str, str]
 
 
@@ -103,7 +104,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
             metrics=fields.metrics,
             best=fields.best,
             replay=None if fields.replay is None else Manifest.of(fields.replay, name=str(path)),
-            logs={**fields.logs},
+            logs={log: LogPosition(*position) for log, position in fields.logs.items()},
             environment=fields.environment,
         )
 
