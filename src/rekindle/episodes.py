@@ -62,11 +62,17 @@ class EpisodeTrace:
         }
 
     @classmethod
-    def of_state(cls, state: State) -> EpisodeTrace:
-        """As loaded."""
-        trace = cls(state["seed"], state["options"])
-        trace.actions = [] if state["actions"] is None else list(state["actions"])
-        trace.chain = bytes.fromhex(state["chain"])
+    def of_state(cls, state: State, layout: ArrayLayout | None) -> EpisodeTrace:
+        """As loaded; `layout` is that of an action. Raises `StateError`."""
+        seed, options, actions, chain = (state[name] for name in ("seed", "options", "actions", "chain"))
+        if type(seed) is not int or seed < 0 or not isinstance(options, dict | None) or type(chain) is not str:
+            raise StateError(f"traces: seed {seed!r:.40}, options {options!r:.40}, chain {chain!r:.40}")
+        trace = cls(seed, cast("dict[str, Any] | None", options))
+        if actions is not None:
+            if layout is None or type(actions) is not np.ndarray:
+                raise StateError(f"traces: {actions!r:.40} are no actions")
+            trace.actions = list(layout.conform(actions, "traces: the actions", rows=len(actions)))
+        trace.chain = bytes.fromhex(chain)
         return trace
 
 
@@ -255,7 +261,7 @@ class StreamTable:
             _fill(loaded.pending, count, state["pending"], "pending")
         for slot in loaded.open_slots():
             if str(slot) in state["traces"]:
-                loaded.traces[slot] = EpisodeTrace.of_state(state["traces"][str(slot)])
+                loaded.traces[slot] = EpisodeTrace.of_state(state["traces"][str(slot)], loaded.action_layout)
         if len(loaded.traces) != len(state["traces"]):
             raise StateError(f"traces: {list(state['traces'])} are not all of open episodes")
         self.__dict__.update(loaded.__dict__)

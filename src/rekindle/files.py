@@ -30,6 +30,7 @@ __all__ = [
     "LogTail",
     "check_rows",
     "cut",
+    "entries",
     "link",
     "make_directory",
     "move",
@@ -132,7 +133,7 @@ def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
 def read_bytes(path: Path) -> bytes:
     """The content of a regular file; symbolic links are refused."""
     with _reporting("read", path):
-        descriptor = os.open(path, _READ)
+        descriptor = os.open(path, _READ | os.O_NONBLOCK)  # a named pipe would hold the process here
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise StorageError(f"cannot read {path}: it is not a regular file")
@@ -151,6 +152,12 @@ def make_directory(path: Path, *, sync_name: bool = True) -> None:
         os.mkdir(path)
     if sync_name:
         sync_directory(path.parent)
+
+
+def entries(path: Path) -> list[Path]:
+    """What is in a directory."""
+    with _reporting("list", path):
+        return list(path.iterdir())
 
 
 def require_directory(path: Path) -> None:

@@ -48,10 +48,14 @@ class Interrupter:
 
         def look() -> None:
             while not self._unwatch.wait(seconds):
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     text = stop_file.read_text(errors="replace").strip()[:200]
-                    self.stop(text or "asked to stop by another process")
-                    return
+                except FileNotFoundError:
+                    continue
+                except OSError:  # that it is there is the request; why is only good to know
+                    text = ""
+                self.stop(text or "asked to stop by another process")
+                return
 
         self._watcher = threading.Thread(target=look, name="rekindle-stop-file", daemon=True)
         self._watcher.start()

@@ -105,7 +105,13 @@ class Persistence:
         )
         for note in resume.lost:
             logger.warning("resuming %s: %s", self.run.path, note)
-        self.run.add_resume(resume)
+        counters: Mapping[str, int] = checkpoint.counters if checkpoint else {}
+        self.run.add_resume(
+            resume,
+            total_steps=resume.step,
+            total_episodes=counters.get("episodes", 0),
+            updates=counters.get("updates", 0),
+        )
         self.store.journal.resume_count = self.run.resume_count
         return checkpoint, resume
 

@@ -105,7 +105,7 @@ def _checked_name(kind: str, text: str) -> str:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "metadata.json").is_file()
+    return os.path.isfile(path / "metadata.json")  # False, not an error, in a directory that may not be entered
 
 
 def find_runs(root: str | Path) -> list[Path]:
@@ -162,7 +162,7 @@ class RunReader:
         path = self.path / "metadata.json"
         try:
             return msgspec.json.decode(files.read_bytes(path), type=RunMetadata)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{path} is not the metadata of a run: {error}") from None
 
     @property
@@ -187,7 +187,7 @@ class RunReader:
             return {}
         try:
             return msgspec.json.decode(files.read_bytes(path), type=dict[str, Any])
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{path} is not a JSON object: {error}") from None
 
     def train_episodes(self) -> list[dict[str, Any]]:
@@ -412,8 +412,8 @@ class TrainingRun:
             files.write_atomic(self.path / "metadata.json", _json(metadata), sync_name=durably)
             self.metadata = metadata
 
-    def add_resume(self, resume: Resume) -> None:
-        """Record a resume, or correct the grade of the one recorded under the same number."""
+    def add_resume(self, resume: Resume, **counts: int) -> None:
+        """Record a resume and its counters, or correct the grade of the one recorded under the same number."""
         others = tuple(known for known in self.metadata.resumes if known.number != resume.number)
         self.update_metadata(
             resumes=(*others, msgspec.structs.replace(resume, wall_time=_now())),
@@ -421,6 +421,7 @@ class TrainingRun:
             status="running",
             stop_reason=None,
             environment={**environment(), "host": socket.gethostname()},
+            **counts,
         )
 
     def close(self) -> None:

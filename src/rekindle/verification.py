@@ -14,7 +14,7 @@ from rekindle.checkpoint import codec
 from rekindle.checkpoint.journal import ReplayJournal
 from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import RekindleError
-from rekindle.run import LOGS, Grade, RunReader
+from rekindle.run import LOGS, Grade, RunMetadata, RunReader
 
 __all__ = ["Verification", "verify"]
 
@@ -47,11 +47,11 @@ def verify(path: str | Path) -> Verification:
             problems.append(str(error))
             return None
 
-    metadata = reader.metadata
+    metadata: RunMetadata | None = attempt(lambda: reader.metadata)
     attempt(reader.read_config)
     logs = attempt(lambda: _log_digest(reader.path))
     newest: tuple[str, str] | None = None
-    for step in list_steps(reader.path / "checkpoints"):
+    for step in attempt(lambda: list_steps(reader.path / "checkpoints")) or ():
         newest = attempt(lambda step=step: _check_checkpoint(reader.path, step))
     for name in ("latest.mpk", "best.mpk"):
         link = reader.path / "checkpoints" / name
@@ -61,7 +61,7 @@ def verify(path: str | Path) -> Verification:
     return Verification(
         path=str(reader.path),
         ok=not problems,
-        grade="exact" if metadata.exact else "approximate",
+        grade="exact" if metadata is not None and metadata.exact else "approximate",
         digests={"weights": weights, "state": state, "logs": logs},
         problems=problems,
     )

@@ -119,7 +119,8 @@ class Found(msgspec.Struct, frozen=True):
 
 def list_steps(directory: Path) -> list[int]:
     """The steps that have a checkpoint file, oldest first."""
-    return sorted(int(match[1]) for path in directory.iterdir() if (match := _STEP.fullmatch(path.name)))
+    names = (path.name for path in files.entries(directory))
+    return sorted(int(match[1]) for name in names if (match := _STEP.fullmatch(name)))
 
 
 class CheckpointStore:
