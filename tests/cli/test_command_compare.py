@@ -52,10 +52,18 @@ def test_equal_runs_have_equal_digests_and_others_have_not(tmp_path: Path, rekin
 def test_what_cannot_be_digested_equals_nothing(tmp_path: Path, rekindle: Rekindle) -> None:
     first, second = make_run(tmp_path, "a"), make_run(tmp_path, "b")
     for path in (first, second):
-        (path / "metadata.json").write_bytes(b"{")
+        for file in (path / "checkpoints").iterdir():
+            file.write_bytes(b"{")
+        (path / "train_episodes.jsonl").write_bytes(b"{\n")
     compared = rekindle("compare", first, second, "--digests", "--json").json
     assert set(compared["equal"].values()) == {False}
-    assert [len(run["problems"]) for run in compared["runs"]] == [1, 1]
+
+
+def test_unreadable_metadata_are_a_problem_of_their_run(tmp_path: Path, rekindle: Rekindle) -> None:
+    first, second = make_run(tmp_path, "a"), make_run(tmp_path, "b")
+    (first / "metadata.json").write_bytes(b"{")
+    compared = rekindle("compare", first, second, "--json").json
+    assert [len(run["problems"]) for run in compared["runs"]] == [1, 0]
 
 
 @pytest.mark.parametrize("columns", [80, 140])
