@@ -6,8 +6,7 @@ action = policy.act(observation[None])[0]
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,113 +16,17 @@ import numpy as np
 from rekindle import files
 from rekindle.agent import State
 from rekindle.checkpoint import codec
-from rekindle.errors import ConfigError, FileRefused, InputError
+from rekindle.encoding import Encoding
+from rekindle.errors import FileRefused, InputError
 from rekindle.experience import ActMode, Array, Observations
 
-__all__ = ["ActionHead", "Encoding", "Layer", "NetworkPolicy", "Normaliser", "Part", "load", "save"]
+__all__ = ["ActionHead", "Forward", "Layer", "NetworkPolicy", "Normaliser", "forward", "load", "save"]
 
-ACTION_MASK = "action_mask"
-"""The key of a Dict observation that says which actions are allowed."""
+Forward = Callable[[Array, np.random.Generator | None], Array]
+"""A network: a batch of encoded observations, and where noise comes from if there is to be any, to its output."""
 
-
-class Part(msgspec.Struct, frozen=True):
-    """One part of an observation space."""
-
-    name: str
-    """The key in a Dict space; empty for a space that is no Dict."""
-    kind: Literal["box", "discrete"]
-    shape: list[int]
-    """The shape of one value."""
-    counts: list[int] = []
-    """For `discrete`: how many values each element may take; it becomes a one-hot vector."""
-    starts: list[int] = []
-
-    @property
-    def size(self) -> int:
-        """How many numbers it becomes."""
-        return sum(self.counts) if self.kind == "discrete" else math.prod(self.shape)
-
-
-class Encoding(msgspec.Struct, frozen=True):
-    """How observations become what a network takes: one vector, or an image as it is.
-
-    Parts of a Dict space are put end to end in the order of the space; `action_mask` is not one of them.
-    """
-
-    parts: list[Part]
-    is_dict: bool = False
-    is_image: bool = False
-    mask_size: int = 0
-    """How many actions an `action_mask` speaks of; 0 if there is none."""
-
-    @classmethod
-    def of(cls, space: Any) -> Encoding:
-        """The encoding of a Gymnasium space; raises `ConfigError` for one that cannot be encoded."""
-        named = getattr(space, "spaces", None)
-        if isinstance(named, Mapping):
-            spaces = dict(cast("Mapping[str, Any]", named))
-            mask = spaces.pop(ACTION_MASK, None)
-            parts = [_part(name, part) for name, part in spaces.items()]
-            if not parts:
-                raise ConfigError(f"{space!r} has no part to learn from")
-            return cls(parts, is_dict=True, mask_size=0 if mask is None else int(np.prod(mask.shape)))
-        part = _part("", space)
-        return cls([part], is_image=part.kind == "box" and len(part.shape) == 3)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one encoded observation."""
-        return tuple(self.parts[0].shape) if self.is_image else (sum(part.size for part in self.parts),)
-
-    def encode(self, observations: Observations, xp: Any = np) -> Any:
-        """A batch of observations for a network, with numpy or with another library that is like it."""
-        if self.is_image:
-            return observations
-        encoded = [_encode(part, self._get(observations, part.name), xp) for part in self.parts]
-        return encoded[0] if len(encoded) == 1 else xp.concatenate(encoded, axis=1)
-
-    def mask(self, observations: Observations, xp: Any = np) -> Any:
-        """Which actions are allowed, row by row; None if all are."""
-        if not self.mask_size:
-            return None
-        values = self._get(observations, ACTION_MASK)
-        return xp.asarray(values).reshape(len(values), -1).astype(bool)
-
-    def _get(self, observations: Observations, name: str) -> Any:
-        return cast("Mapping[str, Any]", observations)[name] if self.is_dict else observations
-
-
-def _part(name: str, space: Any) -> Part:
-    kind, shape = type(space).__name__, list(getattr(space, "shape", None) or ())
-    match kind:
-        case "Box":
-            return Part(name, "box", shape)
-        case "MultiBinary":
-            return Part(name, "box", shape)
-        case "Discrete":
-            return Part(name, "discrete", [], [int(space.n)], [int(space.start)])
-        case "MultiDiscrete":
-            counts = np.asarray(space.nvec).ravel().tolist()
-            starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec)).ravel().tolist()
-            return Part(name, "discrete", shape, counts, starts)
-        case _:
-            where = f" (the part {name!r})" if name else ""
-            raise ConfigError(
-                f"the observation space {space!r}{where} is not supported: use Box, Discrete, MultiDiscrete, "
-                "MultiBinary, or a Dict of those"
-            )
-
-
-def _encode(part: Part, values: Any, xp: Any) -> Any:
-    rows = len(values)
-    if part.kind == "box":
-        return xp.asarray(values).reshape(rows, -1).astype(np.float32)
-    columns = xp.asarray(values).reshape(rows, -1)
-    hot = [
-        columns[:, index, None] == xp.arange(start, start + count)
-        for index, (count, start) in enumerate(zip(part.counts, part.starts, strict=True))
-    ]
-    return xp.concatenate(hot, axis=1).astype(np.float32)
+_EXPLORE = ActMode.EXPLORE
+_ZERO = np.float32(0)
 
 
 class Normaliser(msgspec.Struct, frozen=True, eq=False):
@@ -139,15 +42,21 @@ class Normaliser(msgspec.Struct, frozen=True, eq=False):
         return np.clip(scaled, -self.clip, self.clip)
 
 
+# Networks
+
+
 class Layer(msgspec.Struct, frozen=True, eq=False):
     """One step of a network, as data.
 
-    `dense`: weight (out, in), bias. `noisy_dense`: the same with `weight_noise`, `bias_noise`. `conv`: weight
-    (out, in, k, k), bias, stride, on images scaled to 0..1. `layer_norm`: weight, bias. `activation`: its name.
-    `dueling`: two lists of layers, value and advantage. `atoms`: softmax over a support, then its expectation.
+    `dense`: weight (inputs, outputs), bias. `noisy_dense`: the same with `weight_noise`, `bias_noise`. `conv`: weight
+    (outputs, inputs, k, k), bias, stride, no padding. `layer_norm`: weight, bias. `activation`: its name. `scale`:
+    bytes to 0..1. `dueling`: two lists of layers, value and advantage. `expectation`: softmax over the atoms of each
+    action, then the mean of `support`.
     """
 
-    kind: Literal["dense", "noisy_dense", "conv", "layer_norm", "activation", "dueling", "atoms", "scale", "flatten"]
+    kind: Literal[
+        "dense", "noisy_dense", "conv", "layer_norm", "activation", "scale", "flatten", "dueling", "expectation"
+    ]
     arrays: dict[str, Array] = {}
     name: str = ""
     stride: int = 1
@@ -155,144 +64,239 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     advantage: list[Layer] = []
     atoms: int = 1
 
-    def apply(self, values: Array, rng: np.random.Generator | None) -> Array:
-        """The layer's output; noise is drawn only when there is a generator."""
-        match self.kind:
-            case "dense":
-                return values @ self.arrays["weight"].T + self.arrays["bias"]
-            case "noisy_dense":
-                return self._noisy(values, rng)
-            case "activation":
-                return _ACTIVATIONS[self.name](values)
-            case "layer_norm":
-                centred = values - values.mean(axis=-1, keepdims=True)
-                scaled = centred / np.sqrt(values.var(axis=-1, keepdims=True) + np.float32(1e-5))
-                return scaled * self.arrays["weight"] + self.arrays["bias"]
-            case "conv":
-                return _convolve(values, self.arrays["weight"], self.arrays["bias"], self.stride)
-            case "scale":
-                return values.astype(np.float32) / np.float32(255)
-            case "flatten":
-                return values.reshape(len(values), -1)
-            case "dueling":
-                value = run_layers(self.value, values, rng).reshape(len(values), 1, self.atoms)
-                advantage = run_layers(self.advantage, values, rng).reshape(len(values), -1, self.atoms)
-                return (value + advantage - advantage.mean(axis=1, keepdims=True)).reshape(len(values), -1)
-            case "atoms":
-                logits = values.reshape(len(values), -1, self.atoms)
-                weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-                return (weights / weights.sum(axis=-1, keepdims=True)) @ self.arrays["support"]
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        missing = [name for name in _ARRAYS.get(self.kind, ()) if name not in self.arrays]
+        if missing:
+            raise ValueError(f"a layer {self.kind} has no {', '.join(missing)}")
+        if self.kind == "activation" and self.name not in _ACTIVATIONS:
+            raise ValueError(f"the activation {self.name!r} is not one of {', '.join(_ACTIVATIONS)}")
 
-    def _noisy(self, values: Array, rng: np.random.Generator | None) -> Array:
-        weight, bias = self.arrays["weight"], self.arrays["bias"]
-        if rng is not None:
-            rows, columns = (_signed_root(rng.standard_normal(size, np.float32)) for size in weight.shape)
-            weight = weight + self.arrays["weight_noise"] * np.outer(rows, columns)
-            bias = bias + self.arrays["bias_noise"] * rows
-        return values @ weight.T + bias
+    @property
+    def size(self) -> int:
+        """How many weights it has."""
+        own = sum(array.size for array in self.arrays.values())
+        return own + sum(layer.size for layer in (*self.value, *self.advantage))
 
 
-def _signed_root(values: Array) -> Array:
-    return np.sign(values) * np.sqrt(np.abs(values))
+_ARRAYS = {
+    "dense": ("weight", "bias"),
+    "noisy_dense": ("weight", "bias", "weight_noise", "bias_noise"),
+    "conv": ("weight", "bias"),
+    "layer_norm": ("weight", "bias"),
+    "expectation": ("support",),
+}
 
-
-_ACTIVATIONS: dict[str, Any] = {
-    "relu": lambda values: np.maximum(values, np.float32(0)),
-    "tanh": np.tanh,
+# They may write to what they are given, which is always the output of a layer before them.
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda values: np.maximum(values, _ZERO, out=values),
+    "tanh": lambda values: np.tanh(values, out=values),
 }
 
 
-def _convolve(images: Array, weight: Array, bias: Array, stride: int) -> Array:
-    size = weight.shape[-1]
-    windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(2, 3))[:, :, ::stride, ::stride]
-    return np.einsum("ncyxkl,ockl->noyx", windows, weight, optimize=True) + bias.reshape(1, -1, 1, 1)
+def forward(layers: Sequence[Layer]) -> Forward:
+    """The function that runs these layers; their arrays are looked at when it is called, and may change."""
+    steps = [_step(layer) for layer in layers]
+    if layers and layers[0].kind in {"activation", "flatten"}:
+        steps.insert(0, lambda values, _: values.copy())
+
+    def run(values: Array, rng: np.random.Generator | None) -> Array:
+        for step in steps:
+            values = step(values, rng)
+        return values
+
+    return run
 
 
-def run_layers(layers: Sequence[Layer], values: Array, rng: np.random.Generator | None = None) -> Array:
-    """The output of layers one after the other."""
-    for layer in layers:
-        values = layer.apply(values, rng)
-    return values
+def _step(layer: Layer) -> Forward:
+    match layer.kind:
+        case "dense":
+            return _dense(layer.arrays["weight"], layer.arrays["bias"])
+        case "noisy_dense":
+            return _noisy_dense(**layer.arrays)
+        case "conv":
+            return _conv(layer.arrays["weight"], layer.arrays["bias"], layer.stride)
+        case "layer_norm":
+            return _layer_norm(layer.arrays["weight"], layer.arrays["bias"])
+        case "activation":
+            activation = _ACTIVATIONS[layer.name]
+            return lambda values, _: activation(values)
+        case "scale":
+            return lambda values, _: values.astype(np.float32) / np.float32(255)
+        case "flatten":
+            return lambda values, _: values.reshape(len(values), -1)
+        case "dueling":
+            return _dueling(forward(layer.value), forward(layer.advantage), layer.atoms)
+        case "expectation":
+            return _expectation(layer.arrays["support"], layer.atoms)
+
+
+def _dense(weight: Array, bias: Array) -> Forward:
+    def run(values: Array, _: np.random.Generator | None) -> Array:
+        output = values.dot(weight)
+        output += bias
+        return output
+
+    return run
+
+
+def _noisy_dense(weight: Array, bias: Array, weight_noise: Array, bias_noise: Array) -> Forward:
+    """With a generator, every row has weights of its own: mean + noise * outer(before, after)."""
+    inputs, outputs = weight.shape
+
+    def run(values: Array, rng: np.random.Generator | None) -> Array:
+        output = values.dot(weight)
+        output += bias
+        if rng is not None:
+            noise = rng.standard_normal((len(values), inputs + outputs), np.float32)
+            noise = np.copysign(np.sqrt(np.abs(noise)), noise)
+            before, after = noise[:, :inputs], noise[:, inputs:]
+            output += ((values * before).dot(weight_noise) + bias_noise) * after
+        return output
+
+    return run
+
+
+def _conv(weight: Array, bias: Array, stride: int) -> Forward:
+    outputs, _, size, _ = weight.shape
+    shift = bias.reshape(1, outputs, 1, 1)
+
+    def run(images: Array, _: np.random.Generator | None) -> Array:
+        windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(2, 3))
+        windows = windows[:, :, ::stride, ::stride]
+        output = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
+        return np.ascontiguousarray(output.transpose(0, 3, 1, 2)) + shift
+
+    return run
+
+
+def _layer_norm(weight: Array, bias: Array) -> Forward:
+    def run(values: Array, _: np.random.Generator | None) -> Array:
+        centred = values - values.mean(axis=-1, keepdims=True)
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        return centred / np.sqrt(variance + np.float32(1e-5)) * weight + bias
+
+    return run
+
+
+def _dueling(value: Forward, advantage: Forward, atoms: int) -> Forward:
+    def run(values: Array, rng: np.random.Generator | None) -> Array:
+        rows = len(values)
+        advantages = advantage(values, rng).reshape(rows, -1, atoms)
+        advantages -= advantages.mean(axis=1, keepdims=True)
+        advantages += value(values, rng).reshape(rows, 1, atoms)
+        return advantages.reshape(rows, -1)
+
+    return run
+
+
+def _expectation(support: Array, atoms: int) -> Forward:
+    def run(values: Array, _: np.random.Generator | None) -> Array:
+        logits = values.reshape(len(values), -1, atoms)
+        weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return weights.dot(support) / weights.sum(axis=-1)
+
+    return run
+
+
+# Actions
 
 
 class ActionHead(msgspec.Struct, frozen=True, eq=False):
     """How a network's output becomes an action.
 
-    `greedy`: values of discrete actions; explores with `epsilon`, or by softmax at `temperature`.
+    `greedy`: values of discrete actions; `exploration` is how likely a random one is.
+    `softmax`: values of discrete actions; `exploration` is the temperature, 0 for the best one.
     `categorical`: logits of one or several discrete actions, one after the other.
-    `gaussian`: a mean; explores with `scale`, clipped to the bounds.
-    `squashed`: a mean and a log standard deviation, squashed by tanh into the bounds; or, with `scale`, a
-    mean squashed by tanh that explores with that noise.
+    `gaussian`: a mean in the units of the action; explores with `scale`, clipped to the bounds.
+    `noisy_tanh`: a mean before tanh; explores with noise of `exploration`, where the bounds are -1 and 1.
+    `squashed`: a mean and a log standard deviation before tanh.
     """
 
-    kind: Literal["greedy", "categorical", "gaussian", "squashed"]
+    kind: Literal["greedy", "softmax", "categorical", "gaussian", "noisy_tanh", "squashed"]
     dtype: str
+    """Of an action."""
     shape: list[int]
-    """The shape of one action."""
+    """Of one action."""
     counts: list[int] = []
+    """How many values each discrete action may take."""
     starts: list[int] = []
+    """The least of them."""
     low: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+    """The bounds of a continuous action, flattened."""
     high: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
-    epsilon: float = 0.0
-    temperature: float = 0.0
-    scale: Array | None = None
+    exploration: float = 0.0
+    scale: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
 
-    def choose(self, output: Array, mask: Array | None, mode: ActMode, rng: np.random.Generator | None) -> Array:
-        """An action for each row of a network's output."""
-        explore = mode is ActMode.EXPLORE
-        if explore and rng is None:
-            raise InputError("exploring needs a random generator: act(observations, mode, rng)")
-        chooser = {
-            "greedy": self._greedy,
-            "categorical": self._categorical,
-            "gaussian": self._gaussian,
-            "squashed": self._squashed,
-        }[self.kind]
-        actions = chooser(output, mask, rng if explore else None)
-        return actions.reshape(len(output), *self.shape).astype(self.dtype)
-
-    def _greedy(self, values: Array, mask: Array | None, rng: np.random.Generator | None) -> Array:
+    def choose(
+        self, output: Array, mask: Array | None, rng: np.random.Generator | None, exploration: float | None = None
+    ) -> Array:
+        """An action for each row of a network's output; explores if there is a generator."""
         if mask is not None:
-            values = np.where(mask, values, -np.inf)
-        if rng is not None and self.temperature:
-            return _sample(values / np.float32(self.temperature), rng) + self.starts[0]
-        actions = values.argmax(axis=1)
-        if rng is not None and self.epsilon:
-            strays = rng.random(len(values)) < self.epsilon
-            if strays.any():
-                even = np.zeros_like(values) if mask is None else np.where(mask, np.float32(0), np.float32(-np.inf))
-                actions = np.where(strays, _sample(even, rng), actions)
-        return actions + self.starts[0]
+            output = np.where(mask, output, np.float32(-np.inf))
+        actions = _CHOOSERS[self.kind](self, output, rng, self.exploration if exploration is None else exploration)
+        if self.shape:
+            actions = actions.reshape(len(output), *self.shape)
+        elif self.kind == "categorical":
+            actions = actions[:, 0]
+        return actions.astype(self.dtype, copy=False)
 
-    def _categorical(self, logits: Array, mask: Array | None, rng: np.random.Generator | None) -> Array:
-        if mask is not None:
-            logits = np.where(mask, logits, -np.inf)
-        ends = np.cumsum(self.counts)
-        parts = np.split(logits, ends[:-1], axis=1)
-        chosen = [part.argmax(axis=1) if rng is None else _sample(part, rng) for part in parts]
-        return np.stack(chosen, axis=1) + np.asarray(self.starts)
 
-    def _gaussian(self, mean: Array, _: Array | None, rng: np.random.Generator | None) -> Array:
-        if rng is not None:
-            mean = mean + self._scale() * rng.standard_normal(mean.shape, np.float32)
-        return np.clip(mean, self.low.ravel(), self.high.ravel())
+def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None, epsilon: float) -> Array:
+    actions = values.argmax(axis=1)
+    if rng is not None and epsilon > 0:
+        for row in np.flatnonzero(rng.random(len(values)) < epsilon).tolist():
+            allowed = np.flatnonzero(values[row] > -np.inf)  # what a mask forbids stays forbidden
+            actions[row] = allowed[int(rng.random() * len(allowed))] if len(allowed) else 0
+    start = head.starts[0]
+    return actions + start if start else actions
 
-    def _squashed(self, output: Array, _: Array | None, rng: np.random.Generator | None) -> Array:
-        low, high = self.low.ravel(), self.high.ravel()
-        mean = output[:, : low.size]
-        if self.scale is not None:
-            unit = np.tanh(mean)
-            if rng is not None:
-                unit = np.clip(unit + self._scale() * rng.standard_normal(unit.shape, np.float32), -1, 1)
-        elif rng is None:
-            unit = np.tanh(mean)
-        else:
-            log_std = np.clip(output[:, low.size :], -20, 2)
-            unit = np.tanh(mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32))
-        return np.clip(low + (unit + 1) * np.float32(0.5) * (high - low), low, high)
 
-    def _scale(self) -> Array:
-        return np.float32(0) if self.scale is None else self.scale
+def _softmax(head: ActionHead, values: Array, rng: np.random.Generator | None, temperature: float) -> Array:
+    explores = rng is not None and temperature > 0
+    return (_sample(values / np.float32(temperature), rng) if explores else values.argmax(axis=1)) + head.starts[0]
+
+
+def _categorical(head: ActionHead, logits: Array, rng: np.random.Generator | None, _: float) -> Array:
+    parts = np.split(logits, np.cumsum(head.counts)[:-1], axis=1)
+    chosen = [part.argmax(axis=1) if rng is None else _sample(part, rng) for part in parts]
+    return np.stack(chosen, axis=1) + np.asarray(head.starts)
+
+
+def _gaussian(head: ActionHead, mean: Array, rng: np.random.Generator | None, _: float) -> Array:
+    if rng is not None:
+        mean = mean + head.scale * rng.standard_normal(mean.shape, np.float32)
+    return np.clip(mean, head.low, head.high)
+
+
+def _noisy_tanh(head: ActionHead, mean: Array, rng: np.random.Generator | None, noise: float) -> Array:
+    unit = np.tanh(mean)
+    if rng is not None:
+        unit = np.clip(unit + np.float32(noise) * rng.standard_normal(unit.shape, np.float32), -1, 1)
+    return _within_bounds(head, unit)
+
+
+def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None, _: float) -> Array:
+    size = head.low.size
+    mean = output[:, :size]
+    if rng is not None:
+        log_std = np.clip(output[:, size:], -20, 2)
+        mean = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
+    return _within_bounds(head, np.tanh(mean))
+
+
+def _within_bounds(head: ActionHead, unit: Array) -> Array:
+    return np.clip(head.low + (unit + 1) * np.float32(0.5) * (head.high - head.low), head.low, head.high)
+
+
+_CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None, float], Array]] = {
+    "greedy": _greedy,
+    "softmax": _softmax,
+    "categorical": _categorical,
+    "gaussian": _gaussian,
+    "noisy_tanh": _noisy_tanh,
+    "squashed": _squashed,
+}
 
 
 def _sample(logits: Array, rng: np.random.Generator) -> Array:
@@ -300,40 +304,76 @@ def _sample(logits: Array, rng: np.random.Generator) -> Array:
     return np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
 
 
-class NetworkPolicy(msgspec.Struct, frozen=True, eq=False):
-    """Encoding, normaliser, layers and head: all it takes to act."""
+# Policies
 
+
+class _Saved(msgspec.Struct, frozen=True, eq=False):
+    """A policy as data."""
+
+    algorithm: str
     encoding: Encoding
     layers: list[Layer]
     head: ActionHead
     normaliser: Normaliser | None = None
-    algorithm: str = ""
+
+
+class NetworkPolicy:
+    """Encoding, normaliser, layers and head: all it takes to act."""
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        layers: Sequence[Layer],
+        head: ActionHead,
+        *,
+        normaliser: Normaliser | None = None,
+        algorithm: str = "",
+    ) -> None:
+        self.encoding = encoding
+        self.layers = list(layers)
+        self.head = head
+        self.normaliser = normaliser
+        self.algorithm = algorithm
+        """What trained it."""
+        self._encode = encoding.encoder()
+        self._forward = forward(self.layers)
 
     def act(
         self, observations: Observations, mode: ActMode = ActMode.EXPLOIT, rng: np.random.Generator | None = None
     ) -> Array:
         """An action for each row; EXPLOIT draws no random number."""
-        encoded = self.encoding.encode(observations)
+        if mode is not _EXPLORE:
+            rng = None
+        elif rng is None:
+            raise InputError("exploring needs a random generator: act(observations, mode, rng)")
+        return self.head.choose(self.output(observations, rng), self.encoding.mask(observations), rng)
+
+    def output(self, observations: Observations, rng: np.random.Generator | None = None) -> Array:
+        """What the network says of each observation, such as the value of each action; noisy with a generator."""
+        encoded = self._encode(observations)
         if self.normaliser is not None:
             encoded = self.normaliser.apply(encoded)
-        output = run_layers(self.layers, encoded, rng if mode is ActMode.EXPLORE else None)
-        return self.head.choose(output, self.encoding.mask(observations), mode, rng)
+        return self._forward(encoded, rng)
 
 
 def save(policy: NetworkPolicy, path: str | Path) -> None:
     """Write a policy to a file that `load` reads with numpy alone."""
-    tree: State = {"kind": "policy", "policy": msgspec.to_builtins(policy, builtin_types=(np.ndarray,), enc_hook=_keep)}
-    files.write_atomic(Path(path), *codec.encode(_listed(tree)))
+    saved = _Saved(policy.algorithm, policy.encoding, policy.layers, policy.head, policy.normaliser)
+    tree: State = {"kind": "policy", "policy": msgspec.to_builtins(saved, builtin_types=(np.ndarray,), enc_hook=_keep)}
+    files.write_atomic(Path(path), *codec.encode(tree))
 
 
 def load(path: str | Path) -> NetworkPolicy:
     """Read a policy; raises `FileRefused` for anything else."""
     tree = codec.read_file(path)
     if tree.get("kind") != "policy":
-        raise FileRefused(f"{path}: not an exported policy (rekindle export makes one from a run)")
+        raise FileRefused(f"{path}: not an exported policy")
     try:
-        return msgspec.convert(tree.get("policy"), NetworkPolicy, dec_hook=_array_hook)
-    except (msgspec.ValidationError, TypeError) as error:
+        saved = msgspec.convert(tree.get("policy"), _Saved, dec_hook=_array)
+        return NetworkPolicy(
+            saved.encoding, saved.layers, saved.head, normaliser=saved.normaliser, algorithm=saved.algorithm
+        )
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise FileRefused(f"{path}: not a policy this rekindle can run: {error}") from None
 
 
@@ -341,15 +381,7 @@ def _keep(value: Any) -> Any:
     return value
 
 
-def _array_hook(kind: type, value: Any) -> Any:
+def _array(kind: type, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return cast("Array", value)
     raise TypeError(f"{kind} expected, got {type(value).__name__}")
-
-
-def _listed(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _listed(value) for key, value in cast("dict[str, Any]", tree).items()}
-    if isinstance(tree, list | tuple):
-        return [_listed(value) for value in cast("list[Any]", tree)]
-    return tree

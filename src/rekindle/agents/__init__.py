@@ -1,5 +1,33 @@
-"""Agents that learn, each in a module that reads from top to bottom."""
+"""Agents that learn, each in a module that reads from top to bottom.
+
+Those that learn with JAX are imported when they are asked for: `pip install rekindle[agents]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
+from rekindle.errors import MissingExtra
 
-__all__ = ["Tabular", "TabularConfig", "TabularPolicy"]
+if TYPE_CHECKING:
+    from rekindle.agents.dqn import DQN, DQNConfig, rainbow
+    from rekindle.agents.settings import Linear
+
+__all__ = ["DQN", "DQNConfig", "Linear", "Tabular", "TabularConfig", "TabularPolicy", "rainbow"]
+
+_HOMES = {"DQN": "dqn", "DQNConfig": "dqn", "Linear": "settings", "rainbow": "dqn"}
+"""Where to find what is imported late."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "rekindle":
+            raise
+        raise MissingExtra(f"{name} needs {error.name}: pip install rekindle[agents]", name=error.name) from None
+    return getattr(module, name)

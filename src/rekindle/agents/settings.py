@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from rekindle.errors import ConfigError
 
-__all__ = ["Linear", "Setting", "check_fraction", "check_number", "check_whole", "make_config", "value_at"]
+__all__ = [
+    "Linear",
+    "Setting",
+    "check_choice",
+    "check_flag",
+    "check_number",
+    "check_sizes",
+    "check_whole",
+    "make_config",
+    "network_setting",
+    "value_at",
+]
 
 Config = TypeVar("Config", bound=msgspec.Struct)
 
@@ -51,23 +62,47 @@ def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
     return kind(**settings)
 
 
-def check_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, exclusive: bool = False) -> None:
-    """Refuse a number (or the ends of a schedule) outside a range; `exclusive` leaves out the least itself."""
+def network_setting(network: Any) -> str | None:
+    """What a config says of a network: where to import it from, or None if it is not to be found anywhere."""
+    if network is None or isinstance(network, str):
+        return network
+    module, name = getattr(network, "__module__", None), getattr(network, "__qualname__", None)
+    return f"{module}:{name}" if module and name and "<" not in name else None
+
+
+def check_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> None:
+    """Refuse a number (or an end of a schedule) that is not finite or outside a range; `above` leaves out the least."""
     for number in (value.start, value.end) if isinstance(value, Linear) else (value,):
         is_number = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
-        above = is_number and (number > least if exclusive else number >= least)
-        if not above or number > most:
-            low = f"above {least:g}" if exclusive else f"of at least {least:g}"
-            high = "" if most == math.inf else f" and at most {most:g}"
-            raise ConfigError(f"{name} is {value!r}: use a number {low}{high}")
-
-
-def check_fraction(name: str, value: Any) -> None:
-    """Refuse what is not between 0 and 1."""
-    check_number(name, value, 0.0, 1.0)
+        if not is_number or not least <= number <= most or (above and number == least):
+            low = "" if least == -math.inf else f" above {least:g}" if above else f" of at least {least:g}"
+            high = "" if most == math.inf else f"{' and' if low else ''} at most {most:g}"
+            kind = "number" if low or high else "finite number"
+            raise ConfigError(f"{name} is {value!r}: use a {kind}{low}{high}")
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
     """Refuse what is not a whole number of at least so much."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}: use True or False")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse what is not one of a few words."""
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}: use one of {', '.join(choices)}")
+
+
+def check_sizes(name: str, value: Any) -> None:
+    """Refuse what is neither None nor the sizes of one or more layers."""
+    if value is None:
+        return
+    sizes = value if isinstance(value, list | tuple) else ()
+    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
+        raise ConfigError(f"{name} is {value!r}: use one or more whole numbers of at least 1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -12,51 +11,35 @@ from rekindle.agent import State
 from rekindle.errors import StateError
 from rekindle.experience import Array
 
-__all__ = ["tree_from_state", "tree_state"]
+__all__ = ["placed", "tree_from_state", "tree_state"]
 
 Tree = TypeVar("Tree")
 
 
 def tree_state(tree: Any) -> State:
-    """Every array of a pytree under its path, copied; typed random keys as their data."""
-    return {path: np.array(_plain(leaf)) for path, leaf in _leaves(tree)}
+    """Every array of a pytree under its path, copied."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.array(leaf) for path, leaf in leaves}
 
 
-def tree_from_state(template: Tree, state: State, what: str) -> Tree:
-    """The template with its arrays replaced; raises `StateError` unless paths, shapes and dtypes are the same."""
-    leaves = _leaves(template)
-    expected, found = {path for path, _ in leaves}, set(state)
+def tree_from_state(template: Tree, state: Any, what: str) -> Tree:
+    """A tree like the template with the saved arrays; raises `StateError` unless paths, shapes and dtypes agree."""
+    saved = cast("State", state) if isinstance(state, dict) else {}
+    leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(template)]
+    expected, found = {path for path, _ in leaves}, set(saved)
     if expected != found:
         missing, surplus = sorted(expected - found), sorted(found - expected)
-        raise StateError(f"{what} does not fit: missing {missing[:3]}, not expected {surplus[:3]}")
-    arrays: list[Any] = []
+        raise StateError(f"the {what} does not fit: missing {missing[:3]}, not expected {surplus[:3]}")
+    arrays: list[Array] = []
     for path, leaf in leaves:
-        saved, plain = state[path], _plain(leaf)
-        if not isinstance(saved, np.ndarray):
-            raise StateError(f"{what}{path} is not an array")
-        array = cast("Array", saved)
-        if array.shape != plain.shape or array.dtype != plain.dtype:
-            raise StateError(f"{what}{path} is {array.shape} of {array.dtype}, not {plain.shape} of {plain.dtype}")
-        arrays.append(_like(leaf, array))
-    dynamic, static = eqx.partition(template, eqx.is_array)
-    structure = jax.tree_util.tree_structure(dynamic)
-    return eqx.combine(jax.tree_util.tree_unflatten(structure, arrays), static)
+        value = saved[path]
+        if not isinstance(value, np.ndarray) or value.shape != leaf.shape or value.dtype != leaf.dtype:
+            shown = f"{value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise StateError(f"the {what}: {path} is {shown}, not {leaf.shape} of {leaf.dtype}")
+        arrays.append(cast("Array", value))
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(template), arrays)
 
 
-def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    dynamic = eqx.filter(tree, eqx.is_array)
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(dynamic)]
-
-
-def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _plain(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _like(leaf: Any, array: Array) -> Any:
-    # A copy: JAX may otherwise use the memory of the file that was read, which is not its to give away.
-    fresh = jax.numpy.array(array, copy=True)
-    return jax.random.wrap_key_data(fresh, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else fresh
+def placed(tree: Tree, device: jax.Device | None) -> Tree:
+    """The tree's arrays on a device, in memory of their own: JAX may use that of a numpy array as it is."""
+    return jax.device_put(jax.tree_util.tree_map(np.array, tree), device)

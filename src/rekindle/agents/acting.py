@@ -1,0 +1,194 @@
+"""Acting with a network: few rows of a small one by numpy, everything else compiled.
+
+Which of the two it is follows from sizes alone. A compiled network runs on rows padded to powers of two, so that the
+number of streams can change without a compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, cast
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from rekindle.agents.normalisation import moments_of, normalise
+from rekindle.agents.weights import Weights
+from rekindle.encoding import Encoding
+from rekindle.errors import ConfigError, InputError
+from rekindle.experience import ActMode, Array, Observations
+from rekindle.policy import ActionHead, Forward, Layer, NetworkPolicy, Normaliser, forward
+
+__all__ = ["Actor", "CompiledPolicy", "device_of"]
+
+Network = TypeVar("Network", bound=eqx.Module)
+
+_MOST_MULTIPLICATIONS = 1 << 20
+"""Rows times weights up to which numpy is quicker than a dispatch."""
+_MOST_NUMPY_ROWS = 128
+_MOST_ROWS = 256
+"""Rows in one dispatch."""
+
+
+def device_of(setting: str | None, name: str) -> jax.Device | None:
+    """The device of a setting such as `cpu` or `gpu:1`; None for JAX's own choice."""
+    if setting is None:
+        return None
+    platform, _, index = setting.partition(":")
+    try:
+        return jax.devices(platform)[int(index or 0)]
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ConfigError(f"{name} is {setting!r}: {error}; use a platform such as 'cpu' or 'gpu:1'") from None
+
+
+class Actor(Generic[Network]):
+    """Runs the newest weights on observations.
+
+    `output(network, x, key)` is the network's output for one encoded observation, and `network.layers()`, where it
+    can, the same as data.
+    """
+
+    def __init__(
+        self,
+        weights: Weights[Network],
+        encoding: Encoding,
+        output: Callable[[Network, jax.Array, jax.Array | None], jax.Array],
+        *,
+        is_noisy: bool = False,
+        device: jax.Device | None = None,
+    ) -> None:
+        self._weights, self._encoding, self._output = weights, encoding, output
+        self._is_noisy = is_noisy
+        self._device = device
+        self._normaliser: Normaliser | None = None
+        self._vector = np.zeros(weights.size, np.float32)
+        """The weights that numpy acts with."""
+        self._encode = encoding.encoder()
+        layers = self._layers(self._vector)
+        self._forward: Forward | None = None if layers is None else forward(layers)
+        small = layers is not None and not encoding.image
+        self._numpy_rows = min(max(1, _MOST_MULTIPLICATIONS // weights.size), _MOST_NUMPY_ROWS) if small else 0
+        """The most rows that are left to numpy."""
+        self._run = jax.jit(self._batch)
+        self.use(weights.initial, None)
+
+    def use(self, vector: jax.Array, normaliser: Normaliser | None) -> None:
+        """Act with these weights from now on; they are fetched when they are needed."""
+        self._newest, self._normaliser = vector, normaliser
+        self._is_stale_here = self._is_stale_there = True
+
+    def output(self, observations: Observations, rng: np.random.Generator | None) -> Array:
+        """The network's output for each row; a noisy network is so only with a generator."""
+        rows = _rows(observations)
+        if rows <= self._numpy_rows and self._forward is not None:
+            if self._is_stale_here:
+                np.copyto(self._vector, self._newest)
+                self._is_stale_here = False
+            encoded = self._encode(observations)
+            if self._normaliser is not None:
+                encoded = self._normaliser.apply(encoded)
+            return self._forward(encoded, rng)
+        if self._is_stale_there:
+            self._there = self._newest if self._device is None else jax.device_put(self._newest, self._device)
+            self._is_stale_there = False
+        return self._dispatch(self._there, self._normaliser, observations, rng)
+
+    def policy(self, head: ActionHead, algorithm: str) -> NetworkPolicy | CompiledPolicy:
+        """The newest weights with a head, on their own."""
+        vector = np.array(self._newest)
+        layers = self._layers(vector)
+        if layers is not None:
+            return NetworkPolicy(self._encoding, layers, head, normaliser=self._normaliser, algorithm=algorithm)
+        there, normaliser = jax.device_put(vector, self._device), self._normaliser
+        return CompiledPolicy(
+            lambda observations, rng: self._dispatch(there, normaliser, observations, rng), self._encoding, head
+        )
+
+    def warm_up(self, observation_space: Any) -> None:
+        """Compile for every number of rows that numpy does not take."""
+        rows = 1
+        rng = np.random.default_rng(0)
+        while rows <= _MOST_ROWS:
+            if rows > self._numpy_rows:
+                observations = zero_observations(observation_space, rows)
+                for noise in (rng, None) if self._is_noisy else (None,):
+                    self._dispatch(self._newest, self._normaliser, observations, noise)
+            rows *= 2
+
+    def _layers(self, vector: Array) -> list[Layer] | None:
+        try:
+            return self._weights.layers(vector)
+        except ConfigError:
+            return None
+
+    def _dispatch(
+        self,
+        vector: jax.Array,
+        normaliser: Normaliser | None,
+        observations: Observations,
+        rng: np.random.Generator | None,
+    ) -> Array:
+        outputs: list[Array] = []
+        rows = _rows(observations)
+        for start in range(0, rows, _MOST_ROWS):
+            count = min(rows - start, _MOST_ROWS)
+            seed = rng.integers(1 << 32, size=2, dtype=np.uint32) if self._is_noisy and rng is not None else None
+            part = jax.tree_util.tree_map(lambda array: _padded(array[start : start + count]), observations)  # noqa: B023
+            outputs.append(np.asarray(self._run(vector, moments_of(normaliser), part, seed))[:count])
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+
+    def _batch(self, vector: jax.Array, moments: Any, observations: Any, seed: jax.Array | None) -> jax.Array:
+        network = self._weights.network(vector)
+        encoded = normalise(self._encoding.encode(observations, jax.numpy), moments)
+        if seed is None:
+            return jax.vmap(lambda x: self._output(network, x, None))(encoded)
+        keys = jax.random.split(jax.random.wrap_key_data(seed), len(encoded))
+        return jax.vmap(lambda x, key: self._output(network, x, key))(encoded, keys)
+
+
+class CompiledPolicy:
+    """A policy of a network that numpy cannot run; it cannot be exported."""
+
+    def __init__(
+        self,
+        output: Callable[[Observations, np.random.Generator | None], Array],
+        encoding: Encoding,
+        head: ActionHead,
+    ) -> None:
+        self._output, self._encoding, self.head = output, encoding, head
+
+    def act(
+        self, observations: Observations, mode: ActMode = ActMode.EXPLOIT, rng: np.random.Generator | None = None
+    ) -> Array:
+        """An action for each row; EXPLOIT draws no random number."""
+        if mode is not ActMode.EXPLORE:
+            rng = None
+        elif rng is None:
+            raise InputError("exploring needs a random generator: act(observations, mode, rng)")
+        return self.head.choose(self._output(observations, rng), self._encoding.mask(observations), rng)
+
+
+def zero_observations(space: Any, rows: int) -> Observations:
+    """A batch of observations of a space, all zero."""
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        named = cast("Mapping[str, Any]", parts)
+        return {name: np.zeros((rows, *part.shape), part.dtype) for name, part in named.items()}
+    return np.zeros((rows, *space.shape), space.dtype)
+
+
+def _rows(observations: Observations) -> int:
+    if isinstance(observations, Mapping):
+        return len(next(iter(observations.values())))
+    return len(observations)
+
+
+def _padded(array: Array) -> Array:
+    rows = len(array)
+    size = 1 << (rows - 1).bit_length()
+    if rows == size:
+        return array
+    padded = np.zeros((size, *array.shape[1:]), array.dtype)
+    padded[:rows] = array
+    return padded

@@ -1,0 +1,89 @@
+"""What agents count: the updates they owe, and the losses of an episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rekindle.errors import StateError
+
+__all__ = ["LossMean", "UpdateRatio", "saved_count"]
+
+_MOST_UNREAD = 1_000
+"""Values that may wait on the device before they are read."""
+
+
+class UpdateRatio:
+    """Owes `updates_each` updates for every `update_every` env steps since the warm-up ended."""
+
+    def __init__(self, *, warmup_steps: int, update_every: int, updates_each: int) -> None:
+        self._warmup_steps, self._every, self._each = warmup_steps, update_every, updates_each
+        self.settled = 0
+        """Updates made or given up."""
+
+    def due(self, env_steps: int) -> int:
+        """How many updates are owed."""
+        return max(0, (env_steps - self._warmup_steps) // self._every * self._each - self.settled)
+
+    def settle(self, n: int) -> None:
+        """Owe `n` updates less."""
+        self.settled += n
+
+
+class LossMean:
+    """The mean of losses that may still be on a device; they are read when it is asked for."""
+
+    def __init__(self) -> None:
+        self._unread: list[Any] = []
+        self._count, self._total = 0, 0.0
+
+    def add(self, losses: Any) -> None:
+        """Count in a number, or an array of numbers."""
+        self._unread.append(losses)
+        if len(self._unread) >= _MOST_UNREAD:
+            self._read()
+
+    def mean(self) -> float | None:
+        """The mean of all that was added; None if nothing was."""
+        self._read()
+        return self._total / self._count if self._count else None
+
+    def clear(self) -> None:
+        """Start anew."""
+        self._unread.clear()
+        self._count, self._total = 0, 0.0
+
+    def state(self) -> list[float]:
+        """As saved."""
+        self._read()
+        return [self._count, self._total]
+
+    @staticmethod
+    def checked(state: Any) -> tuple[int, float]:
+        """A saved state; raises `StateError`."""
+        match state:
+            case [int(count), int() | float() as total] if count >= 0:
+                return count, float(total)
+            case _:
+                raise StateError(f"{state!r:.80} is not a count and a sum of losses")
+
+    def load(self, checked: tuple[int, float]) -> None:
+        """Go on from a checked state."""
+        self._unread.clear()
+        self._count, self._total = checked
+
+    def _read(self) -> None:
+        for losses in self._unread:
+            for loss in np.asarray(losses, np.float64).ravel().tolist():
+                self._count += 1
+                self._total += loss
+        self._unread.clear()
+
+
+def saved_count(state: Any, name: str) -> int:
+    """A count in a saved state; raises `StateError`."""
+    value = state.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise StateError(f"{name} is {value!r:.80}, not a count")
+    return value

@@ -1,0 +1,114 @@
+"""All updates that are due in one dispatch: compiled once, bit-equal to one update after the other.
+
+A compiled loop runs as many updates as it is told to, over batches padded to one of two sizes. So two compilations
+serve every number of updates, and a warm-up is a run of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.experience import Array
+
+__all__ = ["Deferred", "Dispatch"]
+
+LearnerState = TypeVar("LearnerState")
+
+Step = Callable[[LearnerState, Any, Any], tuple[LearnerState, dict[str, jax.Array], jax.Array | None]]
+"""One update: the state, a batch and whatever else it takes, to the state after it, its metrics, and (or None) a
+number for each row of the batch."""
+
+_FEW, _MANY = 8, 64
+_SMALL_BATCH = 1 << 17
+"""Bytes of a batch up to which it costs nothing to pad it to many."""
+
+
+class Deferred:
+    """One number per update, left on the device until somebody reads it."""
+
+    def __init__(self, pieces: Sequence[tuple[jax.Array, int]], column: int) -> None:
+        self._pieces, self._column = pieces, column
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: ARG002
+        numbers = [np.asarray(table)[:count, self._column] for table, count in self._pieces]
+        return np.concatenate(numbers).astype(np.float64 if dtype is None else dtype)
+
+
+class Outcome:
+    """What came of a dispatch."""
+
+    def __init__(self, table: jax.Array, rows: jax.Array, count: int) -> None:
+        self.table, self._rows, self.count = table, rows, count
+
+    def rows(self) -> Array:
+        """The numbers of each row of each batch; waits for the device."""
+        return np.asarray(self._rows)[: self.count]
+
+
+class Dispatch(Generic[LearnerState]):
+    """Runs updates, many in one call, giving the state's memory to the next one."""
+
+    def __init__(
+        self, step: Step[LearnerState], metrics: Sequence[str], *, batch_bytes: int, most: int | None = None
+    ) -> None:
+        self._step, self._metrics = step, list(metrics)
+        small, large = (_FEW, _MANY) if batch_bytes <= _SMALL_BATCH else (1, _FEW)
+        self.most = min(large, most or large)
+        """Updates in one dispatch at most."""
+        self._sizes = sorted({min(small, self.most), self.most})
+        self._run = jax.jit(self._loop, donate_argnums=0)
+
+    def split(self, n: int) -> list[int]:
+        """How many updates each dispatch makes when `n` are due."""
+        whole, rest = divmod(n, self.most)
+        return [self.most] * whole + ([rest] if rest else [])
+
+    def __call__(
+        self, state: LearnerState, batches: Mapping[str, Any], count: int, inputs: Any
+    ) -> tuple[LearnerState, Outcome]:
+        """Make `count` updates on batches of that leading axis; the state that is passed in can no longer be used."""
+        size = next(size for size in self._sizes if size >= count)
+        padded = jax.tree_util.tree_map(lambda array: _padded(array, size), batches)
+        state, table, rows = self._run(state, padded, np.int32(count), inputs)
+        return state, Outcome(table, rows, count)
+
+    def warm_up(self, state: LearnerState, batches: Mapping[str, Any], inputs: Any) -> LearnerState:
+        """Compile for every size, with batches like those to come, and make no update."""
+        for size in self._sizes:
+            padded = jax.tree_util.tree_map(lambda array: np.zeros((size, *array.shape[1:]), array.dtype), batches)  # noqa: B023
+            state, _, _ = self._run(state, padded, np.int32(0), inputs)
+        return state
+
+    def metrics(self, outcomes: Sequence[Outcome]) -> dict[str, Deferred]:
+        """The metrics of every update, in order."""
+        pieces = [(outcome.table, outcome.count) for outcome in outcomes]
+        return {name: Deferred(pieces, column) for column, name in enumerate(self._metrics)}
+
+    def _loop(self, state: Any, batches: Any, count: jax.Array, inputs: Any) -> tuple[Any, jax.Array, jax.Array]:
+        leaves = jax.tree_util.tree_leaves(batches)
+        size, batch_size = leaves[0].shape[:2]
+
+        def body(index: jax.Array, carry: Any) -> Any:
+            state, table, rows = carry
+            batch = jax.tree_util.tree_map(
+                lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), batches
+            )
+            state, metrics, row = self._step(state, batch, inputs)
+            table = table.at[index].set(jnp.stack([metrics[name].astype(jnp.float32) for name in self._metrics]))
+            return state, table, rows if row is None else rows.at[index].set(row)
+
+        table, rows = jnp.zeros((size, len(self._metrics))), jnp.zeros((size, batch_size))
+        return jax.lax.fori_loop(0, count, body, (state, table, rows))
+
+
+def _padded(array: Array, size: int) -> Array:
+    if len(array) == size:
+        return array
+    padded = np.empty((size, *array.shape[1:]), array.dtype)
+    padded[: len(array)] = array
+    return padded

@@ -1,0 +1,164 @@
+"""How observations become what a network takes: one vector, or an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+import msgspec
+import numpy as np
+
+from rekindle.errors import ConfigError
+from rekindle.experience import Array, Observations
+
+__all__ = ["ACTION_MASK", "Encoding", "Part"]
+
+ACTION_MASK = "action_mask"
+"""The key of a Dict observation that says which actions are allowed."""
+
+_LEAST_IMAGE = 36
+"""Rows and columns from which an array counts as an image; smaller ones are put into a vector."""
+_MOST_CHANNELS = 4
+"""Channels up to which an image may have them last, as colours have."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One part of an observation space."""
+
+    name: str
+    """The key in a Dict space; empty for a space that is no Dict."""
+    kind: Literal["box", "discrete"]
+    shape: list[int]
+    """The shape of one value."""
+    counts: list[int] = []
+    """For `discrete`: how many values each element may take; it becomes a one-hot vector."""
+    starts: list[int] = []
+    """For `discrete`: the least value of each element."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it becomes."""
+        return sum(self.counts) if self.kind == "discrete" else math.prod(self.shape)
+
+
+class Encoding(msgspec.Struct, frozen=True):
+    """Parts put end to end in the order of the space, or an image of channels, rows and columns as it is.
+
+    `action_mask` is not one of the parts. Images inside a Dict are put into the vector like all else.
+    """
+
+    parts: list[Part]
+    is_dict: bool = False
+    image: Literal["", "channels_first", "channels_last", "one_channel"] = ""
+    """How an image lies in memory; empty if it is none."""
+    is_bytes: bool = False
+    """Whether an image is of bytes, which a network scales to 0..1."""
+    mask_size: int = 0
+    """How many actions an `action_mask` speaks of; 0 if there is none."""
+
+    @classmethod
+    def of(cls, space: Any) -> Encoding:
+        """The encoding of a Gymnasium space; raises `ConfigError` for one that cannot be encoded."""
+        named = getattr(space, "spaces", None)
+        if isinstance(named, Mapping):
+            spaces = dict(cast("Mapping[str, Any]", named))
+            mask = spaces.pop(ACTION_MASK, None)
+            parts = [_part(name, part) for name, part in spaces.items()]
+            if not parts:
+                raise ConfigError(f"{space!r} has no part to learn from")
+            return cls(parts, is_dict=True, mask_size=0 if mask is None else math.prod(mask.shape))
+        part = _part("", space)
+        image = _image(part)
+        return cls([part], image=image, is_bytes=bool(image) and space.dtype == np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one encoded observation: (size,), or (channels, rows, columns)."""
+        if not self.image:
+            return (sum(part.size for part in self.parts),)
+        shape = tuple(self.parts[0].shape)
+        match self.image:
+            case "one_channel":
+                return (1, *shape)
+            case "channels_last":
+                return (shape[2], shape[0], shape[1])
+            case _:
+                return shape
+
+    def encode(self, observations: Observations, xp: Any = np) -> Any:
+        """A batch of observations for a network, with numpy or with another library that is like it."""
+        if self.image:
+            images = cast("Array", observations)
+            match self.image:
+                case "one_channel":
+                    return images[:, None]
+                case "channels_last":
+                    return xp.transpose(images, (0, 3, 1, 2))
+                case _:
+                    return images
+        encoded = [_encode(part, self._get(observations, part.name), xp) for part in self.parts]
+        return encoded[0] if len(encoded) == 1 else xp.concatenate(encoded, axis=1)
+
+    def encoder(self) -> Callable[[Observations], Array]:
+        """`encode` with numpy, as quick as it can be for one observation."""
+        if self.image or self.is_dict or self.parts[0].kind != "box" or len(self.parts[0].shape) != 1:
+            return self.encode
+        return _as_float32
+
+    def mask(self, observations: Observations, xp: Any = np) -> Any:
+        """Which actions are allowed, row by row; None if all are."""
+        if not self.mask_size:
+            return None
+        values = self._get(observations, ACTION_MASK)
+        return xp.asarray(values).reshape(len(values), -1).astype(bool)
+
+    def _get(self, observations: Observations, name: str) -> Any:
+        return cast("Mapping[str, Any]", observations)[name] if self.is_dict else observations
+
+
+def _as_float32(observations: Observations) -> Array:
+    return cast("Array", observations).astype(np.float32, copy=False)
+
+
+def _image(part: Part) -> Literal["", "channels_first", "channels_last", "one_channel"]:
+    match part.shape if part.kind == "box" else []:
+        case [rows, columns] if min(rows, columns) >= _LEAST_IMAGE:
+            return "one_channel"
+        case [rows, columns, channels] if channels <= _MOST_CHANNELS and min(rows, columns) >= _LEAST_IMAGE:
+            return "channels_last"
+        case [_, rows, columns] if min(rows, columns) >= _LEAST_IMAGE:
+            return "channels_first"
+        case _:
+            return ""
+
+
+def _part(name: str, space: Any) -> Part:
+    shape = list(getattr(space, "shape", None) or ())
+    match type(space).__name__:
+        case "Box" | "MultiBinary":
+            return Part(name, "box", shape)
+        case "Discrete":
+            return Part(name, "discrete", [], [int(space.n)], [int(space.start)])
+        case "MultiDiscrete":
+            counts = np.asarray(space.nvec).ravel().tolist()
+            starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec)).ravel().tolist()
+            return Part(name, "discrete", shape, counts, starts)
+        case _:
+            where = f" (the part {name!r})" if name else ""
+            raise ConfigError(
+                f"the observation space {space!r}{where} is not supported: use Box, Discrete, MultiDiscrete, "
+                "MultiBinary, or a Dict of those"
+            )
+
+
+def _encode(part: Part, values: Any, xp: Any) -> Any:
+    rows = len(values)
+    flat = xp.asarray(values).reshape(rows, -1)
+    if part.kind == "box":
+        return flat.astype(np.float32)
+    hot = [
+        flat[:, index, None] == xp.arange(start, start + count)
+        for index, (count, start) in enumerate(zip(part.counts, part.starts, strict=True))
+    ]
+    return xp.concatenate(hot, axis=1).astype(np.float32)
