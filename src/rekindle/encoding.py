@@ -134,7 +134,7 @@ def _image(part: Part) -> Literal["", "channels_first", "channels_last", "one_ch
 
 
 def _part(name: str, space: Any) -> Part:
-    shape = list(getattr(space, "shape", None) or ())
+    shape: list[int] = list(getattr(space, "shape", None) or ())
     match type(space).__name__:
         case "Box" | "MultiBinary":
             return Part(name, "box", shape)

@@ -108,7 +108,7 @@ def forward(layers: Sequence[Layer]) -> Forward:
     return run
 
 
-def _step(layer: Layer) -> Forward:
+def _step(layer: Layer) -> Forward:  # noqa: PLR0911 - one for each kind
     match layer.kind:
         case "dense":
             return _dense(layer.arrays["weight"], layer.arrays["bias"])
@@ -253,8 +253,9 @@ def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None, ep
 
 
 def _softmax(head: ActionHead, values: Array, rng: np.random.Generator | None, temperature: float) -> Array:
-    explores = rng is not None and temperature > 0
-    return (_sample(values / np.float32(temperature), rng) if explores else values.argmax(axis=1)) + head.starts[0]
+    if rng is None or temperature <= 0:
+        return values.argmax(axis=1) + head.starts[0]
+    return _sample(values / np.float32(temperature), rng) + head.starts[0]
 
 
 def _categorical(head: ActionHead, logits: Array, rng: np.random.Generator | None, _: float) -> Array:

@@ -4,6 +4,10 @@ Which of the two it is follows from sizes alone. A compiled network runs on rows
 number of streams can change without a compilation.
 """
 
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -31,7 +35,7 @@ _MOST_ROWS = 256
 """Rows in one dispatch."""
 
 
-def device_of(setting: str | None, name: str) -> jax.Device | None:
+def device_of(setting: str | None, name: str) -> Any:
     """The device of a setting such as `cpu` or `gpu:1`; None for JAX's own choice."""
     if setting is None:
         return None
@@ -56,7 +60,7 @@ class Actor(Generic[Network]):
         output: Callable[[Network, jax.Array, jax.Array | None], jax.Array],
         *,
         is_noisy: bool = False,
-        device: jax.Device | None = None,
+        device: Any = None,
     ) -> None:
         self._weights, self._encoding, self._output = weights, encoding, output
         self._is_noisy = is_noisy
@@ -71,7 +75,7 @@ class Actor(Generic[Network]):
         self._numpy_rows = min(max(1, _MOST_MULTIPLICATIONS // weights.size), _MOST_NUMPY_ROWS) if small else 0
         """The most rows that are left to numpy."""
         self._run = jax.jit(self._batch)
-        self.use(weights.initial, None)
+        self.use(cast("Any", weights.initial), None)
 
     def use(self, vector: jax.Array, normaliser: Normaliser | None) -> None:
         """Act with these weights from now on; they are fetched when they are needed."""

@@ -4,6 +4,10 @@ A compiled loop runs as many updates as it is told to, over batches padded to on
 serve every number of updates, and a warm-up is a run of none.
 """
 
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +38,7 @@ class Deferred:
     def __init__(self, pieces: Sequence[tuple[jax.Array, int]], column: int) -> None:
         self._pieces, self._column = pieces, column
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: ARG002
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         numbers = [np.asarray(table)[:count, self._column] for table, count in self._pieces]
         return np.concatenate(numbers).astype(np.float64 if dtype is None else dtype)
 
@@ -54,13 +58,21 @@ class Dispatch(Generic[LearnerState]):
     """Runs updates, many in one call, giving the state's memory to the next one."""
 
     def __init__(
-        self, step: Step[LearnerState], metrics: Sequence[str], *, batch_bytes: int, most: int | None = None
+        self,
+        step: Step[LearnerState],
+        metrics: Sequence[str],
+        *,
+        example: Mapping[str, Any],
+        most: int | None = None,
     ) -> None:
+        """`example` is one batch, with the leading axis of many; `most` limits the updates in a dispatch."""
         self._step, self._metrics = step, list(metrics)
-        small, large = (_FEW, _MANY) if batch_bytes <= _SMALL_BATCH else (1, _FEW)
-        self.most = min(large, most or large)
+        self._example = example
+        batch_bytes = sum(array.nbytes for array in jax.tree_util.tree_leaves(example))
+        few, many = (_FEW, _MANY) if batch_bytes <= _SMALL_BATCH else (1, _FEW)
+        self.most = min(many, most or many)
         """Updates in one dispatch at most."""
-        self._sizes = sorted({min(small, self.most), self.most})
+        self._sizes = sorted({min(few, self.most), self.most})
         self._run = jax.jit(self._loop, donate_argnums=0)
 
     def split(self, n: int) -> list[int]:
@@ -77,11 +89,11 @@ class Dispatch(Generic[LearnerState]):
         state, table, rows = self._run(state, padded, np.int32(count), inputs)
         return state, Outcome(table, rows, count)
 
-    def warm_up(self, state: LearnerState, batches: Mapping[str, Any], inputs: Any) -> LearnerState:
-        """Compile for every size, with batches like those to come, and make no update."""
+    def warm_up(self, state: LearnerState, inputs: Any) -> LearnerState:
+        """Compile for every size, and make no update."""
         for size in self._sizes:
-            padded = jax.tree_util.tree_map(lambda array: np.zeros((size, *array.shape[1:]), array.dtype), batches)  # noqa: B023
-            state, _, _ = self._run(state, padded, np.int32(0), inputs)
+            batches = jax.tree_util.tree_map(lambda array: _padded(array, size), self._example)  # noqa: B023
+            state, _, _ = self._run(state, batches, np.int32(0), inputs)
         return state
 
     def metrics(self, outcomes: Sequence[Outcome]) -> dict[str, Deferred]:

@@ -9,6 +9,10 @@ Papers: Mnih 2015 (DQN), van Hasselt 2016 (double), Wang 2016 (dueling), Schaul 
 (distributional), Fortunato 2018 (noisy), Hessel 2018 (Rainbow).
 """
 
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 import math
@@ -54,10 +58,10 @@ from rekindle.agents.settings import (
 from rekindle.agents.trees import placed, tree_from_state, tree_state
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
-from rekindle.errors import ConfigError, InputError, StateError
+from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy import ActionHead, Layer, NetworkPolicy
-from rekindle.replay import Batch, Memory
+from rekindle.replay import Batch, Memory, PrioritizedMemory
 from rekindle.rng import generator_from_state, generator_state
 
 __all__ = ["DQN", "DQNConfig", "QNetwork", "project", "rainbow"]
@@ -292,13 +296,13 @@ def _stream(config: DQNConfig, features: int, sizes: Sequence[int], rng: np.rand
 class Learned(NamedTuple):
     """Everything that an update changes."""
 
-    params: jax.Array
+    params: Any
     """The weights of the network, in one vector."""
-    target: jax.Array
+    target: Any
     """Those of the target."""
     optimiser: Any
-    updates: jax.Array
-    key: jax.Array
+    updates: Any
+    key: Any
 
 
 def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, support: jax.Array) -> jax.Array:
@@ -319,6 +323,7 @@ class _Learner:
 
     def __init__(self, config: DQNConfig, encoding: Encoding, weights: Weights[QNetwork]) -> None:
         self._config, self._encoding, self._weights = config, encoding, weights
+        self.device = device_of(config.learning_device, "learning_device")
         clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
         optimiser = optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
         if config.gradient_accumulation > 1:
@@ -329,8 +334,8 @@ class _Learner:
 
     def start(self, rng: np.random.Generator) -> Learned:
         params = self._weights.initial
-        optimiser = jax.jit(self._optimiser.init)(params)
-        return Learned(params, params, optimiser, np.int32(0), rng.integers(1 << 32, size=2, dtype=np.uint32))
+        key = rng.integers(1 << 32, size=2, dtype=np.uint32)
+        return placed(Learned(params, params, jax.jit(self._optimiser.init)(params), np.int32(0), key), self.device)
 
     def step(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array], jax.Array | None]:
         config = self._config
@@ -433,18 +438,17 @@ class DQN:
         self._moments = (
             RunningMoments(encoding.shape[0], clip=config.observation_clip) if config.normalise_observations else None
         )
-        self._memory = Memory(config.capacity, observation_space, action_space, frame_stack=config.frame_stack)
+        memory = Memory(config.capacity, observation_space, action_space, frame_stack=config.frame_stack)
+        self._memory = PrioritizedMemory(memory, alpha=config.priority_alpha) if config.prioritised else memory
         # Generators of their own, so that how much is learned does not change which actions are tried.
         initial, self._exploring, self._sampling = np.random.default_rng(seed).spawn(3)
         self._weights = Weights(QNetwork(config, encoding, self._head.counts[0], network, initial))
         self._learner = _Learner(config, encoding, self._weights)
-        self._learning_device = device_of(config.learning_device, "learning_device")
-        self._learned = placed(self._learner.start(initial), self._learning_device)
-        example = self._batches(1, zeros=True)
+        self._learned = self._learner.start(initial)
         self._dispatch = Dispatch(
             self._learner.step,
             self._learner.metrics,
-            batch_bytes=sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(example)),
+            example=self._arranged(self._nothing(), np.zeros(config.batch_size, np.float32), 1),
             most=_MOST_PRIORITISED if config.prioritised else None,
         )
         self._actor = Actor(
@@ -486,7 +490,7 @@ class DQN:
         """Link nothing to the last transitions of these streams."""
         self._memory.cut(streams)
 
-    def replay(self) -> Memory:
+    def replay(self) -> Memory | PrioritizedMemory:
         """The memory."""
         return self._memory
 
@@ -509,18 +513,20 @@ class DQN:
         inputs = self._inputs()
         outcomes: list[Outcome] = []
         for count in self._dispatch.split(n):
-            self._learned, outcome = self._dispatch(self._learned, self._batches(count), count, inputs)
+            batch, weights = self._drawn(count)
+            self._learned, outcome = self._dispatch(self._learned, self._arranged(batch, weights, count), count, inputs)
+            self._reprioritise(batch, outcome)
             outcomes.append(outcome)
         self._publish()
         self._ratio.settle(n)
         self.updates += n
         metrics = self._dispatch.metrics(outcomes)
         self._losses.add(metrics["loss"])
-        return {**metrics, self.config.exploration: self.exploration}
+        return {**metrics, **self._settings_now()}
 
     def warm_up(self) -> None:
         """Compile everything that acting and learning may need."""
-        self._learned = self._dispatch.warm_up(self._learned, self._batches(1, zeros=True), self._inputs())
+        self._learned = self._dispatch.warm_up(self._learned, self._inputs())
         self._publish()
         self._actor.warm_up(self.observation_space)
 
@@ -531,24 +537,46 @@ class DQN:
             "normaliser": moments_of(None if self._moments is None else self._moments.published),
         }
 
-    def _batches(self, count: int, *, zeros: bool = False) -> dict[str, Any]:
-        """So many batches, drawn in one go."""
-        config, rows = self.config, count * self.config.batch_size
-        if zeros:
-            nothing = zero_observations(self.observation_space, rows)
-            numbers = np.zeros(rows, np.float32)
-            drawn = Batch(nothing, np.zeros(rows, np.int32), numbers, nothing, numbers, np.zeros(rows, np.int64))
-        else:
-            drawn = self._memory.sample(self._sampling, rows, n_step=config.n_step, gamma=config.gamma)
-        batches = {
-            "observations": drawn.observations,
-            "actions": (drawn.actions - self._head.starts[0]).astype(np.int32),
-            "rewards": drawn.rewards,
-            "next_observations": drawn.next_observations,
-            "discounts": drawn.discounts,
+    def _drawn(self, count: int) -> tuple[Batch, Array]:
+        """Transitions for so many batches, drawn in one go, and how much each counts."""
+        n_step, gamma = self.config.n_step, self.config.gamma
+        memory, rng, rows = self._memory, self._sampling, count * self.config.batch_size
+        if isinstance(memory, Memory):
+            return memory.sample(rng, rows, n_step=n_step, gamma=gamma), np.zeros(0, np.float32)
+        beta = value_at(self.config.priority_beta, self.env_steps)
+        return memory.sample(rng, rows, beta=beta, batches=count, n_step=n_step, gamma=gamma)
+
+    def _arranged(self, batch: Batch, weights: Array, count: int) -> dict[str, Any]:
+        """The arrays that updates take, with a leading axis of batches."""
+        columns = {
+            "observations": batch.observations,
+            "actions": (batch.actions - self._head.starts[0]).astype(np.int32),
+            "rewards": batch.rewards,
+            "next_observations": batch.next_observations,
+            "discounts": batch.discounts,
+            **({"weights": weights} if self.config.prioritised else {}),
         }
-        shape = (count, config.batch_size)
-        return jax.tree_util.tree_map(lambda array: array.reshape(*shape, *array.shape[1:]), batches)
+        return jax.tree_util.tree_map(lambda array: array.reshape(count, -1, *array.shape[1:]), columns)
+
+    def _nothing(self) -> Batch:
+        """A batch like any other, of zeros."""
+        rows = self.config.batch_size
+        observations, numbers = zero_observations(self.observation_space, rows), np.zeros(rows, np.float32)
+        return Batch(observations, np.zeros(rows, np.int64), numbers, observations, numbers, np.zeros(rows, np.int64))
+
+    def _reprioritise(self, batch: Batch, outcome: Outcome) -> None:
+        if isinstance(self._memory, PrioritizedMemory):
+            surprise = outcome.rows().ravel()
+            if not np.isfinite(surprise).all():
+                raise AgentError("the loss is not finite: training has diverged")
+            self._memory.update(batch.rows, surprise)
+
+    def _settings_now(self) -> dict[str, float]:
+        """What a schedule has come to."""
+        now = {self.config.exploration: self.exploration}
+        if self.config.prioritised:
+            now["beta"] = value_at(self.config.priority_beta, self.env_steps)
+        return now
 
     def _publish(self) -> None:
         self._actor.use(self._learned.params, None if self._moments is None else self._moments.published)
@@ -558,8 +586,8 @@ class DQN:
     def episode_extras(self) -> Mapping[str, float]:
         """Epsilon (or temperature), and the mean loss since an episode last started."""
         loss = self._losses.mean()
-        extras = {self.config.exploration: self.exploration}
-        return extras if loss is None else {**extras, "loss": loss}
+        exploration = {self.config.exploration: self.exploration}
+        return exploration if loss is None else {**exploration, "loss": loss}
 
     def on_episode_start(self) -> None:
         """Start counting anew."""
@@ -593,7 +621,7 @@ class DQN:
         """Go on from there; until its rows are restored, the memory is empty."""
         if state.get("algorithm") != _ALGORITHM:
             raise StateError(f"the state is of {state.get('algorithm')!r:.40}, not of {_ALGORITHM!r}")
-        weights = state.get("weights") or {}
+        weights: State = state.get("weights") or {}
         before = self._learned
         env_steps, updates, settled = (saved_count(state, name) for name in ("env_steps", "updates", "settled"))
         learned = Learned(
@@ -611,7 +639,7 @@ class DQN:
         elif state.get("moments") is not None:
             raise StateError("the state has a normaliser of observations, which the agent has not")
         self._memory.load_state(state.get("memory") or {})
-        self._learned = placed(learned, self._learning_device)
+        self._learned = placed(learned, self._learner.device)
         self._moments = moments
         self._exploring, self._sampling = exploring, sampling
         self.env_steps, self.updates, self._ratio.settled = env_steps, updates, settled

@@ -3,6 +3,10 @@
 A module takes one observation (`jax.vmap` makes it take many) and a key where noise is wanted.
 """
 
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 import importlib
@@ -184,7 +188,7 @@ class Conv(eqx.Module):
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         strides = (self.stride, self.stride)
-        return jax.lax.conv(x[None], self.weight, strides, "VALID")[0] + self.bias[:, None, None]
+        return jax.lax.conv(x[None], jnp.asarray(self.weight), strides, "VALID")[0] + self.bias[:, None, None]
 
     def layers(self) -> list[Layer]:
         """As data."""

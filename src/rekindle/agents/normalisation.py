@@ -1,5 +1,9 @@
 """Running means and variances, which change only when an agent learns."""
 
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from typing import Any, cast

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -103,6 +103,6 @@ def check_sizes(name: str, value: Any) -> None:
     """Refuse what is neither None nor the sizes of one or more layers."""
     if value is None:
         return
-    sizes = value if isinstance(value, list | tuple) else ()
+    sizes = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
     if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
         raise ConfigError(f"{name} is {value!r}: use one or more whole numbers of at least 1")

@@ -1,5 +1,9 @@
 """Pytrees as saved state: arrays by their path, and back into a tree of the same form."""
 
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from typing import Any, TypeVar, cast
@@ -40,6 +44,6 @@ def tree_from_state(template: Tree, state: Any, what: str) -> Tree:
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(template), arrays)
 
 
-def placed(tree: Tree, device: jax.Device | None) -> Tree:
+def placed(tree: Tree, device: Any) -> Tree:
     """The tree's arrays on a device, in memory of their own: JAX may use that of a numpy array as it is."""
     return jax.device_put(jax.tree_util.tree_map(np.array, tree), device)

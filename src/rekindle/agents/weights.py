@@ -1,5 +1,9 @@
 """All weights of a network as one vector: what an optimiser moves, a target follows and an actor copies."""
 
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 import math
