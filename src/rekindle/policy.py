@@ -6,6 +6,7 @@ action = policy.act(observation[None])[0]
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,10 +21,21 @@ from rekindle.encoding import Encoding
 from rekindle.errors import FileRefused, InputError
 from rekindle.experience import ActMode, Array, Observations
 
-__all__ = ["ActionHead", "Forward", "Layer", "NetworkPolicy", "Normaliser", "forward", "load", "save"]
+__all__ = [
+    "ActionHead",
+    "Forward",
+    "Layer",
+    "NetworkPolicy",
+    "Normaliser",
+    "draw_noise",
+    "forward",
+    "load",
+    "noise_size",
+    "save",
+]
 
-Forward = Callable[[Array, np.random.Generator | None], Array]
-"""A network: a batch of encoded observations, and where noise comes from if there is to be any, to its output."""
+Forward = Callable[[Array, Array | None], Array]
+"""A network: a batch of encoded observations, and if it is to be noisy the noise of each, to its output."""
 
 _EXPLORE = ActMode.EXPLORE
 _ZERO = np.float32(0)
@@ -73,10 +85,10 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
             raise ValueError(f"the activation {self.name!r} is not one of {', '.join(_ACTIVATIONS)}")
 
     @property
-    def size(self) -> int:
-        """How many weights it has."""
-        own = sum(array.size for array in self.arrays.values())
-        return own + sum(layer.size for layer in (*self.value, *self.advantage))
+    def noise_size(self) -> int:
+        """How many random numbers it takes to be noisy."""
+        own = sum(self.arrays["weight"].shape) if self.kind == "noisy_dense" else 0
+        return own + noise_size(self.value) + noise_size(self.advantage)
 
 
 _ARRAYS = {
@@ -94,26 +106,37 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def forward(layers: Sequence[Layer]) -> Forward:
-    """The function that runs these layers; their arrays are looked at when it is called, and may change."""
-    steps = [_step(layer) for layer in layers]
+def noise_size(layers: Sequence[Layer]) -> int:
+    """How many random numbers it takes for layers to be noisy."""
+    return sum(layer.noise_size for layer in layers)
+
+
+def forward(layers: Sequence[Layer], start: int = 0) -> Forward:
+    """The function that runs these layers; their arrays are looked at when it is called, and may change.
+
+    The noise of the first layer that has any starts at column `start`; that of the others follows in order.
+    """
+    steps: list[Forward] = []
+    for layer in layers:
+        steps.append(_step(layer, start))
+        start += layer.noise_size
     if layers and layers[0].kind in {"activation", "flatten"}:
         steps.insert(0, lambda values, _: values.copy())
 
-    def run(values: Array, rng: np.random.Generator | None) -> Array:
+    def run(values: Array, noise: Array | None) -> Array:
         for step in steps:
-            values = step(values, rng)
+            values = step(values, noise)
         return values
 
     return run
 
 
-def _step(layer: Layer) -> Forward:  # noqa: PLR0911 - one for each kind
+def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each kind
     match layer.kind:
         case "dense":
             return _dense(layer.arrays["weight"], layer.arrays["bias"])
         case "noisy_dense":
-            return _noisy_dense(**layer.arrays)
+            return _noisy_dense(start, **layer.arrays)
         case "conv":
             return _conv(layer.arrays["weight"], layer.arrays["bias"], layer.stride)
         case "layer_norm":
@@ -126,13 +149,14 @@ def _step(layer: Layer) -> Forward:  # noqa: PLR0911 - one for each kind
         case "flatten":
             return lambda values, _: values.reshape(len(values), -1)
         case "dueling":
-            return _dueling(forward(layer.value), forward(layer.advantage), layer.atoms)
+            value, advantage = forward(layer.value, start), forward(layer.advantage, start + noise_size(layer.value))
+            return _dueling(value, advantage, layer.atoms)
         case "expectation":
             return _expectation(layer.arrays["support"], layer.atoms)
 
 
 def _dense(weight: Array, bias: Array) -> Forward:
-    def run(values: Array, _: np.random.Generator | None) -> Array:
+    def run(values: Array, _: Array | None) -> Array:
         output = values.dot(weight)
         output += bias
         return output
@@ -140,28 +164,31 @@ def _dense(weight: Array, bias: Array) -> Forward:
     return run
 
 
-def _noisy_dense(weight: Array, bias: Array, weight_noise: Array, bias_noise: Array) -> Forward:
-    """With a generator, every row has weights of its own: mean + noise * outer(before, after)."""
-    inputs, outputs = weight.shape
+def _noisy_dense(start: int, weight: Array, bias: Array, weight_noise: Array, bias_noise: Array) -> Forward:
+    """With noise, every row has weights of its own: mean + weight_noise * outer(before, after)."""
+    middle = start + weight.shape[0]
+    end = middle + weight.shape[1]
 
-    def run(values: Array, rng: np.random.Generator | None) -> Array:
+    def run(values: Array, noise: Array | None) -> Array:
         output = values.dot(weight)
         output += bias
-        if rng is not None:
-            noise = rng.standard_normal((len(values), inputs + outputs), np.float32)
-            noise = np.copysign(np.sqrt(np.abs(noise)), noise)
-            before, after = noise[:, :inputs], noise[:, inputs:]
+        if noise is not None:
+            before, after = _signed_root(noise[:, start:middle]), _signed_root(noise[:, middle:end])
             output += ((values * before).dot(weight_noise) + bias_noise) * after
         return output
 
     return run
 
 
+def _signed_root(noise: Array) -> Array:
+    return np.copysign(np.sqrt(np.abs(noise)), noise)
+
+
 def _conv(weight: Array, bias: Array, stride: int) -> Forward:
     outputs, _, size, _ = weight.shape
     shift = bias.reshape(1, outputs, 1, 1)
 
-    def run(images: Array, _: np.random.Generator | None) -> Array:
+    def run(images: Array, _: Array | None) -> Array:
         windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(2, 3))
         windows = windows[:, :, ::stride, ::stride]
         output = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
@@ -171,7 +198,7 @@ def _conv(weight: Array, bias: Array, stride: int) -> Forward:
 
 
 def _layer_norm(weight: Array, bias: Array) -> Forward:
-    def run(values: Array, _: np.random.Generator | None) -> Array:
+    def run(values: Array, _: Array | None) -> Array:
         centred = values - values.mean(axis=-1, keepdims=True)
         variance = np.square(centred).mean(axis=-1, keepdims=True)
         return centred / np.sqrt(variance + np.float32(1e-5)) * weight + bias
@@ -180,18 +207,18 @@ def _layer_norm(weight: Array, bias: Array) -> Forward:
 
 
 def _dueling(value: Forward, advantage: Forward, atoms: int) -> Forward:
-    def run(values: Array, rng: np.random.Generator | None) -> Array:
+    def run(values: Array, noise: Array | None) -> Array:
         rows = len(values)
-        advantages = advantage(values, rng).reshape(rows, -1, atoms)
+        advantages = advantage(values, noise).reshape(rows, -1, atoms)
         advantages -= advantages.mean(axis=1, keepdims=True)
-        advantages += value(values, rng).reshape(rows, 1, atoms)
+        advantages += value(values, noise).reshape(rows, 1, atoms)
         return advantages.reshape(rows, -1)
 
     return run
 
 
 def _expectation(support: Array, atoms: int) -> Forward:
-    def run(values: Array, _: np.random.Generator | None) -> Array:
+    def run(values: Array, _: Array | None) -> Array:
         logits = values.reshape(len(values), -1, atoms)
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return weights.dot(support) / weights.sum(axis=-1)
@@ -245,9 +272,10 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False):
 def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None, epsilon: float) -> Array:
     actions = values.argmax(axis=1)
     if rng is not None and epsilon > 0:
-        for row in np.flatnonzero(rng.random(len(values)) < epsilon).tolist():
-            allowed = np.flatnonzero(values[row] > -np.inf)  # what a mask forbids stays forbidden
-            actions[row] = allowed[int(rng.random() * len(allowed))] if len(allowed) else 0
+        for row, draw in enumerate(rng.random(len(values)).tolist()):
+            if draw < epsilon:  # what a mask forbids stays forbidden
+                allowed = [index for index, value in enumerate(values[row].tolist()) if value > -math.inf]
+                actions[row] = allowed[int(rng.random() * len(allowed))] if allowed else 0
     start = head.starts[0]
     return actions + start if start else actions
 
@@ -338,6 +366,7 @@ class NetworkPolicy:
         """What trained it."""
         self._encode = encoding.encoder()
         self._forward = forward(self.layers)
+        self._noise_size = noise_size(self.layers)
 
     def act(
         self, observations: Observations, mode: ActMode = ActMode.EXPLOIT, rng: np.random.Generator | None = None
@@ -354,7 +383,12 @@ class NetworkPolicy:
         encoded = self._encode(observations)
         if self.normaliser is not None:
             encoded = self.normaliser.apply(encoded)
-        return self._forward(encoded, rng)
+        return self._forward(encoded, draw_noise(rng, len(encoded), self._noise_size))
+
+
+def draw_noise(rng: np.random.Generator | None, rows: int, size: int) -> Array | None:
+    """What noisy layers take; None if there are none, or no generator."""
+    return rng.standard_normal((rows, size), np.float32) if rng is not None and size else None
 
 
 def save(policy: NetworkPolicy, path: str | Path) -> None:

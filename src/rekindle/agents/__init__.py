@@ -6,12 +6,12 @@ Those that learn with JAX are imported when they are asked for: `pip install rek
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import typing
 
+from rekindle import errors
 from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
-from rekindle.errors import MissingExtra
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from rekindle.agents.dqn import DQN, DQNConfig, rainbow
     from rekindle.agents.settings import Linear
 
@@ -21,7 +21,7 @@ _HOMES = {"DQN": "dqn", "DQNConfig": "dqn", "Linear": "settings", "rainbow": "dq
 """Where to find what is imported late."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -29,5 +29,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "rekindle":
             raise
-        raise MissingExtra(f"{name} needs {error.name}: pip install rekindle[agents]", name=error.name) from None
+        raise errors.MissingExtra(f"{name} needs {error.name}: pip install rekindle[agents]", name=error.name) from None
     return getattr(module, name)

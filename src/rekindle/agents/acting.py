@@ -17,12 +17,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from rekindle.agents.dispatch import each_array
 from rekindle.agents.normalisation import moments_of, normalise
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError, InputError
 from rekindle.experience import ActMode, Array, Observations
-from rekindle.policy import ActionHead, Forward, Layer, NetworkPolicy, Normaliser, forward
+from rekindle.policy import ActionHead, Forward, Layer, NetworkPolicy, Normaliser, draw_noise, forward
 
 __all__ = ["Actor", "CompiledPolicy", "device_of"]
 
@@ -49,7 +50,7 @@ def device_of(setting: str | None, name: str) -> Any:
 class Actor(Generic[Network]):
     """Runs the newest weights on observations.
 
-    `output(network, x, key)` is the network's output for one encoded observation, and `network.layers()`, where it
+    `output(network, x, noise)` is the network's output for one encoded observation, and `network.layers()`, where it
     can, the same as data.
     """
 
@@ -59,11 +60,11 @@ class Actor(Generic[Network]):
         encoding: Encoding,
         output: Callable[[Network, jax.Array, jax.Array | None], jax.Array],
         *,
-        is_noisy: bool = False,
+        noise_size: int = 0,
         device: Any = None,
     ) -> None:
         self._weights, self._encoding, self._output = weights, encoding, output
-        self._is_noisy = is_noisy
+        self._noise_size = noise_size
         self._device = device
         self._normaliser: Normaliser | None = None
         self._vector = np.zeros(weights.size, np.float32)
@@ -92,11 +93,11 @@ class Actor(Generic[Network]):
             encoded = self._encode(observations)
             if self._normaliser is not None:
                 encoded = self._normaliser.apply(encoded)
-            return self._forward(encoded, rng)
+            return self._forward(encoded, draw_noise(rng, rows, self._noise_size))
         if self._is_stale_there:
             self._there = self._newest if self._device is None else jax.device_put(self._newest, self._device)
             self._is_stale_there = False
-        return self._dispatch(self._there, self._normaliser, observations, rng)
+        return self._dispatch(self._there, self._normaliser, observations, draw_noise(rng, rows, self._noise_size))
 
     def policy(self, head: ActionHead, algorithm: str) -> NetworkPolicy | CompiledPolicy:
         """The newest weights with a head, on their own."""
@@ -105,9 +106,12 @@ class Actor(Generic[Network]):
         if layers is not None:
             return NetworkPolicy(self._encoding, layers, head, normaliser=self._normaliser, algorithm=algorithm)
         there, normaliser = jax.device_put(vector, self._device), self._normaliser
-        return CompiledPolicy(
-            lambda observations, rng: self._dispatch(there, normaliser, observations, rng), self._encoding, head
-        )
+
+        def output(observations: Observations, rng: np.random.Generator | None) -> Array:
+            noise = draw_noise(rng, _rows(observations), self._noise_size)
+            return self._dispatch(there, normaliser, observations, noise)
+
+        return CompiledPolicy(output, self._encoding, head)
 
     def warm_up(self, observation_space: Any) -> None:
         """Compile for every number of rows that numpy does not take."""
@@ -116,7 +120,8 @@ class Actor(Generic[Network]):
         while rows <= _MOST_ROWS:
             if rows > self._numpy_rows:
                 observations = zero_observations(observation_space, rows)
-                for noise in (rng, None) if self._is_noisy else (None,):
+                for generator in (rng, None) if self._noise_size else (None,):
+                    noise = draw_noise(generator, rows, self._noise_size)
                     self._dispatch(self._newest, self._normaliser, observations, noise)
             rows *= 2
 
@@ -131,24 +136,20 @@ class Actor(Generic[Network]):
         vector: jax.Array,
         normaliser: Normaliser | None,
         observations: Observations,
-        rng: np.random.Generator | None,
+        noise: Array | None,
     ) -> Array:
+        moments, rows = moments_of(normaliser), _rows(observations)
         outputs: list[Array] = []
-        rows = _rows(observations)
         for start in range(0, rows, _MOST_ROWS):
-            count = min(rows - start, _MOST_ROWS)
-            seed = rng.integers(1 << 32, size=2, dtype=np.uint32) if self._is_noisy and rng is not None else None
-            part = jax.tree_util.tree_map(lambda array: _padded(array[start : start + count]), observations)  # noqa: B023
-            outputs.append(np.asarray(self._run(vector, moments_of(normaliser), part, seed))[:count])
+            piece = slice(start, start + _MOST_ROWS)
+            part, random = each_array((observations, noise), lambda array: _padded(array[piece]))  # noqa: B023
+            outputs.append(np.asarray(self._run(vector, moments, part, random))[: rows - start])
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
-    def _batch(self, vector: jax.Array, moments: Any, observations: Any, seed: jax.Array | None) -> jax.Array:
+    def _batch(self, vector: jax.Array, moments: Any, observations: Any, noise: jax.Array | None) -> jax.Array:
         network = self._weights.network(vector)
         encoded = normalise(self._encoding.encode(observations, jax.numpy), moments)
-        if seed is None:
-            return jax.vmap(lambda x: self._output(network, x, None))(encoded)
-        keys = jax.random.split(jax.random.wrap_key_data(seed), len(encoded))
-        return jax.vmap(lambda x, key: self._output(network, x, key))(encoded, keys)
+        return jax.vmap(lambda x, random: self._output(network, x, random))(encoded, noise)
 
 
 class CompiledPolicy:

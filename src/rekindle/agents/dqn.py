@@ -29,7 +29,7 @@ import optax
 from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.agents.acting import Actor, CompiledPolicy, device_of, zero_observations
 from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
-from rekindle.agents.dispatch import Dispatch, Outcome
+from rekindle.agents.dispatch import Dispatch, Outcome, each_array
 from rekindle.agents.networks import (
     Activation,
     Dense,
@@ -40,6 +40,8 @@ from rekindle.agents.networks import (
     feature_size,
     hidden_layers,
     layers_of,
+    noise_size,
+    split_noise,
     user_network,
 )
 from rekindle.agents.normalisation import RunningMoments, moments_of, normalise
@@ -60,11 +62,11 @@ from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
-from rekindle.policy import ActionHead, Layer, NetworkPolicy
+from rekindle.policy import ActionHead, Layer, NetworkPolicy, draw_noise
 from rekindle.replay import Batch, Memory, PrioritizedMemory
 from rekindle.rng import generator_from_state, generator_state
 
-__all__ = ["DQN", "DQNConfig", "QNetwork", "project", "rainbow"]
+__all__ = ["DQN", "DQNConfig", "Learned", "Learner", "QNetwork", "project", "rainbow"]
 
 _ALGORITHM = "dqn"
 _EXPLORE = ActMode.EXPLORE
@@ -251,14 +253,19 @@ class QNetwork(eqx.Module):
         self.value = _stream(config, features, (*sizes, config.atoms), rng) if config.dueling else None
         self.advantage = _stream(config, features, (*sizes, actions * config.atoms), rng)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """(actions, atoms) for one observation; with a key, noisy layers are noisy."""
-        body_key, value_key, advantage_key = (None,) * 3 if key is None else jax.random.split(key, 3)
-        features = self.body(x, body_key)
-        output = self.advantage(features, advantage_key).reshape(-1, self.atoms)
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
+        """(actions, atoms) for one observation."""
+        body, value, advantage = split_noise(noise, (self.body, self.value, self.advantage))
+        features = self.body(x, body)
+        output = self.advantage(features, advantage).reshape(-1, self.atoms)
         if self.value is not None:
-            output = self.value(features, value_key) + output - output.mean(axis=0)
+            output = self.value(features, value) + output - output.mean(axis=0)
         return output
+
+    @property
+    def noise_size(self) -> int:
+        """How many random numbers make it noisy."""
+        return sum(map(noise_size, (self.body, self.value, self.advantage)))
 
     def means(self, output: jax.Array) -> jax.Array:
         """The value of each action, from the output."""
@@ -302,7 +309,6 @@ class Learned(NamedTuple):
     """Those of the target."""
     optimiser: Any
     updates: Any
-    key: Any
 
 
 def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, support: jax.Array) -> jax.Array:
@@ -318,7 +324,7 @@ def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, 
     return jnp.einsum("bj,bji->bi", probabilities, shares)
 
 
-class _Learner:
+class Learner:
     """One update, as a pure function of state and batch."""
 
     def __init__(self, config: DQNConfig, encoding: Encoding, weights: Weights[QNetwork]) -> None:
@@ -332,19 +338,16 @@ class _Learner:
         saturation = ("saturation",) if config.atoms > 1 else ()
         self.metrics = ("loss", "q_mean", "grad_norm", "target_lag", *saturation)
 
-    def start(self, rng: np.random.Generator) -> Learned:
+    def start(self) -> Learned:
+        """The state before the first update."""
         params = self._weights.initial
-        key = rng.integers(1 << 32, size=2, dtype=np.uint32)
-        return placed(Learned(params, params, jax.jit(self._optimiser.init)(params), np.int32(0), key), self.device)
+        return placed(Learned(params, params, jax.jit(self._optimiser.init)(params), np.int32(0)), self.device)
 
     def step(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array], jax.Array | None]:
+        """One update."""
         config = self._config
-        key, keys = state.key, (None, None)
-        if config.noisy:
-            key, *keys = jax.random.split(jax.random.wrap_key_data(state.key), 3)
-            key = jax.random.key_data(key)
         (loss, (metrics, surprise)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
-            state.params, state.target, batch, inputs, *keys
+            state.params, state.target, batch, inputs
         )
         step, optimiser = self._optimiser.update(gradient, state.optimiser, state.params)
         params = state.params - inputs["learning_rate"] * step
@@ -354,17 +357,11 @@ class _Learner:
         else:
             target = state.target + config.tau * (params - state.target)
         lag = jnp.linalg.norm(params - target)
-        metrics = {"loss": loss, "grad_norm": optax.global_norm(gradient), "target_lag": lag, **metrics}
-        return Learned(params, target, optimiser, updates, key), metrics, surprise if config.prioritised else None
+        metrics = {"loss": loss, "grad_norm": jnp.linalg.norm(gradient), "target_lag": lag, **metrics}
+        return Learned(params, target, optimiser, updates), metrics, surprise if config.prioritised else None
 
     def loss(
-        self,
-        params: jax.Array,
-        target_params: jax.Array,
-        batch: Any,
-        inputs: Any,
-        key: jax.Array | None = None,
-        target_key: jax.Array | None = None,
+        self, params: jax.Array, target_params: jax.Array, batch: Any, inputs: Any
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """The loss of a batch, and beside it metrics and how much each transition surprised."""
         config = self._config
@@ -374,16 +371,18 @@ class _Learner:
             for name in ("observations", "next_observations")
         )
         rewards = batch["rewards"] * config.reward_scale
+        # One sample of noise for a batch, and another for the target.
+        noise, target_noise = (None, None) if batch["noise"] is None else batch["noise"]
 
         # What the next state is worth: the action is the network's choice, its value the target's.
-        future = jax.vmap(target, (0, None))(next_observations, target_key)
-        choices = jax.vmap(network, (0, None))(next_observations, key) if config.double else future
+        future = jax.vmap(target, (0, None))(next_observations, target_noise)
+        choices = jax.vmap(network, (0, None))(next_observations, noise) if config.double else future
         ranks = network.means(choices)
         mask = self._encoding.mask(batch["next_observations"], jnp)
         best = jnp.argmax(ranks if mask is None else jnp.where(mask, ranks, -jnp.inf), axis=1)
         future = _pick(future, best)
 
-        predicted = _pick(jax.vmap(network, (0, None))(observations, key), batch["actions"])
+        predicted = _pick(jax.vmap(network, (0, None))(observations, noise), batch["actions"])
         metrics = {"q_mean": network.means(predicted).mean()}
         if config.atoms == 1:
             values = jax.lax.stop_gradient(rewards + batch["discounts"] * future[:, 0])
@@ -399,7 +398,7 @@ class _Learner:
             landed = rewards[:, None] + batch["discounts"][:, None] * support
             beyond = (landed < support[0]) | (landed > support[-1])
             metrics["saturation"] = (distribution * beyond).sum(axis=1).mean()
-        if config.prioritised:
+        if batch["weights"] is not None:
             losses = losses * batch["weights"]
         return losses.mean(), (metrics, surprise)
 
@@ -442,20 +441,23 @@ class DQN:
         self._memory = PrioritizedMemory(memory, alpha=config.priority_alpha) if config.prioritised else memory
         # Generators of their own, so that how much is learned does not change which actions are tried.
         initial, self._exploring, self._sampling = np.random.default_rng(seed).spawn(3)
-        self._weights = Weights(QNetwork(config, encoding, self._head.counts[0], network, initial))
-        self._learner = _Learner(config, encoding, self._weights)
-        self._learned = self._learner.start(initial)
+        network = QNetwork(config, encoding, self._head.counts[0], network, initial)
+        self._noise_size = network.noise_size
+        self._weights = Weights(network)
+        self._learner = Learner(config, encoding, self._weights)
+        self._learned = self._learner.start()
         self._dispatch = Dispatch(
             self._learner.step,
             self._learner.metrics,
-            example=self._arranged(self._nothing(), np.zeros(config.batch_size, np.float32), 1),
+            example=self._example(),
+            rows=config.batch_size if config.prioritised else 0,
             most=_MOST_PRIORITISED if config.prioritised else None,
         )
         self._actor = Actor(
             self._weights,
             encoding,
-            lambda network, x, key: network.means(network(x, key)),
-            is_noisy=config.noisy,
+            lambda network, x, noise: network.means(network(x, noise)),
+            noise_size=self._noise_size,
             device=device_of(config.acting_device, "acting_device"),
         )
         self._publish()
@@ -513,9 +515,9 @@ class DQN:
         inputs = self._inputs()
         outcomes: list[Outcome] = []
         for count in self._dispatch.split(n):
-            batch, weights = self._drawn(count)
-            self._learned, outcome = self._dispatch(self._learned, self._arranged(batch, weights, count), count, inputs)
-            self._reprioritise(batch, outcome)
+            rows, batches = self._draw(count)
+            self._learned, outcome = self._dispatch(self._learned, batches, count, inputs)
+            self._reprioritise(rows, outcome)
             outcomes.append(outcome)
         self._publish()
         self._ratio.settle(n)
@@ -537,39 +539,46 @@ class DQN:
             "normaliser": moments_of(None if self._moments is None else self._moments.published),
         }
 
-    def _drawn(self, count: int) -> tuple[Batch, Array]:
-        """Transitions for so many batches, drawn in one go, and how much each counts."""
-        n_step, gamma = self.config.n_step, self.config.gamma
-        memory, rng, rows = self._memory, self._sampling, count * self.config.batch_size
+    def _draw(self, count: int) -> tuple[Array, dict[str, Any]]:
+        """So many batches in one go: the rows of the memory they are from, and what updates take of them."""
+        config, memory, rng, rows = self.config, self._memory, self._sampling, count * self.config.batch_size
+        weights = None
         if isinstance(memory, Memory):
-            return memory.sample(rng, rows, n_step=n_step, gamma=gamma), np.zeros(0, np.float32)
-        beta = value_at(self.config.priority_beta, self.env_steps)
-        return memory.sample(rng, rows, beta=beta, batches=count, n_step=n_step, gamma=gamma)
+            batch = memory.sample(rng, rows, n_step=config.n_step, gamma=config.gamma)
+        else:
+            beta = value_at(config.priority_beta, self.env_steps)
+            batch, weights = memory.sample(
+                rng, rows, beta=beta, batches=count, n_step=config.n_step, gamma=config.gamma
+            )
+        return batch.rows, self._arranged(batch, weights, draw_noise(rng, 2 * count, self._noise_size), count)
 
-    def _arranged(self, batch: Batch, weights: Array, count: int) -> dict[str, Any]:
-        """The arrays that updates take, with a leading axis of batches."""
+    def _example(self) -> dict[str, Any]:
+        """A batch like any other, of zeros."""
+        rows = self.config.batch_size
+        observations, numbers = zero_observations(self.observation_space, rows), np.zeros(rows, np.float32)
+        batch = Batch(observations, np.zeros(rows, np.int64), numbers, observations, numbers, np.zeros(rows, np.int64))
+        weights = numbers if self.config.prioritised else None
+        noise = np.zeros((2, self._noise_size), np.float32) if self._noise_size else None
+        return self._arranged(batch, weights, noise, 1)
+
+    def _arranged(self, batch: Batch, weights: Array | None, noise: Array | None, count: int) -> dict[str, Any]:
         columns = {
             "observations": batch.observations,
             "actions": (batch.actions - self._head.starts[0]).astype(np.int32),
             "rewards": batch.rewards,
             "next_observations": batch.next_observations,
             "discounts": batch.discounts,
-            **({"weights": weights} if self.config.prioritised else {}),
+            "weights": weights,
+            "noise": noise,
         }
-        return jax.tree_util.tree_map(lambda array: array.reshape(count, -1, *array.shape[1:]), columns)
+        return each_array(columns, lambda array: array.reshape(count, -1, *array.shape[1:]))
 
-    def _nothing(self) -> Batch:
-        """A batch like any other, of zeros."""
-        rows = self.config.batch_size
-        observations, numbers = zero_observations(self.observation_space, rows), np.zeros(rows, np.float32)
-        return Batch(observations, np.zeros(rows, np.int64), numbers, observations, numbers, np.zeros(rows, np.int64))
-
-    def _reprioritise(self, batch: Batch, outcome: Outcome) -> None:
+    def _reprioritise(self, rows: Array, outcome: Outcome) -> None:
         if isinstance(self._memory, PrioritizedMemory):
             surprise = outcome.rows().ravel()
             if not np.isfinite(surprise).all():
                 raise AgentError("the loss is not finite: training has diverged")
-            self._memory.update(batch.rows, surprise)
+            self._memory.update(rows, surprise)
 
     def _settings_now(self) -> dict[str, float]:
         """What a schedule has come to."""
@@ -606,7 +615,6 @@ class DQN:
             },
             "target": self._weights.state(learned.target),
             "optimiser": tree_state(learned.optimiser),
-            "key": tree_state(learned.key),
             "moments": None if moments is None else moments.state(),
             "memory": self._memory.state(),
             "env_steps": self.env_steps,
@@ -629,7 +637,6 @@ class DQN:
             target=self._weights.from_state(state.get("target"), "the weights of the target"),
             optimiser=tree_from_state(before.optimiser, state.get("optimiser"), "optimiser"),
             updates=np.int32(updates),
-            key=tree_from_state(before.key, state.get("key"), "key"),
         )
         losses = LossMean.checked(state.get("losses"))
         exploring, sampling = (generator_from_state(state.get(name) or {}) for name in ("exploring", "sampling"))
@@ -644,6 +651,16 @@ class DQN:
         self._exploring, self._sampling = exploring, sampling
         self.env_steps, self.updates, self._ratio.settled = env_steps, updates, settled
         self._losses.load(losses)
+        self._publish()
+
+    def load_weights(self, weights: State) -> None:
+        """Act, and go on learning, with the weights of another agent's state, and nothing else of it."""
+        params = self._weights.from_state(weights.get("network"), "the weights")
+        if self._moments is not None:
+            self._moments.load_weights(weights.get("normaliser"))
+        elif weights.get("normaliser") is not None:
+            raise StateError("the weights are for normalised observations: set normalise_observations")
+        self._learned = placed(self._learned._replace(params=params, target=params), self._learner.device)
         self._publish()
 
 

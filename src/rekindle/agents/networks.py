@@ -1,6 +1,8 @@
 """Networks: equinox modules for learning, and the same layers as data for acting with numpy.
 
-A module takes one observation (`jax.vmap` makes it take many) and a key where noise is wanted.
+A module takes one observation (`jax.vmap` makes it take many), and where noise is wanted a vector of
+`noise_size(module)` random numbers. Like all random numbers these are drawn by numpy on the host: it is quicker to
+compile, and the same whether numpy or JAX acts.
 """
 
 # JAX's own types are partial.
@@ -39,7 +41,9 @@ __all__ = [
     "feature_size",
     "hidden_layers",
     "layers_of",
+    "noise_size",
     "orthogonal",
+    "split_noise",
     "uniform_fan_in",
     "user_network",
 ]
@@ -55,8 +59,8 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": jax.nn.relu
 class Module(Protocol):
     """A network from one encoded observation to its output."""
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """The output; noisy, if it can be, with a key."""
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
+        """The output; noisy, if it can be, with noise."""
         ...
 
 
@@ -98,7 +102,7 @@ class Dense(eqx.Module):
         self.weight = weight(rng, (inputs, outputs))
         self.bias = uniform_fan_in(rng, (inputs, outputs))[0] if bias is None else np.full(outputs, bias, np.float32)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         return x @ self.weight + self.bias
 
@@ -108,7 +112,7 @@ class Dense(eqx.Module):
 
 
 class NoisyDense(eqx.Module):
-    """A linear layer with factorised Gaussian noise on its weights; without a key, the mean weights."""
+    """A linear layer with factorised Gaussian noise on its weights; without noise, the mean weights."""
 
     weight: Weight
     bias: Weight
@@ -121,16 +125,20 @@ class NoisyDense(eqx.Module):
         self.weight_noise = np.full((inputs, outputs), sigma / math.sqrt(inputs), np.float32)
         self.bias_noise = np.full(outputs, sigma / math.sqrt(inputs), np.float32)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
         """The layer's output."""
         output = x @ self.weight + self.bias
-        if key is None:
+        if noise is None:
             return output
-        inputs, outputs = self.weight.shape
-        noise = jax.random.normal(key, (inputs + outputs,))
-        noise = jnp.copysign(jnp.sqrt(jnp.abs(noise)), noise)
+        roots = jnp.copysign(jnp.sqrt(jnp.abs(noise)), noise)
+        before, after = jnp.split(roots, [self.weight.shape[0]])
         # x @ (weight_noise * outer(before, after)) without forming the outer product.
-        return output + ((x * noise[:inputs]) @ self.weight_noise + self.bias_noise) * noise[inputs:]
+        return output + ((x * before) @ self.weight_noise + self.bias_noise) * after
+
+    @property
+    def noise_size(self) -> int:
+        """How many random numbers make it noisy."""
+        return sum(self.weight.shape)
 
     def layers(self) -> list[Layer]:
         """As data."""
@@ -146,7 +154,7 @@ class LayerNorm(eqx.Module):
     def __init__(self, size: int) -> None:
         self.weight, self.bias = np.ones(size, np.float32), np.zeros(size, np.float32)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         return (x - x.mean()) / jnp.sqrt(x.var() + 1e-5) * self.weight + self.bias
 
@@ -160,7 +168,7 @@ class Activation(eqx.Module):
 
     name: Literal["relu", "tanh"] = eqx.field(static=True)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         return _ACTIVATIONS[self.name](x)
 
@@ -185,7 +193,7 @@ class Conv(eqx.Module):
         self.bias = np.zeros(outputs, np.float32)
         self.stride = stride
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         strides = (self.stride, self.stride)
         return jax.lax.conv(x[None], jnp.asarray(self.weight), strides, "VALID")[0] + self.bias[:, None, None]
@@ -198,7 +206,7 @@ class Conv(eqx.Module):
 class Scale(eqx.Module):
     """Bytes to numbers from 0 to 1."""
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         return x.astype(jnp.float32) / 255
 
@@ -210,7 +218,7 @@ class Scale(eqx.Module):
 class Flatten(eqx.Module):
     """Any array to a vector."""
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         return x.ravel()
 
@@ -227,15 +235,33 @@ class Sequential(eqx.Module):
     def __init__(self, modules: Sequence[Any]) -> None:
         self.modules = tuple(modules)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """The last module's output; each has a key of its own."""
-        for index, module in enumerate(self.modules):
-            x = module(x, None if key is None else jax.random.fold_in(key, index))
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
+        """The last module's output; each has its own part of the noise."""
+        parts = split_noise(noise, self.modules)
+        for module, part in zip(self.modules, parts, strict=True):
+            x = module(x, part)
         return x
+
+    @property
+    def noise_size(self) -> int:
+        """How many random numbers make it noisy."""
+        return sum(map(noise_size, self.modules))
 
     def layers(self) -> list[Layer]:
         """As data."""
         return [layer for module in self.modules for layer in layers_of(module)]
+
+
+def noise_size(module: Any) -> int:
+    """How many random numbers make a module noisy."""
+    return getattr(module, "noise_size", 0)
+
+
+def split_noise(noise: jax.Array | None, modules: Sequence[Any]) -> list[jax.Array | None]:
+    """The part of each module, one after the other."""
+    if noise is None or not modules:
+        return [None] * len(modules)
+    return list(jnp.split(noise, np.cumsum([noise_size(module) for module in modules])[:-1]))
 
 
 def _layer(module: eqx.Module, kind: Any, *names: str, stride: int = 1) -> Layer:
@@ -294,7 +320,7 @@ class _Keyless(eqx.Module):
 
     module: Any
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         return self.module(x)
 
     def layers(self) -> list[Layer]:

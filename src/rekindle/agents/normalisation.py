@@ -60,15 +60,22 @@ class RunningMoments:
         """What is counted."""
         return {"count": self._count, "mean": self._mean.copy(), "squares": self._squares.copy()}
 
+    def load_weights(self, weights: Any) -> None:
+        """Normalise with what was published elsewhere, until the next `publish` that has counted anything."""
+        self.published = self._checked(weights)
+
     def loaded(self, state: Any, weights: Any) -> RunningMoments:
         """One that goes on with what was counted and what was published; raises `StateError` if it does not fit."""
         size = len(self._mean)
         loaded = RunningMoments(size, clip=self.clip)
         loaded._mean, loaded._squares = (_vector(state, name, size, np.float64) for name in ("mean", "squares"))
         loaded._count = saved_count(state, "count")
-        mean, variance = (_vector(weights, name, size, np.float32) for name in ("mean", "variance"))
-        loaded.published = Normaliser(mean, variance, self.clip)
+        loaded.published = self._checked(weights)
         return loaded
+
+    def _checked(self, weights: Any) -> Normaliser:
+        mean, variance = (_vector(weights, name, len(self._mean), np.float32) for name in ("mean", "variance"))
+        return Normaliser(mean, variance, self.clip)
 
 
 def _vector(state: Any, name: str, size: int, dtype: Any) -> Array:

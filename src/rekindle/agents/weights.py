@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rekindle.agent import State
@@ -48,12 +49,14 @@ class Weights(Generic[Network]):
         """How many numbers there are."""
 
     def network(self, vector: jax.Array) -> Network:
-        """The network with these weights, its arrays slices of the vector."""
-        return eqx.combine(jax.tree_util.tree_unflatten(self._structure, self._views(vector)), self._rest)
+        """The network with these weights, for use inside a compiled function."""
+        # Split, not sliced: the gradient of a split is one concatenation, that of slices a sum of padded vectors.
+        parts = jnp.split(vector, self._ends[:-1])
+        return self._with([part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)])
 
     def layers(self, vector: Array) -> list[Layer]:
         """The network as data, its arrays views of the vector; raises `ConfigError` if it cannot be."""
-        network: Any = self.network(cast("Any", vector))
+        network: Any = self._with(self._views(vector))
         return network.layers()
 
     def state(self, vector: jax.Array) -> State:
@@ -79,7 +82,10 @@ class Weights(Generic[Network]):
             raise StateError(f"{what} hold NaN or infinity")
         return vector
 
-    def _views(self, vector: Any) -> list[Any]:
+    def _with(self, arrays: list[Any]) -> Network:
+        return eqx.combine(jax.tree_util.tree_unflatten(self._structure, arrays), self._rest)
+
+    def _views(self, vector: Array) -> list[Array]:
         starts = [0, *self._ends[:-1]]
         return [
             vector[start:end].reshape(shape) for start, end, shape in zip(starts, self._ends, self._shapes, strict=True)
