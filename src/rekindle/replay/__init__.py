@@ -1,5 +1,8 @@
-"""Replay memories: what an agent remembers of past transitions."""
+"""Replay memories and rollouts: what an agent remembers of past transitions."""
 
+from rekindle.replay.memory import Appended, Batch, Memory
+from rekindle.replay.priorities import Priorities, PrioritizedMemory
 from rekindle.replay.ring import Ring
+from rekindle.replay.rollout import Advantages, Rollout, Steps
 
-__all__ = ["Ring"]
+__all__ = ["Advantages", "Appended", "Batch", "Memory", "PrioritizedMemory", "Priorities", "Ring", "Rollout", "Steps"]

@@ -1,0 +1,126 @@
+"""Which step follows which row, and which steps can still be sampled: all derived from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.errors import StateError
+from rekindle.experience import Array, EpisodeStatus
+from rekindle.replay.rows import Rows
+
+__all__ = ["NONE", "NO_STEP", "Links", "RowNumbers", "check_links"]
+
+RowNumbers = NDArray[np.int64]
+
+NONE = -1
+"""In place of the number of a row: there is no such row."""
+NO_STEP = 3
+"""The status of a row that no step led to: the first observation of an episode, or an older frame of a stack."""
+
+_CONTINUING = int(EpisodeStatus.CONTINUING)
+
+
+class Links:
+    """Links forward along the columns `previous` (the row that a step starts from) and `older` (see `Memory`).
+
+    A step can be sampled while all that it starts from is held: a row, or with stacked frames `depth` of them. The
+    oldest of these tells when that ends.
+    """
+
+    def __init__(self, rows: Rows, *, depth: int) -> None:
+        self._rows = rows
+        self._depth = depth
+        self._older: RowNumbers = rows.slots["older" if depth > 1 else "previous"]
+        # In slots that hold no row these mean nothing.
+        self.next: RowNumbers = np.zeros(rows.capacity, np.int64)
+        """The step that starts from a row."""
+        self._needed_by: RowNumbers = self.next if depth == 1 else np.zeros(rows.capacity, np.int64)
+        """The step of which a row is the oldest that it starts from."""
+        self.can_sample: NDArray[np.bool_] = np.zeros(rows.capacity, np.bool_)
+        self.count = 0
+        """How many steps can be sampled."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all links."""
+        return self.next.nbytes + self.can_sample.nbytes + (self._needed_by.nbytes if self._depth > 1 else 0)
+
+    def oldest(self, row: int) -> int:
+        """The oldest row that the observation of a row needs, or `NONE` if that is no longer held."""
+        first, capacity = self._rows.first, self._rows.capacity
+        for _ in range(self._depth - 1):
+            if row < first:
+                return NONE
+            row = int(self._older[row % capacity])
+        return row if row >= first else NONE
+
+    def follow(self, first: int, end: int, steps: list[int], previous: list[int]) -> list[int]:
+        """Take note that rows were appended, `steps` among them, when the rows from `first` to `end` were held.
+
+        Gives the steps still held that can no longer be sampled.
+        """
+        rows, capacity = self._rows, self._rows.capacity
+        dropped = self._forget(first, rows.first) if rows.first > first else []
+        self._clear(end, rows.end)
+        # Not by numpy, which is slower for a few rows; and it is a few at a time.
+        for step, before in zip(steps, previous, strict=True):
+            if before < rows.first:
+                continue
+            self.next[before % capacity] = step
+            oldest = self.oldest(before)
+            if oldest != NONE:
+                self._needed_by[oldest % capacity] = step
+                self.can_sample[step % capacity] = True
+                self.count += 1
+        return dropped
+
+    def rebuild(self, steps: RowNumbers, previous: RowNumbers) -> None:
+        """Take note of all rows that are held, `steps` among them."""
+        self._clear(self._rows.first, self._rows.end)
+        steps, slots = self._with_held(steps, previous)
+        self.next[slots] = steps
+        for _ in range(self._depth - 1):
+            steps, slots = self._with_held(steps, self._older.take(slots))
+        self._needed_by[slots] = steps
+        self.can_sample[steps % self._rows.capacity] = True
+        self.count = len(steps)
+
+    def _with_held(self, steps: RowNumbers, needed: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
+        """The steps that need a row which is held, and the slots of these rows."""
+        held = needed >= self._rows.first
+        return steps[held], needed[held] % self._rows.capacity
+
+    def _clear(self, first: int, end: int) -> None:
+        slots = self._rows.span(first, end)
+        self.next[slots] = NONE
+        if self._depth > 1:
+            self._needed_by[slots] = NONE
+        self.can_sample[slots] = False
+
+    def _forget(self, first: int, end: int) -> list[int]:
+        slots, capacity = self._rows.span(first, end), self._rows.capacity
+        dropped = [step for step in self._needed_by[slots].tolist() if step >= end]
+        self.count -= int(np.count_nonzero(self.can_sample[slots])) + len(dropped)
+        for step in dropped:
+            self.can_sample[step % capacity] = False
+        return dropped
+
+
+def check_links(numbers: RowNumbers, rows: Mapping[str, Array]) -> None:
+    """Refuse rows that no memory has linked like this."""
+    status, previous = rows["status"], rows["previous"]
+    sound = bool((status <= NO_STEP).all()) and np.array_equal(status == NO_STEP, previous == NONE)
+    for links in (previous, rows.get("older", previous)):
+        sound = sound and bool(((links >= NONE) & (links < numbers)).all())
+    if sound and len(numbers):
+        held = previous >= numbers[0]
+        before = previous[held] - numbers[0]
+        following = np.full(len(numbers), NONE)
+        following[before] = numbers[held]
+        ended = (status[before] != _CONTINUING) & (status[before] != NO_STEP)
+        sound = np.array_equal(following[before], numbers[held]) and not ended.any()
+    if not sound:
+        raise StateError("these rows cannot be restored: they are not linked as a memory links them")

@@ -1,0 +1,240 @@
+"""Rollouts: what an on-policy agent learns from once, and the advantages of the actions in it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rekindle.agent import Column, State, StreamSlots
+from rekindle.errors import InputError, StateError
+from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
+from rekindle.replay.columns import ObservationColumns, fitted, space_column
+from rekindle.replay.links import NONE, RowNumbers
+from rekindle.replay.rows import Rows
+
+__all__ = ["Advantages", "Rollout", "Steps"]
+
+_NUMBER = Column(np.dtype(np.int64), ())
+_REWARD = Column(np.dtype(np.float64), ())
+_STATUS = Column(np.dtype(np.uint8), ())
+_CONTINUING, _TERMINATED = int(EpisodeStatus.CONTINUING), int(EpisodeStatus.TERMINATED)
+
+
+class Advantages(NamedTuple):
+    """By how much each action was better than the policy's, and what it was worth: the target of the value."""
+
+    advantages: NDArray[np.float32]
+    returns: NDArray[np.float32]
+
+
+class Steps(msgspec.Struct, frozen=True, eq=False):
+    """The transitions of a rollout in the order they came, streams and episodes mixed."""
+
+    observations: Observations
+    actions: Array
+    rewards: NDArray[np.float64]
+    statuses: NDArray[np.uint8]
+    versions: NDArray[np.int64]
+    """Of the policy that chose each action."""
+    following: RowNumbers
+    """The step that goes on from each, or -1."""
+    last_steps: RowNumbers
+    """The steps from which none goes on: the episode ended, or the rollout did."""
+    last_observations: Observations
+    """Where each of these led to."""
+
+    def advantages(
+        self,
+        values: ArrayLike,
+        last_values: ArrayLike,
+        *,
+        gamma: float,
+        gae_lambda: float,
+        rewards: NDArray[np.float64] | None = None,
+    ) -> Advantages:
+        """Generalised advantage estimates, from the values of `observations` and of `last_observations`.
+
+        The value after a termination counts as 0. What a step earns later is passed back along its own episode only.
+        `rewards` stand in for the raw ones, if given.
+        """
+        value: NDArray[np.float64] = np.asarray(values, np.float64)
+        after = value.take(self.following, mode="clip")
+        after[self.last_steps] = np.asarray(last_values, np.float64)
+        after[self.statuses == _TERMINATED] = 0.0
+        errors = (self.rewards if rewards is None else rewards) + gamma * after - value
+        estimates: list[float] = errors.tolist()
+        following: list[int] = self.following.tolist()
+        decay = gamma * gae_lambda
+        for step in range(len(estimates) - 1, -1, -1):
+            if following[step] != NONE:
+                estimates[step] += decay * estimates[following[step]]
+        advantages: NDArray[np.float64] = np.array(estimates, np.float64)
+        return Advantages(advantages.astype(np.float32), (advantages + value).astype(np.float32))
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `state` holds."""
+
+    steps: dict[str, Any]
+    last_steps: list[_Count]
+    last_observations: dict[str, Any]
+    heads: list[tuple[_Count, _Count]]
+
+
+class Rollout:
+    """Collects transitions of any number of streams until it is cleared; it grows as needed.
+
+    An observation is held once: that a step led to is held apart only as long as no other step goes on from it.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self._seen = ObservationColumns.of(observation_space)
+        self._action = space_column(action_space, "action")
+        self._rows = Rows(
+            64,
+            {
+                **self._seen.columns,
+                "action": self._action,
+                "reward": _REWARD,
+                "status": _STATUS,
+                "version": _NUMBER,
+                "previous": _NUMBER,
+            },
+        )
+        self._last: dict[int, list[Array]] = {}
+        """By step from which none goes on, where it led to."""
+        self._heads: dict[int, int] = {}
+        """By stream, its last step, while its episode goes on."""
+
+    def __len__(self) -> int:
+        """How many transitions were collected."""
+        return len(self._rows)
+
+    def append(self, transitions: Transitions, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
+        """Collect transitions, by copy; those of one stream must be in order.
+
+        One that does not start, bit for bit, from where the last of its stream led to is not linked to it.
+        """
+        count = len(transitions)
+        if streams.shape != (count,):
+            raise InputError(f"there are {count} transitions, but the streams have the shape {streams.shape}")
+        before = self._seen.fitted(transitions.observations, "observation", count)
+        after = self._seen.fitted(transitions.next_observations, "next_observation", count)
+        statuses = fitted(transitions.statuses, _STATUS, "status", count)
+        columns = [
+            *before,
+            fitted(transitions.actions, self._action, "action", count),
+            fitted(transitions.rewards, _REWARD, "reward", count),
+            statuses,
+            fitted(versions, _NUMBER, "version", count),
+        ]
+        previous = [
+            self._link(stream, step, status, [part[index] for part in before], [part[index] for part in after])
+            for index, (step, stream, status) in enumerate(
+                zip(range(len(self), len(self) + count), streams.tolist(), statuses.tolist(), strict=True)
+            )
+        ]
+        self._grow(len(self) + count)
+        self._rows.append([*columns, np.array(previous, np.int64)], count)
+
+    def cut(self, streams: StreamSlots) -> None:
+        """Link nothing to the last transitions of these streams: they were the last of their episodes."""
+        for stream in streams.tolist():
+            self._heads.pop(stream, None)
+
+    def clear(self) -> None:
+        """Forget everything; whatever comes next, nothing goes on from what was."""
+        self._rows.clear(0)
+        self._last, self._heads = {}, {}
+
+    def steps(self) -> Steps:
+        """All that was collected; the arrays are views, good until the rollout changes."""
+        rows = {name: values[: len(self)] for name, values in self._rows.slots.items()}
+        following: RowNumbers = np.full(len(self), NONE, np.int64)
+        previous: RowNumbers = rows["previous"]
+        linked = np.flatnonzero(previous != NONE)
+        following[previous[linked]] = linked
+        return Steps(
+            observations=self._seen.observations([rows[name] for name in self._seen.columns]),
+            actions=rows["action"],
+            rewards=rows["reward"],
+            statuses=rows["status"],
+            versions=rows["version"],
+            following=following,
+            last_steps=np.array(sorted(self._last), np.int64),
+            last_observations=self._seen.observations(list(self._last_observations().values())),
+        )
+
+    def _link(self, stream: int, step: int, status: int, before: list[Array], after: list[Array]) -> int:
+        """Take note of a step of a stream; gives the step that it goes on from."""
+        head = self._heads.pop(stream, NONE)
+        if head != NONE and all(
+            one.tobytes() == other.tobytes() for one, other in zip(self._last[head], before, strict=True)
+        ):
+            del self._last[head]
+        else:
+            head = NONE
+        self._last[step] = [np.array(part) for part in after]
+        if status == _CONTINUING:
+            self._heads[stream] = step
+        return head
+
+    def _grow(self, count: int) -> None:
+        if count > self._rows.capacity:
+            rows = Rows(max(count, 2 * self._rows.capacity), self._rows.columns)
+            rows.restore(0, self._rows.read(0, self._rows.end))
+            self._rows = rows
+
+    def _last_observations(self) -> dict[str, Array]:
+        """By column, where the steps led to from which none goes on, in the order of the steps."""
+        ordered = [self._last[step] for step in sorted(self._last)]
+        return {
+            name: np.array([parts[index] for parts in ordered], dtype).reshape(-1, *shape)
+            for index, (name, (dtype, shape)) in enumerate(self._seen.columns.items())
+        }
+
+    # Going on later
+
+    def state(self) -> State:
+        """Everything that was collected."""
+        return {
+            "steps": self._rows.read(0, len(self)),
+            "last_steps": sorted(self._last),
+            "last_observations": self._last_observations(),
+            "heads": [list(head) for head in sorted(self._heads.items())],
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on from there."""
+        try:
+            saved = msgspec.convert(state, _Saved)
+        except msgspec.ValidationError as error:
+            raise StateError(f"not the state of a rollout: {error}") from None
+        count = np.size(saved.steps.get("reward", 0))
+        rows = Rows(max(count, self._rows.capacity), self._rows.columns)
+        rows.restore(0, saved.steps)
+        last = Rows(max(len(saved.last_steps), 1), self._seen.columns)
+        last.restore(0, saved.last_observations)
+        previous: RowNumbers = rows.slots["previous"][:count]
+        numbers = np.arange(count)
+        followed = previous[previous != NONE]
+        sound = (
+            bool(((previous >= NONE) & (previous < numbers)).all())
+            and saved.last_steps == sorted(set(numbers.tolist()) - set(followed.tolist()))
+            and len(set(followed.tolist())) == len(followed)
+            and len(last) == len(saved.last_steps)
+            and {step for _, step in saved.heads} <= set(saved.last_steps)
+        )
+        if not sound:
+            raise StateError("not the state of a rollout: its steps are not linked as a rollout links them")
+        self._rows = rows
+        self._last = {
+            step: [values[index] for values in last.slots.values()] for index, step in enumerate(saved.last_steps)
+        }
+        self._heads = dict(saved.heads)
