@@ -32,7 +32,7 @@ Network = TypeVar("Network", bound=eqx.Module)
 _MOST_MULTIPLICATIONS = 1 << 20
 """Rows times weights up to which numpy is quicker than a dispatch."""
 _MOST_NUMPY_ROWS = 128
-_MOST_ROWS = 256
+_MOST_ROWS, _MOST_IMAGES = 256, 64
 """Rows in one dispatch."""
 
 
@@ -75,6 +75,7 @@ class Actor(Generic[Network]):
         small = layers is not None and not encoding.image
         self._numpy_rows = min(max(1, _MOST_MULTIPLICATIONS // weights.size), _MOST_NUMPY_ROWS) if small else 0
         """The most rows that are left to numpy."""
+        self._most_rows = _MOST_IMAGES if encoding.image else _MOST_ROWS
         self._run = jax.jit(self._batch)
         self.use(cast("Any", weights.initial), None)
 
@@ -116,13 +117,9 @@ class Actor(Generic[Network]):
     def warm_up(self, observation_space: Any) -> None:
         """Compile for every number of rows that numpy does not take."""
         rows = 1
-        rng = np.random.default_rng(0)
-        while rows <= _MOST_ROWS:
+        while rows <= self._most_rows:
             if rows > self._numpy_rows:
-                observations = zero_observations(observation_space, rows)
-                for generator in (rng, None) if self._noise_size else (None,):
-                    noise = draw_noise(generator, rows, self._noise_size)
-                    self._dispatch(self._newest, self._normaliser, observations, noise)
+                self._dispatch(self._newest, self._normaliser, zero_observations(observation_space, rows), None)
             rows *= 2
 
     def _layers(self, vector: Array) -> list[Layer] | None:
@@ -139,17 +136,19 @@ class Actor(Generic[Network]):
         noise: Array | None,
     ) -> Array:
         moments, rows = moments_of(normaliser), _rows(observations)
+        if noise is None:  # zeros are as good as none, and need no compilation of their own
+            noise = np.zeros((rows, self._noise_size), np.float32)
         outputs: list[Array] = []
-        for start in range(0, rows, _MOST_ROWS):
-            piece = slice(start, start + _MOST_ROWS)
+        for start in range(0, rows, self._most_rows):
+            piece = slice(start, start + self._most_rows)
             part, random = each_array((observations, noise), lambda array: _padded(array[piece]))  # noqa: B023
             outputs.append(np.asarray(self._run(vector, moments, part, random))[: rows - start])
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
-    def _batch(self, vector: jax.Array, moments: Any, observations: Any, noise: jax.Array | None) -> jax.Array:
+    def _batch(self, vector: jax.Array, moments: Any, observations: Any, noise: jax.Array) -> jax.Array:
         network = self._weights.network(vector)
         encoded = normalise(self._encoding.encode(observations, jax.numpy), moments)
-        return jax.vmap(lambda x, random: self._output(network, x, random))(encoded, noise)
+        return jax.vmap(lambda x, random: self._output(network, x, random))(encoded, noise if self._noise_size else None)
 
 
 class CompiledPolicy:

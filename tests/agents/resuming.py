@@ -1,0 +1,115 @@
+"""A training that is cut in two, for every kind of memory; run by test_dqn_resume.py in processes of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from rekindle.agents import DQN, rainbow
+from rekindle.experience import Array
+from rekindle.session import TrainingSession
+
+STEPS, CUT = 70, 37
+SETTINGS: dict[str, Any] = {
+    "hidden_sizes": (8,),
+    "capacity": 48,
+    "warmup_steps": 9,
+    "batch_size": 4,
+    "update_every": 4,
+    "updates_each": 2,
+    "target_update_every": 5,
+    "epsilon_steps": 40,
+}
+MEMORIES: dict[str, dict[str, Any]] = {
+    "ring": {"normalise_observations": True, "gradient_accumulation": 2},
+    "n-step": {"n_step": 3, "tau": 0.1},
+    "prioritised": rainbow(**{**SETTINGS, "n_step": 2, "atoms": 5, "v_min": -5.0, "v_max": 5.0}),
+    "frames": {"frame_stack": 3, "n_step": 2},
+}
+
+
+class Track:
+    """A walk on a line, seen as numbers or as a picture; three frames of it if they are stacked."""
+
+    def __init__(self, *, is_image: bool, is_stacked: bool) -> None:
+        self._is_image, self._is_stacked = is_image, is_stacked
+        shape, dtype = ((36, 36), np.uint8) if is_image else ((2,), np.float32)
+        frames = (3,) if is_stacked else (1,) if is_image else ()
+        self.observation_space = Box(0 if is_image else -9, 255 if is_image else 9, (*frames, *shape), dtype)
+        self.action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        self._rng = np.random.default_rng(seed)
+        self._place, self._steps = float(self._rng.normal(0, 0.5)), 0
+        self._frames = [self._frame()] * 3
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._place += (0.5 if int(action) else -0.5) + float(self._rng.normal(0, 0.4))
+        self._steps += 1
+        self._frames = [*self._frames[1:], self._frame()]
+        return self._observation(), -abs(self._place), abs(self._place) > 2, self._steps >= 9, {}
+
+    def _frame(self) -> Array:
+        if not self._is_image:
+            return np.array([self._place, self._steps / 9], np.float32)
+        frame = np.zeros((36, 36), np.uint8)
+        frame[:, int(np.clip(self._place * 8 + 18, 0, 35))] = 255
+        frame[self._steps] = 128
+        return frame
+
+    def _observation(self) -> Array:
+        if self._is_stacked:
+            return np.stack(self._frames)
+        return self._frames[-1][None] if self._is_image else self._frames[-1]
+
+
+def make(memory: str, *, is_image: bool) -> DQN:
+    """An agent for a kind of memory."""
+    world = Track(is_image=is_image, is_stacked=memory == "frames")
+    settings = {**SETTINGS, **MEMORIES[memory]}
+    if is_image:
+        settings.pop("normalise_observations", None)
+    agent = DQN(world.observation_space, world.action_space, seed=3, **settings)
+    agent.warm_up = lambda: None  # compile what is needed, and not what could be
+    return agent
+
+
+def train(root: Path, memory: str, agent: DQN, *, is_image: bool, until: int) -> None:
+    """Go on with a run, two streams in turns, until it has so many steps."""
+    worlds = [Track(is_image=is_image, is_stacked=memory == "frames") for _ in range(2)]
+    with TrainingSession.open(memory, agent, root=root, seed=5, max_steps=STEPS, metrics_every=20) as session:
+        streams = [session.stream(index) for index in range(2)]
+        actions = [stream.begin(stream.reset(world)) for stream, world in zip(streams, worlds, strict=True)]
+        while session.total_steps < until:
+            # The stream whose turn it is follows from the step alone, so that a resume takes the same one.
+            turn = session.total_steps % 2
+            observation, reward, terminated, truncated, _ = worlds[turn].step(actions[turn])
+            actions[turn] = streams[turn].step(observation, reward, terminated, truncated)
+            if actions[turn] is None and not session.is_done:
+                actions[turn] = streams[turn].begin(streams[turn].reset(worlds[turn]))
+        if not session.is_done:
+            session.stop("cut")
+    assert session.resumed is None or session.resumed.grade == "exact", session.resumed
+
+
+def main(root: Path, kind: str, part: str) -> None:
+    """Train whole, or the first part, or the rest."""
+    is_image = kind == "cnn"
+    for memory in MEMORIES:
+        agent = make(memory, is_image=is_image)
+        if part == "first":
+            fresh = agent.state()
+            train(root / "whole", memory, agent, is_image=is_image, until=STEPS)
+            agent.load_state(fresh)  # not another agent, which would compile everything again
+            train(root / "cut", memory, agent, is_image=is_image, until=CUT)
+        else:
+            train(root / "cut", memory, agent, is_image=is_image, until=STEPS)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
