@@ -14,7 +14,7 @@ from rekindle.agent import State
 from rekindle.checkpoint import codec
 from rekindle.checkpoint.journal import Manifest, NewRows, ReplayJournal
 from rekindle.checkpoint.retention import CheckpointInfo, RetentionPolicy
-from rekindle.errors import CheckpointError, FileRefused
+from rekindle.errors import CheckpointError, FileRefused, StorageError
 from rekindle.events import Stamp
 from rekindle.experience import Array
 from rekindle.files import LogPosition
@@ -87,7 +87,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """Read one; raises `FileRefused`."""
         try:
             fields = msgspec.convert(codec.read_file(path), _Fields)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter for arrays in odd places
             raise FileRefused(f"{path}: not a checkpoint: {error}") from None
         if fields.step != fields.counters.env_steps:
             raise FileRefused(f"{path}: step is {fields.step}, but counters.env_steps {fields.counters.env_steps}")
@@ -224,7 +224,12 @@ class CheckpointStore:
         if rows is not None:
             checkpoint = msgspec.structs.replace(checkpoint, replay=self.journal.write(rows))
         path = self.path(checkpoint.step)
-        files.write_atomic(path, *codec.encode(checkpoint.tree()))
+        try:
+            files.write_atomic(path, *codec.encode(checkpoint.tree()))
+        except StorageError:
+            if path.exists():  # only its name may not be durable: it is pruned like any other, and not before
+                self._known[checkpoint.step] = self._try_read(checkpoint.step)
+            raise
         self._known[checkpoint.step] = _lightened(checkpoint)
         return path
 
