@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Read it back; raises `FileRefused`."""
         try:
             manifest = msgspec.convert(tree, cls)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter for arrays in odd places
             raise FileRefused(f"{name}: its replay manifest is wrong: {error}") from None
         for column, layout in manifest.columns.items():
             layout.check(f"{name}: its replay column {column!r}")
