@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
@@ -89,10 +90,17 @@ class Persistence:
                 load_session(checkpoint)
             except Exception as error:
                 raise StateError(f"{path}: the session's part cannot be used: {_told(error)}") from error
-            # Last, as the session is thrown away when this fails, and the agent is not.
-            self._load_agent(agent, checkpoint, found.rows, path)
         rewound = self.run.rewound
-        moved = self.run.rewind(checkpoint.logs if checkpoint else {})
+        before = agent.state()
+        try:
+            if checkpoint is not None:
+                self._load_agent(agent, checkpoint, found.rows, self.store.path(checkpoint.step))
+            moved = self.run.rewind(checkpoint.logs if checkpoint else {})
+        except RekindleError:
+            # The session is thrown away now; the agent is the host's.
+            with contextlib.suppress(Exception):
+                agent.load_state(before)
+            raise
         self.store.go_back_to(checkpoint, rewound)
         if moved and checkpoint is None:
             notes.append(f"there was no checkpoint yet, so training starts anew: {', '.join(moved)} went to {rewound}")
