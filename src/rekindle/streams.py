@@ -93,10 +93,12 @@ class Streams:
         if len(fresh):
             whole = len(fresh) == rows
             chosen = arrays if whole else [array[fresh] for array in arrays]
+            self.is_torn = True
             actions = self.learner.act(table.observations(chosen), mode, slots if whole else slots[fresh])
             self.intake.action_layout(actions[0])
             table.pending[slots[fresh]] = actions
             table.has_pending[slots] = True
+            self.is_torn = False
         return self.intake.to_host_many(table.pending[slots])
 
     def _rows_to_act(self, slots: StreamSlots, arrays: Sequence[Array]) -> Array:
@@ -124,12 +126,14 @@ class Streams:
     def _act(self, slot: int, arrays: Sequence[Array], mode: ActMode = _EXPLORE) -> Any:
         table = self.table
         observations = table.batch_of_one(arrays)
+        self.is_torn = mode is _EXPLORE
         action = self.learner.act(observations, mode, self._slot_array(slot))[0]
         if mode is _EXPLORE:
             if table.action_layout is None:
                 self.intake.action_layout(action)
             table.pending[slot] = action
             table.has_pending[slot] = True
+            self.is_torn = False
         return self.intake.to_host(action)
 
     def _begin(self, slot: int, arrays: Sequence[Array]) -> None:
