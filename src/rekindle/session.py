@@ -657,24 +657,29 @@ class TrainingSession:
             reason = "KeyboardInterrupt" if interrupted else f"{type(error).__name__}: {error}"
             try:
                 self._close("stopped" if interrupted else "failed", reason, save=save)
-            except RekindleError as second:
+            except Exception as second:
                 logger.error("while closing after %s: %s", reason, second)
 
     def _close(self, status: Status, reason: str | None, *, save: bool) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        problem: RekindleError | None = None
+        problem: Exception | None = None
         try:
             try:
                 self._end_learner()
                 if save:
                     self._save_last()
-            except RekindleError as error:
+            except Exception as error:
                 problem = error
+                if status != "failed":  # whatever it had reached, what it holds is not all on disk
+                    status, reason = "failed", f"{type(error).__name__}: {error}"
             self._processor.close(status)
-            if self.run is not None and problem is None:
-                self._seal(self.run, status, reason)
+            if self.run is not None:
+                try:
+                    self._seal(self.run, status, reason)
+                except RekindleError as error:
+                    problem = problem or error
             self._pass_on()
             self._emit(TrainingEnded(self._stamp(), status, reason))
         finally:
