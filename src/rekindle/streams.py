@@ -126,7 +126,8 @@ class Streams:
     def _act(self, slot: int, arrays: Sequence[Array], mode: ActMode = _EXPLORE) -> Any:
         table = self.table
         observations = table.batch_of_one(arrays)
-        self.is_torn = mode is _EXPLORE
+        if mode is _EXPLORE:
+            self.is_torn = True
         action = self.learner.act(observations, mode, self._slot_array(slot))[0]
         if mode is _EXPLORE:
             if table.action_layout is None:
