@@ -15,9 +15,9 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -45,6 +45,8 @@ __all__ = [
     "sync_directory",
     "write_atomic",
 ]
+
+T = TypeVar("T")
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -95,6 +97,15 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}{_TEMPORARY}")
 
 
+def _anew(temporary: Path, create: Callable[[], T]) -> T:
+    """Create a temporary name, in the place of one that a failed write could not clear away."""
+    try:
+        return create()
+    except FileExistsError:
+        os.unlink(temporary)
+        return create()
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     with _reporting("sync", path):
@@ -112,7 +123,7 @@ def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
     """
     temporary = _temporary(path)
     with _reporting("write", path):
-        descriptor = os.open(temporary, _CREATE, _PRIVATE)
+        descriptor = _anew(temporary, lambda: os.open(temporary, _CREATE, _PRIVATE))
         try:
             try:
                 for chunk in _coalesced(chunks):
@@ -177,7 +188,7 @@ def link(source: Path, target: Path) -> None:
     temporary = _temporary(target)
     with _reporting("link", target):
         try:
-            os.link(source, temporary, follow_symlinks=False)
+            _anew(temporary, lambda: os.link(source, temporary, follow_symlinks=False))
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise

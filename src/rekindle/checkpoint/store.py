@@ -227,7 +227,7 @@ class CheckpointStore:
         try:
             files.write_atomic(path, *codec.encode(checkpoint.tree()))
         except StorageError:
-            if path.exists():  # only its name may not be durable: it is pruned like any other, and not before
+            if path.is_file():  # only its name may not be durable: it is pruned like any other, and not before
                 self._known[checkpoint.step] = self._try_read(checkpoint.step)
             raise
         self._known[checkpoint.step] = _lightened(checkpoint)
@@ -244,6 +244,8 @@ class CheckpointStore:
         files.remove([self.path(step) for step in unwanted], sync=self.directory)
         for step in unwanted:
             del self._known[step]
+        for directory in (self.directory, self.journal.directory):
+            files.remove_temporaries(directory)  # of writes that failed so badly that they could not be cleared away
         if any(known is None for known in self._known.values()):
             return  # an unreadable manifest may name anything
         named = self._named_files() | {segment.file for segment in self.journal.segments}
