@@ -7,6 +7,7 @@ Only the worker is ever wrapped, and only calls below one directory, its disk, c
     torn 17             if the 17th call is a write, do half of it; then SIGKILL
     fail 17 EIO         the 17th call raises OSError(EIO)
     always-fail link: EPERM   so does every link
+    outage 17-40 EIO    so does every call from the 17th to the 40th
     record              nothing; every call is listed
     trace [kill ...]    every call is listed in full, for `powercut`; then as above
 """
@@ -66,7 +67,7 @@ class _Injector:
                 if not self._traces and (self._kind == "record" or is_it):
                     self._say(f"{name} {path}")
                 if is_it:
-                    if self._kind != "always-fail":
+                    if self._kind not in ("always-fail", "outage"):
                         self._at = ""
                     self._strike(name, original, args)
                 if self._traces:  # inside the guard: the order of the list is that of the calls
@@ -86,13 +87,16 @@ class _Injector:
         return path if path == self._disk or path.startswith(self._disk + os.sep) else None
 
     def _is_it(self, name: str, path: str) -> bool:
+        if self._kind == "outage":
+            first, _, last = self._at.partition("-")
+            return int(first) <= self._count <= int(last)
         if self._at.isdecimal():
             return self._count == int(self._at)
         wanted, _, part = self._at.partition(":")
         return name == wanted and part in path
 
     def _strike(self, name: str, original: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if self._kind.endswith("fail"):
+        if self._error:
             number = getattr(errno, self._error)
             raise OSError(number, os.strerror(number))
         if self._kind == "torn" and name == "write":
