@@ -426,10 +426,11 @@ class TrainingRun:
 
     def close(self) -> None:
         """Close the logs and let go of the lock."""
-        for log in self._logs.values():
-            log.close()
-        self._logs.clear()
-        self._lock.release()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._lock.release)
+            for log in self._logs.values():
+                stack.callback(log.close)
+            self._logs = {}
 
 
 def _json(value: Any) -> bytes:

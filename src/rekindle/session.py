@@ -366,6 +366,8 @@ class TrainingSession:
             self._checkpoint_asked = True  # after the others that are due at this step
             return
         self._streams.check_announced()
+        if self._streams.is_torn:
+            raise AgentError("checkpoint(): the agent failed inside an earlier call, so what it holds is not saved")
         self._take_checkpoint(self._persistence)
         if wait:
             error = self._persistence.settle()
@@ -637,6 +639,9 @@ class TrainingSession:
         """Checkpoint, flush, and let go of the run; raises if the last checkpoint could not be saved."""
         reached = self.max_steps is None or self._env_steps >= self.max_steps
         finished = self.interrupter.is_complete if self.interrupter.is_stopped else reached
+        if self._streams.is_torn:
+            self._close("failed", "the agent failed inside a call", save=False)
+            return
         self._close("finished" if finished else "stopped", self.stop_reason, save=True)
 
     def __enter__(self) -> Self:
