@@ -84,7 +84,7 @@ def _chained(chain: bytes, observation: Sequence[Array], reward: float) -> bytes
     return digest.digest()
 
 
-_COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending")
+_COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending", "has_gaps")
 
 
 class StreamTable:
@@ -109,6 +109,8 @@ class StreamTable:
         self.adrift = np.zeros(0, np.bool_)
         """Streams whose last transition was dropped, so that the next cannot be held against it."""
         self.has_pending = np.zeros(0, np.bool_)
+        self.has_gaps = np.zeros(0, np.bool_)
+        """Streams of whose episode a transition was dropped."""
         self.last: list[Array] = []
         """The newest observation of each stream."""
         self.pending: Array = np.zeros(0)
@@ -208,6 +210,7 @@ class StreamTable:
         self.total_reward[slot] = 0.0
         self.length[slot] = 0
         self.has_pending[slot] = False
+        self.has_gaps[slot] = False
         self.adrift[slot] = False
         self.traces.pop(slot, None)
 

@@ -190,6 +190,7 @@ class Streams:
             row = int(np.argmin(good))
             raise self._not_finite(int(slots[row]), float(rewards[row]), after[0][row])
         self._check_continuity(slots, arrays)
+        ended = slots[statuses != _CONTINUING]
         self.is_torn = True
         if table.traces:
             for row, slot in enumerate(slots.tolist()):
@@ -201,7 +202,7 @@ class Streams:
             slots, rewards, statuses, actions = slots[good], rewards[good], statuses[good], actions[good]
             arrays, after = [array[good] for array in arrays], [array[good] for array in after]
         self._take_batch(slots, arrays, actions, rewards, after, statuses)
-        return [table.ids[slot] for slot in slots[statuses != _CONTINUING].tolist()]
+        return [table.ids[slot] for slot in ended.tolist()]
 
     def _take_batch(
         self,
@@ -297,17 +298,16 @@ class Streams:
         self.dropped += 1
         self.learner.cut([slot])
         table.has_pending[slot] = False
+        table.has_gaps[slot] = True
         if status is _CONTINUING:
             table.adrift[slot] = True
             table.phase[slot] = _OPEN
             if all_finite(after):
                 table.set_last(slot, after)
-        elif table.length[slot]:
+        else:
             table.status[slot] = status
             table.phase[slot] = _ENDED
             self.unannounced_ends += 1
-        else:
-            table.finish(slot)
 
     # Episodes
 
@@ -329,6 +329,8 @@ class Streams:
             )
         record = self._counted(slot, EpisodeStatus(int(table.status[slot])), checked_extras(extras))
         wrong: list[str] = []
+        if table.has_gaps[slot]:  # the host may count what was dropped
+            total_reward = steps = None
         if total_reward is not None and not math.isclose(total_reward, record.total_reward, rel_tol=1e-4, abs_tol=1e-4):
             wrong.append(f"total_reward {total_reward} was given, {record.total_reward} was counted")
         if steps is not None and steps != record.length:
@@ -339,7 +341,8 @@ class Streams:
             raise InputError(f"{table.name(slot)}: on_episode contradicts the transitions: {'; '.join(wrong)}")
         self.unannounced_ends -= 1
         table.finish(slot)
-        self._on_end(table.ids[slot], record)
+        if record.length:  # otherwise all of it was dropped
+            self._on_end(table.ids[slot], record)
         return record
 
     def close_as_truncated(self, slot: int) -> None:
@@ -433,12 +436,22 @@ class Streams:
         arrays = self.intake.observation(observation, "observation")
         if table.phase[slot] not in (_BEGUN, _OPEN):
             raise InputError(f"{table.name(slot)}: no episode is open there to go on with")
+        if table.adrift[slot] and slot in self._lived_again:
+            return self._resume_adrift(slot, arrays)
         if not table.continues(slot, arrays):
             raise InputError(
                 f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
             )
         self._lived_again.discard(slot)
         return self.act(slot, observation, _EXPLORE)
+
+    def _resume_adrift(self, slot: int, after: Sequence[Array]) -> Any:
+        """Go on after a transition that was dropped, with the action that was handed out for it if there was one."""
+        self._lived_again.discard(slot)
+        self._restored.discard(slot)
+        if self.table.has_pending[slot]:
+            return self.intake.to_host(self.table.pending[slot].copy())
+        return self._find_footing(slot, after, _CONTINUING)
 
     def step(
         self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
@@ -450,7 +463,10 @@ class Streams:
             raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
         numbers = checked_extras(extras)
         if table.adrift[slot]:
+            value = checked_reward(reward, table.name(slot))
             self.dropped += 1
+            if slot in table.traces:
+                table.traces[slot].add(table.pending[slot], value, after)
             return self._find_footing(slot, after, status)
         self._restored.discard(slot)
         before = [array[slot] for array in table.last]
