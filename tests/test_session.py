@@ -32,7 +32,7 @@ from rekindle.events import (
     Updated,
     Warned,
 )
-from rekindle.experience import ActMode, Array, DictEncoder, EnumMapper, EpisodeStatus, Transitions
+from rekindle.experience import ActMode, Array, DictEncoder, EnumMapper, EpisodeStatus, Observations, Transitions
 from rekindle.stats import EpisodeRecord, Max, StatsTracker, TotalReward
 
 
@@ -73,13 +73,13 @@ class Interrupted(ToyAgent):
             self._rng.random()
             raise self._error
 
-    def act(self, *arguments: Any) -> Any:
+    def act(self, observations: Observations, mode: ActMode, streams: Array) -> Array:
         self._count("act")
-        return super().act(*arguments)
+        return super().act(observations, mode, streams)
 
-    def observe(self, *arguments: Any) -> None:
+    def observe(self, transitions: Transitions, streams: Array) -> None:
         self._count("observe")
-        super().observe(*arguments)
+        super().observe(transitions, streams)
 
     def update(self, n: int) -> Any:
         self._count("update")
@@ -800,7 +800,7 @@ def test_what_is_no_agent_is_refused_by_what_it_lacks(missing: str) -> None:
     members |= {"env_steps": 0, "updates": 0}
     del members[missing]
     with pytest.raises(ConfigError, match=f"is not a LearningAgent: it has no {missing}"):
-        TrainingSession(type("Half", (), members)())
+        TrainingSession(type("Half", (), members)())  # type: ignore[arg-type]
 
 
 # How a run ends
