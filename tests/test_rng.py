@@ -1,7 +1,6 @@
 """A generator goes on from its saved state number for number; an episode has one seed for ever."""
 
 import copy
-import doctest
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rekindle.rng
 from rekindle.errors import StateError
 from rekindle.rng import episode_seed, generator_from_state, generator_state
 
@@ -29,12 +27,6 @@ DRAWS: dict[str, Callable[[np.random.Generator], Any]] = {
 def generator_of(kind: str, seed: int = 7) -> np.random.Generator:
     """A numpy generator by the name of its bit generator."""
     return np.random.Generator(getattr(np.random, kind)(seed))
-
-
-def test_the_examples_in_the_docstrings_are_right() -> None:
-    results = doctest.testmod(rekindle.rng)
-    assert results.attempted > 0
-    assert results.failed == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
