@@ -13,12 +13,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from toys import Corridor, PolicyAgent, ReplayAgent, ToyAgent, drive, line, move
 
 from rekindle import RunReader, TrainingRun, TrainingSession, verify
-from rekindle.checkpoint.store import list_steps
+from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import AgentError, ConfigError, InputError, RunLocked, StateError, StorageError
 from rekindle.events import (
     CheckpointSaved,
@@ -33,6 +34,7 @@ from rekindle.events import (
     Warned,
 )
 from rekindle.experience import ActMode, Array, DictEncoder, EnumMapper, EpisodeStatus, Observations, Transitions
+from rekindle.run import find_runs
 from rekindle.stats import EpisodeRecord, Max, StatsTracker, TotalReward
 
 
@@ -159,8 +161,36 @@ def test_stats_are_kept_over_episodes_and_resumes(tmp_path: Path) -> None:
         session.observe(move(0, reward=3.0, status=1))
         session.on_episode()
         assert session.stats_summary() == {"episode_reward": 3.0, "episode_length": 1.0, "best": 5.0}
-        report = session.eval_report(3)
-    assert (report.total_steps, report.n_episodes, report.stats["best"]) == (3, 3, 5.0)
+
+
+def test_a_report_looks_back_on_the_last_evaluation_episodes_over_resumes(tmp_path: Path) -> None:
+    def evaluated(session: TrainingSession, *rewards: float) -> None:
+        for reward in rewards:
+            session.on_eval_episode(EpisodeRecord(reward, 10, EpisodeStatus.TERMINATED))
+
+    with opened(tmp_path) as session:
+        evaluated(session, 1.0, 2.0)
+    with opened(tmp_path) as session:
+        evaluated(session, 6.0)
+        report = session.eval_report(2)
+        assert (report.n_episodes, report.stats["episode_reward_mean"]) == (2, 4.0)
+        assert session.eval_report(100).n_episodes == 3
+
+
+def test_a_run_whose_session_is_refused_leaves_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="learner"), opened(tmp_path, learner="sometimes"):
+        pass
+    assert not find_runs(tmp_path)
+
+
+def test_the_metrics_of_a_checkpoint_are_those_of_its_own_step(tmp_path: Path) -> None:
+    with opened(tmp_path, checkpoint_every=4, metrics_every=4, keep_checkpoints=9, max_steps=8) as session:
+        scores = iter((1.0, 2.0))
+        record = EpisodeRecord(0.0, 1, EpisodeStatus.TERMINATED)
+        session.every(4, lambda: session.on_eval_episode(msgspec.structs.replace(record, total_reward=next(scores))))
+        walk(session, 8)
+    for step, score in ((4, 1.0), (8, 2.0)):
+        assert Checkpoint.read(reader_of(session).path / f"checkpoints/step_{step}.mpk").metrics["eval/return"] == score
 
 
 # What an episode leaves
@@ -460,7 +490,7 @@ def test_events_carry_all_counters(tmp_path: Path) -> None:
     assert (ended.stream, ended.record.total_reward) == (0, 2.0)
     last = events[-1]
     assert isinstance(last, TrainingEnded)
-    assert (last.status, last.reason) == ("finished", None)
+    assert (last.status, last.reason) == ("stopped", "the host left its loop")
 
 
 def test_a_resumed_session_says_from_where_it_started(tmp_path: Path) -> None:
@@ -760,6 +790,8 @@ def test_a_run_that_is_open_cannot_be_opened_again(tmp_path: Path) -> None:
 
 
 def test_a_session_that_cannot_be_made_leaves_the_run_free(tmp_path: Path) -> None:
+    with opened(tmp_path) as session:
+        session.stop()
     with pytest.raises(ConfigError), opened(tmp_path, learner="elsewhere"):
         pass
     with opened(tmp_path) as session:
@@ -819,16 +851,20 @@ def test_a_run_that_made_its_steps_is_finished(tmp_path: Path) -> None:
     assert (metadata.total_steps, metadata.updates, metadata.exact) == (3, 3, True)
 
 
-def test_a_run_without_a_limit_is_finished_when_its_host_leaves(tmp_path: Path) -> None:
+def test_a_run_without_a_limit_is_never_finished_unless_its_host_says_so(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         walk(session, 3)
-    assert status_of(session) == ("finished", None)
+    assert status_of(session) == ("stopped", "the host left its loop")
+    with opened(tmp_path) as session:
+        assert session.total_steps == 3
+        session.stop("solved", complete=True)
+    assert status_of(session) == ("finished", "solved")
 
 
 def test_a_run_that_was_left_early_is_stopped(tmp_path: Path) -> None:
     with opened(tmp_path, max_steps=10) as session:
         walk(session, 3)
-    assert status_of(session) == ("stopped", None)
+    assert status_of(session) == ("stopped", "the host left its loop")
 
 
 @pytest.mark.parametrize(("complete", "status"), [(False, "stopped"), (True, "finished")])
@@ -952,7 +988,7 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
         session.close()
         session.close()
     assert sum(isinstance(event, TrainingEnded) for event in events) == 1
-    assert status_of(session) == ("finished", None)
+    assert status_of(session) == ("stopped", "the host left its loop")
 
 
 def test_a_session_is_closed_without_a_with_block_too(tmp_path: Path) -> None:

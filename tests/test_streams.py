@@ -289,7 +289,6 @@ def test_exploiting_is_allowed_while_an_end_is_not_announced() -> None:
     session.on_episode()
 
 
-@pytest.mark.xfail(strict=True, reason="act(EXPLOIT) on a stream never seen makes a row for it, which is then saved")
 def test_exploiting_makes_no_stream() -> None:
     session = session_of()
     session.act(line(0), ActMode.EXPLOIT, stream="evaluation")

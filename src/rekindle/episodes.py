@@ -135,6 +135,11 @@ class StreamTable:
             raise InputError(f"a stream stands twice in one batch: {list(streams)}")
         return slots
 
+    def peek(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
+        """The rows of streams, making none: those never seen get numbers that no stream has."""
+        unused = len(self.ids)
+        return np.array([self.slots.get(stream, unused + row) for row, stream in enumerate(streams)], np.int64)
+
     def _look_up(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
         return np.array([self.slot(stream) for stream in streams], np.int64)
 
@@ -200,8 +205,8 @@ class StreamTable:
 
     def last_shown(self, slot: int) -> str:
         """The newest observation of a stream, as it is shown in a message."""
-        shown = [array[slot] for array in self.last]
-        return f"{shown[0] if len(shown) == 1 else shown!r}"[:120]
+        shown = [array[slot].tolist() for array in self.last]
+        return f"{shown[0] if len(shown) == 1 else shown}"[:120]
 
     def finish(self, slot: int) -> None:
         """The stream's episode is over and announced."""

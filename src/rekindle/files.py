@@ -38,6 +38,7 @@ __all__ = [
     "read_last_rows",
     "read_rows",
     "remove",
+    "remove_directory",
     "remove_temporaries",
     "rename",
     "require_directory",
@@ -225,6 +226,15 @@ def remove(paths: Iterable[Path], *, sync: Path | None = None) -> None:
             removed = True
     if removed and sync is not None:
         sync_directory(sync)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory and everything in it."""
+    with _reporting("remove", path):
+        for directory, _, names in os.walk(path, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(directory, name))
+            os.rmdir(directory)
 
 
 def remove_temporaries(directory: Path) -> None:

@@ -23,7 +23,7 @@ from rekindle.errors import AgentError, CheckpointError, RekindleError, StateErr
 from rekindle.events import CheckpointSaved, Event, Stamp, Warned
 from rekindle.experience import Array
 from rekindle.files import LogPosition
-from rekindle.run import LOGS, Resume, TrainingRun, environment
+from rekindle.run import LOGS, Resume, TrainingRun, environment, timestamp
 
 __all__ = ["AgentPart", "Persistence", "Snapshot", "frozen"]
 
@@ -110,6 +110,7 @@ class Persistence:
             checkpoint=self.store.path(checkpoint.step).name if checkpoint else None,
             grade="approximate" if not_exact else "exact",
             lost=(*not_exact, *notes),
+            wall_time=timestamp(),
         )
         for note in resume.lost:
             logger.warning("resuming %s: %s", self.run.path, note)

@@ -32,7 +32,7 @@ Grade = Literal["exact", "approximate"]
 Log = Literal["train_episodes", "eval_episodes", "metrics"]
 
 LOGS: tuple[Log, ...] = ("train_episodes", "eval_episodes", "metrics")
-_DIRECTORIES = ("checkpoints", "replay", "recorders", "control", "rewound")
+_DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
 
@@ -91,7 +91,8 @@ def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
-def _now() -> str:
+def timestamp() -> str:
+    """This moment, as it stands in the metadata."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -255,7 +256,7 @@ class TrainingRun:
             JsonLines(building / f"{log}.jsonl").close()
         while True:
             run_id = _next_run_id(parent)
-            now = _now()
+            now = timestamp()
             metadata = RunMetadata(
                 name=name,
                 version=version,
@@ -408,7 +409,7 @@ class TrainingRun:
 
     def _change_metadata(self, changes: Mapping[str, Any], *, durably: bool) -> None:
         with self._guard:
-            metadata = msgspec.structs.replace(self.metadata, **changes, last_updated=_now())
+            metadata = msgspec.structs.replace(self.metadata, **changes, last_updated=timestamp())
             files.write_atomic(self.path / "metadata.json", _json(metadata), sync_name=durably)
             self.metadata = metadata
 
@@ -416,13 +417,18 @@ class TrainingRun:
         """Record a resume and its counters, or correct the grade of the one recorded under the same number."""
         others = tuple(known for known in self.metadata.resumes if known.number != resume.number)
         self.update_metadata(
-            resumes=(*others, msgspec.structs.replace(resume, wall_time=_now())),
+            resumes=(*others, resume),
             exact=self.metadata.exact and resume.grade == "exact",
             status="running",
             stop_reason=None,
             environment={**environment(), "host": socket.gethostname()},
             **counts,
         )
+
+    def discard(self) -> None:
+        """Remove a run that never began."""
+        self.close()
+        files.remove_directory(self.path)
 
     def close(self) -> None:
         """Close the logs and let go of the lock."""

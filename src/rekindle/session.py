@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -61,6 +62,9 @@ logger = logging.getLogger("rekindle")
 _AGENT_MEMBERS = ("act", "observe", "updates_due", "update", "state", "load_state", "env_steps", "updates")
 
 
+_EXPLOIT = ActMode.EXPLOIT
+_REMEMBERED_EVALUATIONS = 1_000
+"""Evaluation episodes that a report may look back on."""
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -151,7 +155,7 @@ class TrainingSession:
         self._checkpoint_every, self._metrics_every = checkpoint_every, metrics_every
         self._callbacks = list(callbacks)
         self._handles_signals = signals
-        self._hooks: list[tuple[int, Callable[[], None]]] = []
+        self._hooks: list[tuple[int, Callable[[], object]]] = []
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, State] = {}
         self._window = MetricWindow()
@@ -159,6 +163,7 @@ class TrainingSession:
         self._metric_names: dict[str, str] = {}
         self._env_steps = agent.env_steps
         self._episodes = 0
+        self._evaluations: deque[EpisodeRecord] = deque(maxlen=_REMEMBERED_EVALUATIONS)
         self._best: Best | None = None
         self._best_score = -math.inf
         self._skipped_before = 0
@@ -225,14 +230,19 @@ class TrainingSession:
         try:
             return cls(agent, run=run, seed=seed, **options)
         except BaseException:
-            run.close()
+            if run.is_resumed:
+                run.close()
+            else:
+                run.discard()
             raise
 
     # What the host calls
 
     def act(self, observation: Any, mode: ActMode = ActMode.EXPLORE, *, stream: StreamId = 0) -> Any:
         """An action for one observation of a stream."""
-        return self._streams.act(self._streams.table.slot(stream), observation, mode)
+        if mode is _EXPLOIT:
+            return self._streams.exploit(stream, observation)
+        return self._streams.act(self._streams.table.slot(stream), observation)
 
     def act_many(
         self,
@@ -242,7 +252,9 @@ class TrainingSession:
         streams: Sequence[StreamId] | Array | None = None,
     ) -> Any:
         """An action for each row of a batch; row i is of stream i unless told otherwise."""
-        return self._streams.act_many(observations, mode, streams)
+        if mode is _EXPLOIT:
+            return self._streams.exploit_many(observations, streams)
+        return self._streams.act_many(observations, streams)
 
     def observe(self, experience: Experience, *, stream: StreamId = 0) -> None:
         """Take one transition of a stream: remember it, learn if the learner is inline, checkpoint if due."""
@@ -300,6 +312,7 @@ class TrainingSession:
     def on_eval_episode(self, record: EpisodeRecord) -> None:
         """Log an evaluation episode."""
         self._check_open()
+        self._evaluations.append(record)
         self._window.add("eval/return", record.total_reward)
         self._window.add("eval/length", record.length)
         self._is_dirty = True
@@ -337,7 +350,7 @@ class TrainingSession:
             del self._unclaimed[name]
         self._attached[name] = item
 
-    def every(self, env_steps: int, function: Callable[[], None]) -> None:
+    def every(self, env_steps: int, function: Callable[[], object]) -> None:
         """Call a function every so many env steps, after logging and before the checkpoint of that step.
 
         Steps that a batch jumps over make one call.
@@ -449,8 +462,9 @@ class TrainingSession:
         return self.stats.summary()
 
     def eval_report(self, n_episodes: int) -> EvalReport:
-        """The aggregates as a report over `n_episodes`."""
-        return EvalReport(self._env_steps, n_episodes, self.stats.summary())
+        """A report over the last `n_episodes` evaluation episodes, or as many as there were."""
+        checked_count("n_episodes", n_episodes, 1)
+        return EvalReport.of(list(self._evaluations)[-n_episodes:], self._env_steps)
 
     # What happens after a transition
 
@@ -556,7 +570,7 @@ class TrainingSession:
             stamp=self._stamp(),
             session=self._state(),
             attached={**self._unclaimed, **attached},
-            metrics=dict(self._latest),
+            metrics={**self._latest, **self._window.means()},
             best=self._best,
             exact=self._is_exact,
         )
@@ -581,6 +595,8 @@ class TrainingSession:
         if found is not None:
             self._best = found.best
             self._latest = dict(found.metrics)
+            rows = persistence.run.reader.last_rows("eval_episodes", _REMEMBERED_EVALUATIONS)
+            self._evaluations.extend(map(EpisodeRecord.from_row, rows))
             self._unclaimed = dict(found.attached)
             self._env_steps = self.agent.env_steps
             self._is_dirty = False
@@ -636,13 +652,16 @@ class TrainingSession:
     # The end
 
     def close(self) -> None:
-        """Checkpoint, flush, and let go of the run; raises if the last checkpoint could not be saved."""
-        reached = self.max_steps is None or self._env_steps >= self.max_steps
+        """Checkpoint, flush, and let go of the run; raises if the last checkpoint could not be saved.
+
+        The run is finished if it made its `max_steps` or was stopped as complete; otherwise `open` goes on with it.
+        """
+        reached = self.max_steps is not None and self._env_steps >= self.max_steps
         finished = self.interrupter.is_complete if self.interrupter.is_stopped else reached
         if self._streams.is_torn:
             self._close("failed", "the agent failed inside a call", save=False)
             return
-        self._close("finished" if finished else "stopped", self.stop_reason, save=True)
+        self._close("finished" if finished else "stopped", self.stop_reason or "the host left its loop", save=True)
 
     def __enter__(self) -> Self:
         if self._handles_signals:

@@ -64,26 +64,36 @@ class Streams:
 
     # Acting
 
-    def act(self, slot: int, observation: Any, mode: ActMode) -> Any:
-        """An action for one observation of a stream."""
+    def act(self, slot: int, observation: Any) -> Any:
+        """An exploring action for one observation of a stream."""
         arrays = self.intake.observation(observation, "observation")
-        if mode is _EXPLORE:
-            phase = self.table.phase[slot]
-            if phase == _ENDED:
-                raise self._unannounced(slot)
-            if slot in self._restored and (action := self._restored_action(slot, arrays)) is not None:
-                return self.intake.to_host(action)
-            if phase != _OPEN:
-                self._begin(slot, arrays)
-        return self._act(slot, arrays, mode)
+        phase = self.table.phase[slot]
+        if phase == _ENDED:
+            raise self._unannounced(slot)
+        if slot in self._restored and (action := self._restored_action(slot, arrays)) is not None:
+            return self.intake.to_host(action)
+        if phase != _OPEN:
+            self._begin(slot, arrays)
+        return self._act(slot, arrays)
 
-    def act_many(self, observations: Any, mode: ActMode, streams: Sequence[StreamId] | Array | None) -> Any:
-        """An action for each row of a batch."""
+    def exploit(self, stream: StreamId, observation: Any) -> Any:
+        """The best action for one observation; the stream need not be one of these, and none is touched."""
+        arrays = self.intake.observation(observation, "observation")
+        slots = self.table.peek([stream])
+        return self.intake.to_host(self.learner.act(self.table.batch_of_one(arrays), ActMode.EXPLOIT, slots)[0])
+
+    def exploit_many(self, observations: Any, streams: Sequence[StreamId] | Array | None) -> Any:
+        """The best action for each row of a batch, likewise."""
+        rows = row_count(observations)
+        arrays = self.intake.observations(observations, "observations", rows)
+        slots = self.table.peek(range(rows) if streams is None else streams)
+        return self.intake.to_host_many(self.learner.act(self.table.observations(arrays), ActMode.EXPLOIT, slots))
+
+    def act_many(self, observations: Any, streams: Sequence[StreamId] | Array | None) -> Any:
+        """An exploring action for each row of a batch."""
         table, rows = self.table, row_count(observations)
         slots = table.slots_of(streams, rows)
         arrays = self.intake.observations(observations, "observations", rows)
-        if mode is not _EXPLORE:
-            return self.intake.to_host_many(self.learner.act(table.observations(arrays), mode, slots))
         phases = table.phase[slots]
         if (phases == _ENDED).any():
             raise self._unannounced(int(slots[np.argmax(phases == _ENDED)]))
@@ -94,7 +104,7 @@ class Streams:
             whole = len(fresh) == rows
             chosen = arrays if whole else [array[fresh] for array in arrays]
             self.is_torn = True
-            actions = self.learner.act(table.observations(chosen), mode, slots if whole else slots[fresh])
+            actions = self.learner.act(table.observations(chosen), _EXPLORE, slots if whole else slots[fresh])
             self.intake.action_layout(actions[0])
             table.pending[slots[fresh]] = actions
             table.has_pending[slots] = True
@@ -123,18 +133,15 @@ class Streams:
             self._on_loss(f"{table.name(slot)} does not begin its episode where it did before the resume")
         return None
 
-    def _act(self, slot: int, arrays: Sequence[Array], mode: ActMode = _EXPLORE) -> Any:
+    def _act(self, slot: int, arrays: Sequence[Array]) -> Any:
         table = self.table
-        observations = table.batch_of_one(arrays)
-        if mode is _EXPLORE:
-            self.is_torn = True
-        action = self.learner.act(observations, mode, self._slot_array(slot))[0]
-        if mode is _EXPLORE:
-            if table.action_layout is None:
-                self.intake.action_layout(action)
-            table.pending[slot] = action
-            table.has_pending[slot] = True
-            self.is_torn = False
+        self.is_torn = True
+        action = self.learner.act(table.batch_of_one(arrays), _EXPLORE, self._slot_array(slot))[0]
+        if table.action_layout is None:
+            self.intake.action_layout(action)
+        table.pending[slot] = action
+        table.has_pending[slot] = True
+        self.is_torn = False
         return self.intake.to_host(action)
 
     def _begin(self, slot: int, arrays: Sequence[Array]) -> None:
@@ -159,6 +166,7 @@ class Streams:
             self._break(slot, experience.observation)
             phase = _IDLE
         self._restored.discard(slot)
+        self._lived_again.discard(slot)
         is_good = (phase != _IDLE and not table.adrift[slot]) or all_finite(arrays)
         self._take(slot, arrays, action, experience.reward, after, experience.status, is_good=is_good)
 
@@ -240,8 +248,9 @@ class Streams:
         broken = np.flatnonzero(known & ~same).tolist()
         for row in sorted(broken, key=lambda row: int(slots[row]) in self._restored):  # those that raise go first
             self._break(int(slots[row]), arrays[0][row])
-        if self._restored:
+        if self._restored or self._lived_again:
             self._restored.difference_update(slots.tolist())
+            self._lived_again.difference_update(slots.tolist())
 
     def _take(
         self,
@@ -443,7 +452,7 @@ class Streams:
                 f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
             )
         self._lived_again.discard(slot)
-        return self.act(slot, observation, _EXPLORE)
+        return self.act(slot, observation)
 
     def _resume_adrift(self, slot: int, after: Sequence[Array]) -> Any:
         """Go on after a transition that was dropped, with the action that was handed out for it if there was one."""
