@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -11,7 +13,7 @@ import msgspec
 import pytest
 
 from rekindle import files
-from rekindle.errors import ConfigError, LogCorrupt, RunError, RunLocked
+from rekindle.errors import ConfigError, LogCorrupt, RunError, RunLocked, StorageError
 from rekindle.experience import EpisodeStatus
 from rekindle.run import LOGS, Resume, RunReader, TrainingRun, find_run, find_runs, natural_order, timestamp
 from rekindle.stats import EpisodeRecord
@@ -396,3 +398,16 @@ def test_closing_lets_another_writer_in(run: TrainingRun) -> None:
     run.close()
     assert not run.reader.is_live
     TrainingRun.resume(run.path).close()
+
+
+def test_rows_that_cannot_be_written_do_not_keep_the_lock(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.log("train_episodes").is_deferred = True
+    run.log_train_episode(RECORD, STAMP)
+
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageError, match="No space left"):
+        run.close()
+    assert not run.reader.is_live
