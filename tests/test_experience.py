@@ -42,9 +42,7 @@ class Move(Enum):
         (True, True, EpisodeStatus.TERMINATED),
     ],
 )
-def test_a_status_follows_from_the_two_flags(
-    terminated: bool, truncated: bool, expected: EpisodeStatus
-) -> None:
+def test_a_status_follows_from_the_two_flags(terminated: bool, truncated: bool, expected: EpisodeStatus) -> None:
     assert EpisodeStatus.of(terminated, truncated) is expected
 
 

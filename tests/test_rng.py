@@ -52,9 +52,7 @@ def test_the_unused_half_of_a_word_is_saved(kind: str) -> None:
     state = generator_state(straight)
     assert state["has_uint32"] == 1
     resumed = generator_from_state(state)
-    assert (
-        resumed.integers(0, 1000, 9, np.uint32).tolist() == straight.integers(0, 1000, 9, np.uint32).tolist()
-    )
+    assert resumed.integers(0, 1000, 9, np.uint32).tolist() == straight.integers(0, 1000, 9, np.uint32).tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,9 +100,7 @@ def test_a_saved_state_is_a_plain_tree_of_small_integers(kind: str) -> None:
     check(generator_state(generator_of(kind)))
 
 
-@pytest.mark.parametrize(
-    "name", ["RandomState", "BitGenerator", "Generator", "seed", "__name__", "", None, 3, []]
-)
+@pytest.mark.parametrize("name", ["RandomState", "BitGenerator", "Generator", "seed", "__name__", "", None, 3, []])
 def test_a_name_that_is_no_bit_generator_is_refused(name: Any) -> None:
     with pytest.raises(StateError, match="bit generator"):
         generator_from_state({**generator_state(generator_of("PCG64")), "bit_generator": name})

@@ -297,9 +297,7 @@ def full_tracker() -> StatsTracker:
 
 
 @given(rewards=st.lists(st.floats(), max_size=12), data=st.data())
-def test_a_tracker_restored_at_any_point_goes_on_bit_for_bit(
-    rewards: list[float], data: st.DataObject
-) -> None:
+def test_a_tracker_restored_at_any_point_goes_on_bit_for_bit(rewards: list[float], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(rewards)))
     straight, resumed = full_tracker(), full_tracker()
     for reward in rewards[:cut]:
