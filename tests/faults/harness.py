@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,6 +172,13 @@ class Training:
             return self.acknowledged_path.read_text().splitlines()
         except FileNotFoundError:
             return []
+
+    def wait_for(self, start: str, *, seconds: float = 30) -> None:
+        """Wait until a line that starts so is acknowledged."""
+        deadline = time.monotonic() + seconds
+        while not any(line.startswith(start) for line in self.acknowledged):
+            assert time.monotonic() < deadline, f"{start!r} never came: {self.acknowledged}"
+            time.sleep(0.002)
 
     @property
     def acknowledged_steps(self) -> list[int]:
