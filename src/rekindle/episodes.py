@@ -265,7 +265,7 @@ class StreamTable:
                 raise StateError(f"last: {len(state['last'])} arrays, not {len(loaded.last)}")
             for array, last in zip(loaded.last, state["last"], strict=True):
                 _fill(array, count, last, "last")
-        if loaded.action_layout is not None and loaded.has_pending.any():
+        if state["action_layout"] is not None:
             _fill(loaded.pending, count, state["pending"], "pending")
         for slot in loaded.open_slots():
             if str(slot) in state["traces"]:

@@ -729,7 +729,7 @@ class TrainingSession:
         for name in self._streams.announce_all():
             self._note_loss(f"the end of an episode of {name} was never announced; its extras are missing")
         if self._persistence is not None:
-            if self._is_dirty:
+            if self._is_dirty or self._attached:  # what is attached may change without a word
                 self._take_checkpoint(self._persistence)
             error = self._persistence.settle()
             if error is not None:
