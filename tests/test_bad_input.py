@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -469,7 +469,7 @@ class TestAgents:
     def test_one_without_a_method_is_refused_by_name(self, member: str) -> None:
         members = {name: value for name, value in vars(Sum).items() if name != member}
         with pytest.raises(ConfigError, match=f"Lame is not a LearningAgent: it has no {member}"):
-            TrainingSession(type("Lame", (), members)())
+            TrainingSession(cast("Any", type("Lame", (), members)()))
 
     def test_one_that_is_none_is_told_all_that_it_lacks(self) -> None:
         with pytest.raises(ConfigError, match=r"object is not a LearningAgent: it has no act, .*env_steps, updates"):
