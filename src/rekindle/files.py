@@ -534,6 +534,16 @@ class Lock:
         self.path = path
         with _reporting("open", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE)
+        try:
+            with _reporting("lock", path):
+                self._take(descriptor, patience)
+        except BaseException:
+            os.close(descriptor)  # or this process would stand in its own way
+            raise
+        self._descriptor: int | None = descriptor
+        _held.add(self)
+
+    def _take(self, descriptor: int, patience: float) -> None:
         deadline = time.monotonic() + patience
         while True:
             try:
@@ -542,16 +552,13 @@ class Lock:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-                    os.close(descriptor)
+                    run = self.path.parent
                     raise RunLocked(
-                        f"{path.parent} is being written by {holder}; stop it first (rekindle stop {path.parent})"
+                        f"{run} is being written by {holder}; stop it first (rekindle stop {run})"
                     ) from None
                 time.sleep(0.01)
-        with _reporting("write", path):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        self._descriptor: int | None = descriptor
-        _held.add(self)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let go; the file stays, as unlinking it would let two processes lock two files of one name."""

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import socket
 import threading
 import time
@@ -248,35 +249,39 @@ class TrainingRun:
             files.require_directory(directory)
         # Built under a name that no reader sees, then renamed: there is never half a run, nor one without its lock.
         building = parent / f".new-{os.getpid()}-{secrets.token_hex(4)}"
-        files.make_directory(building, sync_name=False)
-        for directory in _DIRECTORIES:
-            files.make_directory(building / directory, sync_name=False)
-        lock = Lock(building / "lock")
-        for log in LOGS:
-            JsonLines(building / f"{log}.jsonl").close()
-        while True:
-            run_id = _next_run_id(parent)
-            now = timestamp()
-            metadata = RunMetadata(
-                name=name,
-                version=version,
-                run_id=run_id,
-                seed=seed,
-                status="running",
-                started_at=now,
-                last_updated=now,
-                environment={**environment(), "host": socket.gethostname()},
-            )
-            files.write_atomic(building / "metadata.json", _json(metadata))
-            try:
-                os.rename(building, parent / run_id)
-                break
-            except OSError as error:
-                if not (parent / run_id).exists():
-                    raise StorageError(f"cannot make the run {parent / run_id}: {error.strerror}") from error
-        files.sync_directory(parent)
-        run = cls(parent / run_id, lock, metadata, resumed=False)
-        run.open_logs({})
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, building, ignore_errors=True)
+            files.make_directory(building, sync_name=False)
+            for directory in _DIRECTORIES:
+                files.make_directory(building / directory, sync_name=False)
+            lock = Lock(building / "lock")
+            undo.callback(lock.release)
+            for log in LOGS:
+                JsonLines(building / f"{log}.jsonl").close()
+            while True:
+                run_id = _next_run_id(parent)
+                now = timestamp()
+                metadata = RunMetadata(
+                    name=name,
+                    version=version,
+                    run_id=run_id,
+                    seed=seed,
+                    status="running",
+                    started_at=now,
+                    last_updated=now,
+                    environment={**environment(), "host": socket.gethostname()},
+                )
+                files.write_atomic(building / "metadata.json", _json(metadata))
+                try:
+                    os.rename(building, parent / run_id)
+                    break
+                except OSError as error:
+                    if not (parent / run_id).exists():
+                        raise StorageError(f"cannot make the run {parent / run_id}: {error.strerror}") from error
+            files.sync_directory(parent)
+            run = cls(parent / run_id, lock, metadata, resumed=False)
+            run.open_logs({})
+            undo.pop_all()
         return run
 
     @classmethod

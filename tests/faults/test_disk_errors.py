@@ -7,12 +7,14 @@ is not.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,10 @@ from harness import (
     needs_strace,
 )
 from tracing import Call, parse, strace
+
+import rekindle
+from rekindle.errors import StorageError
+from rekindle.run import find_runs
 
 Reference = Mapping[str, str | None]
 Trainings = Callable[[], Training]
@@ -304,3 +310,46 @@ def unwritable(directory: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["chattr", "-i", str(directory)], check=True)
+
+
+class TestTryingAgain:
+    """An error leaves nothing that would be in the way of the same process when it tries again."""
+
+    CALLS = ("mkdir", "open", "ftruncate", "pwrite", "write", "fsync", "replace", "rename")
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_a_run_that_could_not_be_made(self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in count(1):
+            with failing(monkeypatch, name, number) as failed, contextlib.suppress(StorageError):
+                rekindle.TrainingRun.create("made", root=tmp_path).close()
+            assert sorted(tmp_path.rglob(".new-*")) == []
+            for run in find_runs(tmp_path):
+                assert not rekindle.RunReader(run).is_live
+            if not failed:
+                break
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_a_run_that_could_not_be_resumed(self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        rekindle.TrainingRun.create("made", root=tmp_path).close()
+        for number in count(1):
+            with failing(monkeypatch, name, number) as failed, contextlib.suppress(StorageError):
+                rekindle.TrainingRun.resume(tmp_path / "made").close()
+            assert not rekindle.RunReader(tmp_path / "made").is_live
+            if not failed:
+                break
+
+
+@contextlib.contextmanager
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> Iterator[list[str]]:
+    """Let a function of `os` fail when it is called for the so-manieth time; the list says whether it did."""
+    original, calls, failed = getattr(os, name), count(1), list[str]()
+
+    def call(*args: object, **options: object) -> object:
+        if next(calls) == number:
+            failed.append(name)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return original(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, call)
+        yield failed
