@@ -463,7 +463,9 @@ class TestAnythingAtAll:
         places = sorted(paths(tree), key=str)
         for path in data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=2)):
             try:
-                (put(*path, value=data.draw(anything)) if data.draw(st.booleans()) else drop(*path))(tree)
+                (put(*path, value=copy.deepcopy(data.draw(anything))) if data.draw(st.booleans()) else drop(*path))(
+                    tree
+                )
             except (KeyError, IndexError, TypeError, ValueError):
                 return  # the first change took the place of the second away
         with tempfile.TemporaryDirectory() as top:
