@@ -687,9 +687,6 @@ def test_a_best_from_after_the_checkpoint_is_forgotten_by_a_resume(tmp_path: Pat
         assert (session.run.path / "rewound" / "resume_1" / "best_6.mpk").exists()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a second best at one step takes the file of the first, which a checkpoint names"
-)
 def test_a_best_that_a_checkpoint_names_is_not_overwritten(tmp_path: Path) -> None:
     crashed = TrainingSession.open("walk", ToyAgent(), root=tmp_path, learner="manual")
     walk(crashed, 3)

@@ -329,7 +329,6 @@ def test_begin_must_be_given_what_reset_returned() -> None:
     stream.begin(observation)
 
 
-@pytest.mark.xfail(strict=True, reason="on_episode_start closes the episode that reset has just begun")
 def test_announcing_a_start_after_the_reset_keeps_the_episode() -> None:
     session = session_of()
     stream = session.stream()

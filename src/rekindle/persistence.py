@@ -58,6 +58,8 @@ class Persistence:
         """Seconds the training thread has waited for a save that was still under way."""
         self.failures = 0
         """Saves that failed."""
+        self.is_behind = False
+        """Whether the last save failed, so that what it held is not on disk."""
         self.outbox: deque[Event] = deque()
         """What happened on the writer's thread, for the training thread to pass on."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint")
@@ -186,6 +188,7 @@ class Persistence:
             pending.exception()
             self.stall += time.perf_counter() - started
         error = pending.exception()
+        self.is_behind = error is not None
         if error is None:
             return None
         self.failures += 1

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import secrets
-import shutil
 import socket
 import threading
 import time
@@ -250,7 +249,7 @@ class TrainingRun:
         # Built under a name that no reader sees, then renamed: there is never half a run, nor one without its lock.
         building = parent / f".new-{os.getpid()}-{secrets.token_hex(4)}"
         with contextlib.ExitStack() as undo:
-            undo.callback(shutil.rmtree, building, ignore_errors=True)
+            undo.callback(files.remove_directory, building)
             files.make_directory(building, sync_name=False)
             for directory in _DIRECTORIES:
                 files.make_directory(building / directory, sync_name=False)

@@ -158,6 +158,7 @@ class TrainingSession:
         self._hooks: list[tuple[int, Callable[[], object]]] = []
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, State] = {}
+        self._saved_attached: dict[str, State] = {}
         self._window = MetricWindow()
         self._latest: dict[str, float] = {}
         self._metric_names: dict[str, str] = {}
@@ -185,6 +186,8 @@ class TrainingSession:
             self._learner,
             seed=run_seed,
             drops_bad_values=bad_values == "drop",
+            # A manual learner may learn before the next step, so that its action is chosen now or never.
+            is_done=lambda: self.is_done and not self._direct.is_manual,
             on_transitions=self._after_transitions,
             on_end=self._after_episode,
             on_loss=self._note_loss,
@@ -284,8 +287,10 @@ class TrainingSession:
         )
 
     def on_episode_start(self, *, stream: StreamId = 0) -> None:
-        """Announce a new episode; one that is still open on that stream is closed as truncated."""
-        self._streams.close_as_truncated(self._streams.table.slot(stream))
+        """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
+        slot = self._streams.table.slot(stream)
+        if self._streams.table.length[slot]:
+            self._streams.close_as_truncated(slot)
         self._learner.start_episode()
 
     def stream(self, stream: StreamId = 0) -> Stream:
@@ -328,10 +333,18 @@ class TrainingSession:
             self._best_score = score
             self._is_dirty = True
             if self._persistence is not None:
-                self._best = Best(f"best_{self._env_steps}.mpk", score, self._env_steps)
+                self._best = Best(self._best_file(), score, self._env_steps)
                 self._persistence.save_best(self._best, self._learner.call(self.agent.state))
         self._emit(Evaluated(self._stamp(), score, is_best))
         return is_best
+
+    def _best_file(self) -> str:
+        """A name of its own for each best, as a checkpoint may name an earlier one of the same step."""
+        steps, best = self._env_steps, self._best
+        if best is None or best.step != steps:
+            return f"best_{steps}.mpk"
+        count = int(best.file.removesuffix(".mpk").partition(f"best_{steps}_")[2] or 1)
+        return f"best_{steps}_{count + 1}.mpk"
 
     def log(self, name: str, value: float) -> None:
         """Add a number of the host's own to the current window of metrics (`train/` unless it has a prefix)."""
@@ -503,6 +516,7 @@ class TrainingSession:
         if self.run is not None:
             self._write(self.run.log_train_episode, record, {**msgspec.structs.asdict(stamp), "stream": stream})
         self._learner.start_episode()
+        self._streams.is_torn = False
         if self._callbacks:
             self._emit(EpisodeEnded(stamp, stream, record))
         if self._env_steps >= self._next_due and not self._streams.unannounced_ends:
@@ -565,11 +579,14 @@ class TrainingSession:
                     f"{type(self.agent).__name__}.env_steps is {self.agent.env_steps} after {self._env_steps} "
                     "transitions: observe must add len(transitions) to it"
                 )
-        attached = {name: frozen(item.state(), f"attached[{name!r}]") for name, item in self._attached.items()}
+        self._saved_attached = {
+            **self._unclaimed,
+            **{name: frozen(item.state(), f"attached[{name!r}]") for name, item in self._attached.items()},
+        }
         snapshot = Snapshot(
             stamp=self._stamp(),
             session=self._state(),
-            attached={**self._unclaimed, **attached},
+            attached=self._saved_attached,
             metrics={**self._latest, **self._window.means()},
             best=self._best,
             exact=self._is_exact,
@@ -598,6 +615,7 @@ class TrainingSession:
             rows = persistence.run.reader.last_rows("eval_episodes", _REMEMBERED_EVALUATIONS)
             self._evaluations.extend(map(EpisodeRecord.from_row, rows))
             self._unclaimed = dict(found.attached)
+            self._saved_attached = dict(found.attached)
             self._env_steps = self.agent.env_steps
             self._is_dirty = False
             restore_store(self.store, persistence.run.reader.metrics())
@@ -729,13 +747,19 @@ class TrainingSession:
         for name in self._streams.announce_all():
             self._note_loss(f"the end of an episode of {name} was never announced; its extras are missing")
         if self._persistence is not None:
-            if self._is_dirty or self._attached:  # what is attached may change without a word
+            self._persistence.settle()
+            if self._is_dirty or self._persistence.is_behind or self._attached_changed():
                 self._take_checkpoint(self._persistence)
             error = self._persistence.settle()
             if error is not None:
                 raise error
         if self._metrics_every is not None and not self._window.is_empty:
             self._flush_metrics()
+
+    def _attached_changed(self) -> bool:
+        """Whether what is attached differs from what was saved last; it may change without a word."""
+        now = {**self._unclaimed, **{name: item.state() for name, item in self._attached.items()}}
+        return codec.tree_digest(now) != codec.tree_digest(self._saved_attached)
 
     def _seal(self, run: TrainingRun, status: Status, reason: str | None) -> None:
         run.log("metrics").sync()

@@ -41,6 +41,7 @@ class Streams:
         *,
         seed: int,
         drops_bad_values: bool,
+        is_done: Callable[[], bool],
         on_transitions: Callable[[int], None],
         on_end: Callable[[StreamId, EpisodeRecord], None],
         on_loss: Callable[[str], None],
@@ -56,6 +57,7 @@ class Streams:
         self.is_torn = False
         """Whether a call has begun to change things and not come to its end."""
         self._drops_bad_values = drops_bad_values
+        self._is_done = is_done
         self._on_transitions, self._on_end, self._on_loss = on_transitions, on_end, on_loss
         self._restored: set[int] = set()
         self._lived_again: set[int] = set()
@@ -348,10 +350,12 @@ class Streams:
             wrong.append(f"status {status!r} was given, {record.status!r} was seen")
         if wrong:
             raise InputError(f"{table.name(slot)}: on_episode contradicts the transitions: {'; '.join(wrong)}")
+        self.is_torn = True
         self.unannounced_ends -= 1
         table.finish(slot)
         if record.length:  # otherwise all of it was dropped
             self._on_end(table.ids[slot], record)
+        self.is_torn = False
         return record
 
     def close_as_truncated(self, slot: int) -> None:
@@ -465,7 +469,7 @@ class Streams:
     def step(
         self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
     ) -> Any:
-        """Take the outcome of the action handed out last, and act unless the episode ended."""
+        """Take the outcome of the action handed out last, and act unless the episode or the session is over."""
         table = self.table
         after = self.intake.observation(observation, "observation")
         if not table.has_pending[slot]:
@@ -484,6 +488,8 @@ class Streams:
             if table.phase[slot] == _ENDED:
                 self.announce(slot, extras=numbers)
             return None
+        if self._is_done():
+            return None  # an action that nobody takes would be a random number drawn for nothing
         return self._find_footing(slot, after, status) if table.adrift[slot] else self._act(slot, after)
 
     def _find_footing(self, slot: int, after: Sequence[Array], status: EpisodeStatus) -> Any:
@@ -599,7 +605,7 @@ class Stream:
         truncated: bool = False,
         extras: Mapping[str, float] | None = None,
     ) -> Any:
-        """Tell what the last action led to; returns the next action, or None when the episode has ended.
+        """Tell what the last action led to; returns the next action, or None when the episode or session is over.
 
         `observation` is the true last one even when the episode ends; `extras` are numbers for its record.
         """

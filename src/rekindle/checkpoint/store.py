@@ -23,7 +23,7 @@ from rekindle.run import LOGS, Log
 __all__ = ["Best", "Checkpoint", "CheckpointStore", "list_steps"]
 
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)\.mpk")
-_BEST = re.compile(r"best_[0-9]+\.mpk")
+_BEST = re.compile(r"best_[0-9]+(_[0-9]+)?\.mpk")
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
