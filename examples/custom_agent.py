@@ -103,7 +103,7 @@ def main() -> None:
         stream = session.stream()
         while not session.is_done:
             action = stream.begin(stream.reset(env))
-            while action is not None and not session.is_done:
+            while action is not None:
                 observation, reward, terminated, truncated, _ = env.step(action)
                 action = stream.step(observation, float(reward), terminated, truncated)
     print(f"after:  {greedy_return(agent, env):.0f} steps upright, of 500, having trained for {agent.env_steps}")

@@ -95,7 +95,7 @@ def train(reports: Connection, directory: Path, version: str, resume_from: str |
         while not session.is_done:
             action = stream.begin(stream.reset(env))
             episode_steps = 0
-            while action is not None and not session.is_done:
+            while action is not None:
                 observation, reward, terminated, truncated, _ = env.step(action)
                 episode_steps += 1
                 action = stream.step(observation, float(reward), terminated, truncated)

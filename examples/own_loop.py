@@ -32,7 +32,7 @@ def main() -> None:
         while not session.is_done:
             # Seeds the environment for this episode; after a resume it relives the one that was open.
             action = stream.begin(stream.reset(env))
-            while action is not None and not session.is_done:
+            while action is not None:
                 observation, reward, terminated, truncated, _ = env.step(action)
                 action = stream.step(observation, float(reward), terminated, truncated)
     print(f"{session.total_steps} steps, {session.episodes} episodes, {session.stats_summary()}")

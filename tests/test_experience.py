@@ -1,6 +1,5 @@
 """How an episode ends, transitions one by one and as arrays, and host types to arrays and back."""
 
-import doctest
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rekindle.experience
 from rekindle.errors import ConfigError, InputError
 from rekindle.experience import (
     ActionMapper,
@@ -35,12 +33,6 @@ class Move(Enum):
     JUMP = 40
 
 
-def test_the_examples_in_the_docstrings_are_right() -> None:
-    results = doctest.testmod(rekindle.experience)
-    assert results.attempted > 0
-    assert results.failed == 0
-
-
 @pytest.mark.parametrize(
     ("terminated", "truncated", "expected"),
     [
@@ -50,9 +42,7 @@ def test_the_examples_in_the_docstrings_are_right() -> None:
         (True, True, EpisodeStatus.TERMINATED),
     ],
 )
-def test_a_status_follows_from_the_two_flags(
-    terminated: bool, truncated: bool, expected: EpisodeStatus
-) -> None:
+def test_a_status_follows_from_the_two_flags(terminated: bool, truncated: bool, expected: EpisodeStatus) -> None:
     assert EpisodeStatus.of(terminated, truncated) is expected
 
 

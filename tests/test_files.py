@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -380,6 +380,27 @@ def test_a_log_that_nobody_syncs_does_not_fill_the_memory(tmp_path: Path, monkey
         log.append({"text": "x" * 2**20})
     log.close()
     assert len(syncs) == 2
+
+
+def test_rows_of_a_deferred_log_wait_until_they_are_written_out(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "log")
+    log.is_deferred = True
+    for number in range(3):
+        log.append({"number": number})
+    assert files.read_rows(tmp_path / "log") == []
+    assert log.position.rows == 3
+    log.write_out()
+    assert len(files.read_rows(tmp_path / "log")) == 3
+    log.close()
+
+
+@pytest.mark.parametrize("end", [JsonLines.sync, JsonLines.close])
+def test_syncing_or_closing_a_deferred_log_writes_its_rows(tmp_path: Path, end: Callable[[JsonLines], None]) -> None:
+    log = JsonLines(tmp_path / "log")
+    log.is_deferred = True
+    log.append({"number": 0})
+    end(log)
+    assert len(files.read_rows(tmp_path / "log")) == 1
 
 
 # Cutting

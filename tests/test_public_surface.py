@@ -45,11 +45,7 @@ NOT_ON_IMPORT = [
 MOST_MODULES_BEYOND_NUMPY = 100
 
 
-FOUND = [
-    module
-    for module in pkgutil.walk_packages(rekindle.__path__, prefix="rekindle.")
-    if "._" not in module.name
-]
+FOUND = [module for module in pkgutil.walk_packages(rekindle.__path__, prefix="rekindle.") if "._" not in module.name]
 PACKAGES = ["rekindle", *(module.name for module in FOUND if module.ispkg)]
 PACKAGES_AND_MODULES = ["rekindle", *(module.name for module in FOUND)]
 

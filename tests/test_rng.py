@@ -1,7 +1,6 @@
 """A generator goes on from its saved state number for number; an episode has one seed for ever."""
 
 import copy
-import doctest
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rekindle.rng
 from rekindle.errors import StateError
 from rekindle.rng import episode_seed, generator_from_state, generator_state
 
@@ -29,12 +27,6 @@ DRAWS: dict[str, Callable[[np.random.Generator], Any]] = {
 def generator_of(kind: str, seed: int = 7) -> np.random.Generator:
     """A numpy generator by the name of its bit generator."""
     return np.random.Generator(getattr(np.random, kind)(seed))
-
-
-def test_the_examples_in_the_docstrings_are_right() -> None:
-    results = doctest.testmod(rekindle.rng)
-    assert results.attempted > 0
-    assert results.failed == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,9 +52,7 @@ def test_the_unused_half_of_a_word_is_saved(kind: str) -> None:
     state = generator_state(straight)
     assert state["has_uint32"] == 1
     resumed = generator_from_state(state)
-    assert (
-        resumed.integers(0, 1000, 9, np.uint32).tolist() == straight.integers(0, 1000, 9, np.uint32).tolist()
-    )
+    assert resumed.integers(0, 1000, 9, np.uint32).tolist() == straight.integers(0, 1000, 9, np.uint32).tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,9 +100,7 @@ def test_a_saved_state_is_a_plain_tree_of_small_integers(kind: str) -> None:
     check(generator_state(generator_of(kind)))
 
 
-@pytest.mark.parametrize(
-    "name", ["RandomState", "BitGenerator", "Generator", "seed", "__name__", "", None, 3, []]
-)
+@pytest.mark.parametrize("name", ["RandomState", "BitGenerator", "Generator", "seed", "__name__", "", None, 3, []])
 def test_a_name_that_is_no_bit_generator_is_refused(name: Any) -> None:
     with pytest.raises(StateError, match="bit generator"):
         generator_from_state({**generator_state(generator_of("PCG64")), "bit_generator": name})

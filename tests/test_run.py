@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -11,9 +13,9 @@ import msgspec
 import pytest
 
 from rekindle import files
-from rekindle.errors import ConfigError, LogCorrupt, RunError, RunLocked
+from rekindle.errors import ConfigError, LogCorrupt, RunError, RunLocked, StorageError
 from rekindle.experience import EpisodeStatus
-from rekindle.run import LOGS, Resume, RunReader, TrainingRun, find_run, find_runs, natural_order
+from rekindle.run import LOGS, Resume, RunReader, TrainingRun, find_run, find_runs, natural_order, timestamp
 from rekindle.stats import EpisodeRecord
 
 RECORD = EpisodeRecord(3.0, 2, EpisodeStatus.TERMINATED, {"hits": 1.0})
@@ -48,7 +50,7 @@ def test_a_run_is_made_below_its_name_and_version(run: TrainingRun, tmp_path: Pa
 
 
 def test_a_new_run_has_everything_but_checkpoints(run: TrainingRun) -> None:
-    directories = ["checkpoints", "control", "recorders", "replay", "rewound"]
+    directories = ["checkpoints", "control", "replay", "rewound"]
     logs = sorted(f"{log}.jsonl" for log in LOGS)
     assert sorted(path.name for path in run.path.iterdir()) == sorted([*directories, *logs, "lock", "metadata.json"])
     assert [path for name in directories for path in (run.path / name).iterdir()] == []
@@ -276,7 +278,7 @@ def test_metadata_changes_are_on_disk_at_once(run: TrainingRun) -> None:
 
 def test_a_resume_is_recorded(run: TrainingRun) -> None:
     run.update_metadata(status="stopped", stop_reason="SIGTERM")
-    run.add_resume(Resume(1, 50, "step_50.mpk", "exact"))
+    run.add_resume(Resume(1, 50, "step_50.mpk", "exact", wall_time=timestamp()))
     metadata = RunReader(run.path).metadata
     assert [(resume.number, resume.step, resume.grade) for resume in metadata.resumes] == [(1, 50, "exact")]
     assert metadata.resumes[0].wall_time
@@ -396,3 +398,16 @@ def test_closing_lets_another_writer_in(run: TrainingRun) -> None:
     run.close()
     assert not run.reader.is_live
     TrainingRun.resume(run.path).close()
+
+
+def test_rows_that_cannot_be_written_do_not_keep_the_lock(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.log("train_episodes").is_deferred = True
+    run.log_train_episode(RECORD, STAMP)
+
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageError, match="No space left"):
+        run.close()
+    assert not run.reader.is_live

@@ -1,6 +1,5 @@
 """Aggregators agree with numpy and survive a restore to the bit; trackers skip what an episode lacks."""
 
-import doctest
 import itertools
 import json
 import math
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rekindle.stats
 from rekindle.agent import Stateful
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import EpisodeStatus
@@ -65,12 +63,6 @@ def bits(tree: Any) -> Any:
 def record(total_reward: float = 1.0, length: int = 10, **extras: float) -> EpisodeRecord:
     """A terminated episode."""
     return EpisodeRecord(total_reward, length, EpisodeStatus.TERMINATED, extras)
-
-
-def test_the_examples_in_the_docstrings_are_right() -> None:
-    results = doctest.testmod(rekindle.stats)
-    assert results.attempted > 0
-    assert results.failed == 0
 
 
 @given(numbers)
@@ -305,9 +297,7 @@ def full_tracker() -> StatsTracker:
 
 
 @given(rewards=st.lists(st.floats(), max_size=12), data=st.data())
-def test_a_tracker_restored_at_any_point_goes_on_bit_for_bit(
-    rewards: list[float], data: st.DataObject
-) -> None:
+def test_a_tracker_restored_at_any_point_goes_on_bit_for_bit(rewards: list[float], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(rewards)))
     straight, resumed = full_tracker(), full_tracker()
     for reward in rewards[:cut]:

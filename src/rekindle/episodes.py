@@ -84,7 +84,7 @@ def _chained(chain: bytes, observation: Sequence[Array], reward: float) -> bytes
     return digest.digest()
 
 
-_COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending")
+_COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending", "has_gaps")
 
 
 class StreamTable:
@@ -109,6 +109,8 @@ class StreamTable:
         self.adrift = np.zeros(0, np.bool_)
         """Streams whose last transition was dropped, so that the next cannot be held against it."""
         self.has_pending = np.zeros(0, np.bool_)
+        self.has_gaps = np.zeros(0, np.bool_)
+        """Streams of whose episode a transition was dropped."""
         self.last: list[Array] = []
         """The newest observation of each stream."""
         self.pending: Array = np.zeros(0)
@@ -132,6 +134,11 @@ class StreamTable:
         if len(set(slots.tolist())) != rows:
             raise InputError(f"a stream stands twice in one batch: {list(streams)}")
         return slots
+
+    def peek(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
+        """The rows of streams, making none: those never seen get numbers that no stream has."""
+        unused = len(self.ids)
+        return np.array([self.slots.get(stream, unused + row) for row, stream in enumerate(streams)], np.int64)
 
     def _look_up(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
         return np.array([self.slot(stream) for stream in streams], np.int64)
@@ -198,8 +205,8 @@ class StreamTable:
 
     def last_shown(self, slot: int) -> str:
         """The newest observation of a stream, as it is shown in a message."""
-        shown = [array[slot] for array in self.last]
-        return f"{shown[0] if len(shown) == 1 else shown!r}"[:120]
+        shown = [array[slot].tolist() for array in self.last]
+        return f"{shown[0] if len(shown) == 1 else shown}"[:120]
 
     def finish(self, slot: int) -> None:
         """The stream's episode is over and announced."""
@@ -208,6 +215,7 @@ class StreamTable:
         self.total_reward[slot] = 0.0
         self.length[slot] = 0
         self.has_pending[slot] = False
+        self.has_gaps[slot] = False
         self.adrift[slot] = False
         self.traces.pop(slot, None)
 
@@ -257,7 +265,7 @@ class StreamTable:
                 raise StateError(f"last: {len(state['last'])} arrays, not {len(loaded.last)}")
             for array, last in zip(loaded.last, state["last"], strict=True):
                 _fill(array, count, last, "last")
-        if loaded.action_layout is not None and loaded.has_pending.any():
+        if state["action_layout"] is not None:
             _fill(loaded.pending, count, state["pending"], "pending")
         for slot in loaded.open_slots():
             if str(slot) in state["traces"]:

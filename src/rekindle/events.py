@@ -175,6 +175,11 @@ class MetricWindow:
         """Whether nothing was added since the window began."""
         return not self._totals and not self._unread
 
+    def means(self) -> dict[str, float]:
+        """The mean of every metric so far."""
+        self.read()
+        return {name: total[1] / total[0] for name, total in self._totals.items()}
+
     def flush(self) -> dict[str, Summary]:
         """The window's result; a new window begins."""
         self.read()

@@ -15,9 +15,9 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -38,6 +38,7 @@ __all__ = [
     "read_last_rows",
     "read_rows",
     "remove",
+    "remove_directory",
     "remove_temporaries",
     "rename",
     "require_directory",
@@ -45,6 +46,8 @@ __all__ = [
     "sync_directory",
     "write_atomic",
 ]
+
+T = TypeVar("T")
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -95,6 +98,15 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}{_TEMPORARY}")
 
 
+def _anew(temporary: Path, create: Callable[[], T]) -> T:
+    """Create a temporary name, in the place of one that a failed write could not clear away."""
+    try:
+        return create()
+    except FileExistsError:
+        os.unlink(temporary)
+        return create()
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     with _reporting("sync", path):
@@ -112,7 +124,7 @@ def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
     """
     temporary = _temporary(path)
     with _reporting("write", path):
-        descriptor = os.open(temporary, _CREATE, _PRIVATE)
+        descriptor = _anew(temporary, lambda: os.open(temporary, _CREATE, _PRIVATE))
         try:
             try:
                 for chunk in _coalesced(chunks):
@@ -177,7 +189,7 @@ def link(source: Path, target: Path) -> None:
     temporary = _temporary(target)
     with _reporting("link", target):
         try:
-            os.link(source, temporary, follow_symlinks=False)
+            _anew(temporary, lambda: os.link(source, temporary, follow_symlinks=False))
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
@@ -214,6 +226,15 @@ def remove(paths: Iterable[Path], *, sync: Path | None = None) -> None:
             removed = True
     if removed and sync is not None:
         sync_directory(sync)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory and everything in it."""
+    with _reporting("remove", path):
+        for directory, _, names in os.walk(path, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(directory, name))
+            os.rmdir(directory)
 
 
 def remove_temporaries(directory: Path) -> None:
@@ -513,6 +534,16 @@ class Lock:
         self.path = path
         with _reporting("open", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE)
+        try:
+            with _reporting("lock", path):
+                self._take(descriptor, patience)
+        except BaseException:
+            os.close(descriptor)  # or this process would stand in its own way
+            raise
+        self._descriptor: int | None = descriptor
+        _held.add(self)
+
+    def _take(self, descriptor: int, patience: float) -> None:
         deadline = time.monotonic() + patience
         while True:
             try:
@@ -521,16 +552,13 @@ class Lock:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-                    os.close(descriptor)
+                    run = self.path.parent
                     raise RunLocked(
-                        f"{path.parent} is being written by {holder}; stop it first (rekindle stop {path.parent})"
+                        f"{run} is being written by {holder}; stop it first (rekindle stop {run})"
                     ) from None
                 time.sleep(0.01)
-        with _reporting("write", path):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        self._descriptor: int | None = descriptor
-        _held.add(self)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let go; the file stays, as unlinking it would let two processes lock two files of one name."""

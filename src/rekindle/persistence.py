@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from rekindle.errors import AgentError, CheckpointError, RekindleError, StateErr
 from rekindle.events import CheckpointSaved, Event, Stamp, Warned
 from rekindle.experience import Array
 from rekindle.files import LogPosition
-from rekindle.run import LOGS, Resume, TrainingRun, environment
+from rekindle.run import LOGS, Resume, TrainingRun, environment, timestamp
 
 __all__ = ["AgentPart", "Persistence", "Snapshot", "frozen"]
 
@@ -57,6 +58,8 @@ class Persistence:
         """Seconds the training thread has waited for a save that was still under way."""
         self.failures = 0
         """Saves that failed."""
+        self.is_behind = False
+        """Whether the last save failed, so that what it held is not on disk."""
         self.outbox: deque[Event] = deque()
         """What happened on the writer's thread, for the training thread to pass on."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint")
@@ -89,10 +92,17 @@ class Persistence:
                 load_session(checkpoint)
             except Exception as error:
                 raise StateError(f"{path}: the session's part cannot be used: {_told(error)}") from error
-            # Last, as the session is thrown away when this fails, and the agent is not.
-            self._load_agent(agent, checkpoint, found.rows, path)
         rewound = self.run.rewound
-        moved = self.run.rewind(checkpoint.logs if checkpoint else {})
+        before = agent.state()
+        try:
+            if checkpoint is not None:
+                self._load_agent(agent, checkpoint, found.rows, self.store.path(checkpoint.step))
+            moved = self.run.rewind(checkpoint.logs if checkpoint else {})
+        except RekindleError:
+            # The session is thrown away now; the agent is the host's.
+            with contextlib.suppress(Exception):
+                agent.load_state(before)
+            raise
         self.store.go_back_to(checkpoint, rewound)
         if moved and checkpoint is None:
             notes.append(f"there was no checkpoint yet, so training starts anew: {', '.join(moved)} went to {rewound}")
@@ -102,6 +112,7 @@ class Persistence:
             checkpoint=self.store.path(checkpoint.step).name if checkpoint else None,
             grade="approximate" if not_exact else "exact",
             lost=(*not_exact, *notes),
+            wall_time=timestamp(),
         )
         for note in resume.lost:
             logger.warning("resuming %s: %s", self.run.path, note)
@@ -177,6 +188,7 @@ class Persistence:
             pending.exception()
             self.stall += time.perf_counter() - started
         error = pending.exception()
+        self.is_behind = error is not None
         if error is None:
             return None
         self.failures += 1

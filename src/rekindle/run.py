@@ -32,7 +32,7 @@ Grade = Literal["exact", "approximate"]
 Log = Literal["train_episodes", "eval_episodes", "metrics"]
 
 LOGS: tuple[Log, ...] = ("train_episodes", "eval_episodes", "metrics")
-_DIRECTORIES = ("checkpoints", "replay", "recorders", "control", "rewound")
+_DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
 
@@ -91,7 +91,8 @@ def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
-def _now() -> str:
+def timestamp() -> str:
+    """This moment, as it stands in the metadata."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -247,35 +248,39 @@ class TrainingRun:
             files.require_directory(directory)
         # Built under a name that no reader sees, then renamed: there is never half a run, nor one without its lock.
         building = parent / f".new-{os.getpid()}-{secrets.token_hex(4)}"
-        files.make_directory(building, sync_name=False)
-        for directory in _DIRECTORIES:
-            files.make_directory(building / directory, sync_name=False)
-        lock = Lock(building / "lock")
-        for log in LOGS:
-            JsonLines(building / f"{log}.jsonl").close()
-        while True:
-            run_id = _next_run_id(parent)
-            now = _now()
-            metadata = RunMetadata(
-                name=name,
-                version=version,
-                run_id=run_id,
-                seed=seed,
-                status="running",
-                started_at=now,
-                last_updated=now,
-                environment={**environment(), "host": socket.gethostname()},
-            )
-            files.write_atomic(building / "metadata.json", _json(metadata))
-            try:
-                os.rename(building, parent / run_id)
-                break
-            except OSError as error:
-                if not (parent / run_id).exists():
-                    raise StorageError(f"cannot make the run {parent / run_id}: {error.strerror}") from error
-        files.sync_directory(parent)
-        run = cls(parent / run_id, lock, metadata, resumed=False)
-        run.open_logs({})
+        with contextlib.ExitStack() as undo:
+            undo.callback(files.remove_directory, building)
+            files.make_directory(building, sync_name=False)
+            for directory in _DIRECTORIES:
+                files.make_directory(building / directory, sync_name=False)
+            lock = Lock(building / "lock")
+            undo.callback(lock.release)
+            for log in LOGS:
+                JsonLines(building / f"{log}.jsonl").close()
+            while True:
+                run_id = _next_run_id(parent)
+                now = timestamp()
+                metadata = RunMetadata(
+                    name=name,
+                    version=version,
+                    run_id=run_id,
+                    seed=seed,
+                    status="running",
+                    started_at=now,
+                    last_updated=now,
+                    environment={**environment(), "host": socket.gethostname()},
+                )
+                files.write_atomic(building / "metadata.json", _json(metadata))
+                try:
+                    os.rename(building, parent / run_id)
+                    break
+                except OSError as error:
+                    if not (parent / run_id).exists():
+                        raise StorageError(f"cannot make the run {parent / run_id}: {error.strerror}") from error
+            files.sync_directory(parent)
+            run = cls(parent / run_id, lock, metadata, resumed=False)
+            run.open_logs({})
+            undo.pop_all()
         return run
 
     @classmethod
@@ -408,7 +413,7 @@ class TrainingRun:
 
     def _change_metadata(self, changes: Mapping[str, Any], *, durably: bool) -> None:
         with self._guard:
-            metadata = msgspec.structs.replace(self.metadata, **changes, last_updated=_now())
+            metadata = msgspec.structs.replace(self.metadata, **changes, last_updated=timestamp())
             files.write_atomic(self.path / "metadata.json", _json(metadata), sync_name=durably)
             self.metadata = metadata
 
@@ -416,7 +421,7 @@ class TrainingRun:
         """Record a resume and its counters, or correct the grade of the one recorded under the same number."""
         others = tuple(known for known in self.metadata.resumes if known.number != resume.number)
         self.update_metadata(
-            resumes=(*others, msgspec.structs.replace(resume, wall_time=_now())),
+            resumes=(*others, resume),
             exact=self.metadata.exact and resume.grade == "exact",
             status="running",
             stop_reason=None,
@@ -424,12 +429,18 @@ class TrainingRun:
             **counts,
         )
 
+    def discard(self) -> None:
+        """Remove a run that never began."""
+        self.close()
+        files.remove_directory(self.path)
+
     def close(self) -> None:
         """Close the logs and let go of the lock."""
-        for log in self._logs.values():
-            log.close()
-        self._logs.clear()
-        self._lock.release()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._lock.release)
+            for log in self._logs.values():
+                stack.callback(log.close)
+            self._logs = {}
 
 
 def _json(value: Any) -> bytes:

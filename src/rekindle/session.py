@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -61,6 +62,9 @@ logger = logging.getLogger("rekindle")
 _AGENT_MEMBERS = ("act", "observe", "updates_due", "update", "state", "load_state", "env_steps", "updates")
 
 
+_EXPLOIT = ActMode.EXPLOIT
+_REMEMBERED_EVALUATIONS = 1_000
+"""Evaluation episodes that a report may look back on."""
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -151,14 +155,16 @@ class TrainingSession:
         self._checkpoint_every, self._metrics_every = checkpoint_every, metrics_every
         self._callbacks = list(callbacks)
         self._handles_signals = signals
-        self._hooks: list[tuple[int, Callable[[], None]]] = []
+        self._hooks: list[tuple[int, Callable[[], object]]] = []
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, State] = {}
+        self._saved_attached: dict[str, State] = {}
         self._window = MetricWindow()
         self._latest: dict[str, float] = {}
         self._metric_names: dict[str, str] = {}
         self._env_steps = agent.env_steps
         self._episodes = 0
+        self._evaluations: deque[EpisodeRecord] = deque(maxlen=_REMEMBERED_EVALUATIONS)
         self._best: Best | None = None
         self._best_score = -math.inf
         self._skipped_before = 0
@@ -180,6 +186,8 @@ class TrainingSession:
             self._learner,
             seed=run_seed,
             drops_bad_values=bad_values == "drop",
+            # A manual learner may learn before the next step, so that its action is chosen now or never.
+            is_done=lambda: self.is_done and not self._direct.is_manual,
             on_transitions=self._after_transitions,
             on_end=self._after_episode,
             on_loss=self._note_loss,
@@ -225,14 +233,19 @@ class TrainingSession:
         try:
             return cls(agent, run=run, seed=seed, **options)
         except BaseException:
-            run.close()
+            if run.is_resumed:
+                run.close()
+            else:
+                run.discard()
             raise
 
     # What the host calls
 
     def act(self, observation: Any, mode: ActMode = ActMode.EXPLORE, *, stream: StreamId = 0) -> Any:
         """An action for one observation of a stream."""
-        return self._streams.act(self._streams.table.slot(stream), observation, mode)
+        if mode is _EXPLOIT:
+            return self._streams.exploit(stream, observation)
+        return self._streams.act(self._streams.table.slot(stream), observation)
 
     def act_many(
         self,
@@ -242,7 +255,9 @@ class TrainingSession:
         streams: Sequence[StreamId] | Array | None = None,
     ) -> Any:
         """An action for each row of a batch; row i is of stream i unless told otherwise."""
-        return self._streams.act_many(observations, mode, streams)
+        if mode is _EXPLOIT:
+            return self._streams.exploit_many(observations, streams)
+        return self._streams.act_many(observations, streams)
 
     def observe(self, experience: Experience, *, stream: StreamId = 0) -> None:
         """Take one transition of a stream: remember it, learn if the learner is inline, checkpoint if due."""
@@ -272,8 +287,10 @@ class TrainingSession:
         )
 
     def on_episode_start(self, *, stream: StreamId = 0) -> None:
-        """Announce a new episode; one that is still open on that stream is closed as truncated."""
-        self._streams.close_as_truncated(self._streams.table.slot(stream))
+        """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
+        slot = self._streams.table.slot(stream)
+        if self._streams.table.length[slot]:
+            self._streams.close_as_truncated(slot)
         self._learner.start_episode()
 
     def stream(self, stream: StreamId = 0) -> Stream:
@@ -300,6 +317,7 @@ class TrainingSession:
     def on_eval_episode(self, record: EpisodeRecord) -> None:
         """Log an evaluation episode."""
         self._check_open()
+        self._evaluations.append(record)
         self._window.add("eval/return", record.total_reward)
         self._window.add("eval/length", record.length)
         self._is_dirty = True
@@ -315,10 +333,18 @@ class TrainingSession:
             self._best_score = score
             self._is_dirty = True
             if self._persistence is not None:
-                self._best = Best(f"best_{self._env_steps}.mpk", score, self._env_steps)
+                self._best = Best(self._best_file(), score, self._env_steps)
                 self._persistence.save_best(self._best, self._learner.call(self.agent.state))
         self._emit(Evaluated(self._stamp(), score, is_best))
         return is_best
+
+    def _best_file(self) -> str:
+        """A name of its own for each best, as a checkpoint may name an earlier one of the same step."""
+        steps, best = self._env_steps, self._best
+        if best is None or best.step != steps:
+            return f"best_{steps}.mpk"
+        count = int(best.file.removesuffix(".mpk").partition(f"best_{steps}_")[2] or 1)
+        return f"best_{steps}_{count + 1}.mpk"
 
     def log(self, name: str, value: float) -> None:
         """Add a number of the host's own to the current window of metrics (`train/` unless it has a prefix)."""
@@ -337,7 +363,7 @@ class TrainingSession:
             del self._unclaimed[name]
         self._attached[name] = item
 
-    def every(self, env_steps: int, function: Callable[[], None]) -> None:
+    def every(self, env_steps: int, function: Callable[[], object]) -> None:
         """Call a function every so many env steps, after logging and before the checkpoint of that step.
 
         Steps that a batch jumps over make one call.
@@ -366,6 +392,8 @@ class TrainingSession:
             self._checkpoint_asked = True  # after the others that are due at this step
             return
         self._streams.check_announced()
+        if self._streams.is_torn:
+            raise AgentError("checkpoint(): the agent failed inside an earlier call, so what it holds is not saved")
         self._take_checkpoint(self._persistence)
         if wait:
             error = self._persistence.settle()
@@ -447,8 +475,9 @@ class TrainingSession:
         return self.stats.summary()
 
     def eval_report(self, n_episodes: int) -> EvalReport:
-        """The aggregates as a report over `n_episodes`."""
-        return EvalReport(self._env_steps, n_episodes, self.stats.summary())
+        """A report over the last `n_episodes` evaluation episodes, or as many as there were."""
+        checked_count("n_episodes", n_episodes, 1)
+        return EvalReport.of(list(self._evaluations)[-n_episodes:], self._env_steps)
 
     # What happens after a transition
 
@@ -487,6 +516,7 @@ class TrainingSession:
         if self.run is not None:
             self._write(self.run.log_train_episode, record, {**msgspec.structs.asdict(stamp), "stream": stream})
         self._learner.start_episode()
+        self._streams.is_torn = False
         if self._callbacks:
             self._emit(EpisodeEnded(stamp, stream, record))
         if self._env_steps >= self._next_due and not self._streams.unannounced_ends:
@@ -549,12 +579,15 @@ class TrainingSession:
                     f"{type(self.agent).__name__}.env_steps is {self.agent.env_steps} after {self._env_steps} "
                     "transitions: observe must add len(transitions) to it"
                 )
-        attached = {name: frozen(item.state(), f"attached[{name!r}]") for name, item in self._attached.items()}
+        self._saved_attached = {
+            **self._unclaimed,
+            **{name: frozen(item.state(), f"attached[{name!r}]") for name, item in self._attached.items()},
+        }
         snapshot = Snapshot(
             stamp=self._stamp(),
             session=self._state(),
-            attached={**self._unclaimed, **attached},
-            metrics=dict(self._latest),
+            attached=self._saved_attached,
+            metrics={**self._latest, **self._window.means()},
             best=self._best,
             exact=self._is_exact,
         )
@@ -579,7 +612,10 @@ class TrainingSession:
         if found is not None:
             self._best = found.best
             self._latest = dict(found.metrics)
+            rows = persistence.run.reader.last_rows("eval_episodes", _REMEMBERED_EVALUATIONS)
+            self._evaluations.extend(map(EpisodeRecord.from_row, rows))
             self._unclaimed = dict(found.attached)
+            self._saved_attached = dict(found.attached)
             self._env_steps = self.agent.env_steps
             self._is_dirty = False
             restore_store(self.store, persistence.run.reader.metrics())
@@ -634,10 +670,16 @@ class TrainingSession:
     # The end
 
     def close(self) -> None:
-        """Checkpoint, flush, and let go of the run; raises if the last checkpoint could not be saved."""
-        reached = self.max_steps is None or self._env_steps >= self.max_steps
+        """Checkpoint, flush, and let go of the run; raises if the last checkpoint could not be saved.
+
+        The run is finished if it made its `max_steps` or was stopped as complete; otherwise `open` goes on with it.
+        """
+        reached = self.max_steps is not None and self._env_steps >= self.max_steps
         finished = self.interrupter.is_complete if self.interrupter.is_stopped else reached
-        self._close("finished" if finished else "stopped", self.stop_reason, save=True)
+        if self._streams.is_torn:
+            self._close("failed", "the agent failed inside a call", save=False)
+            return
+        self._close("finished" if finished else "stopped", self.stop_reason or "the host left its loop", save=True)
 
     def __enter__(self) -> Self:
         if self._handles_signals:
@@ -657,24 +699,29 @@ class TrainingSession:
             reason = "KeyboardInterrupt" if interrupted else f"{type(error).__name__}: {error}"
             try:
                 self._close("stopped" if interrupted else "failed", reason, save=save)
-            except RekindleError as second:
+            except Exception as second:
                 logger.error("while closing after %s: %s", reason, second)
 
     def _close(self, status: Status, reason: str | None, *, save: bool) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        problem: RekindleError | None = None
+        problem: Exception | None = None
         try:
             try:
                 self._end_learner()
                 if save:
                     self._save_last()
-            except RekindleError as error:
+            except Exception as error:
                 problem = error
+                if status != "failed":  # whatever it had reached, what it holds is not all on disk
+                    status, reason = "failed", f"{type(error).__name__}: {error}"
             self._processor.close(status)
-            if self.run is not None and problem is None:
-                self._seal(self.run, status, reason)
+            if self.run is not None:
+                try:
+                    self._seal(self.run, status, reason)
+                except RekindleError as error:
+                    problem = problem or error
             self._pass_on()
             self._emit(TrainingEnded(self._stamp(), status, reason))
         finally:
@@ -700,13 +747,19 @@ class TrainingSession:
         for name in self._streams.announce_all():
             self._note_loss(f"the end of an episode of {name} was never announced; its extras are missing")
         if self._persistence is not None:
-            if self._is_dirty:
+            self._persistence.settle()
+            if self._is_dirty or self._persistence.is_behind or self._attached_changed():
                 self._take_checkpoint(self._persistence)
             error = self._persistence.settle()
             if error is not None:
                 raise error
         if self._metrics_every is not None and not self._window.is_empty:
             self._flush_metrics()
+
+    def _attached_changed(self) -> bool:
+        """Whether what is attached differs from what was saved last; it may change without a word."""
+        now = {**self._unclaimed, **{name: item.state() for name, item in self._attached.items()}}
+        return codec.tree_digest(now) != codec.tree_digest(self._saved_attached)
 
     def _seal(self, run: TrainingRun, status: Status, reason: str | None) -> None:
         run.log("metrics").sync()

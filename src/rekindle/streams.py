@@ -41,6 +41,7 @@ class Streams:
         *,
         seed: int,
         drops_bad_values: bool,
+        is_done: Callable[[], bool],
         on_transitions: Callable[[int], None],
         on_end: Callable[[StreamId, EpisodeRecord], None],
         on_loss: Callable[[str], None],
@@ -56,6 +57,7 @@ class Streams:
         self.is_torn = False
         """Whether a call has begun to change things and not come to its end."""
         self._drops_bad_values = drops_bad_values
+        self._is_done = is_done
         self._on_transitions, self._on_end, self._on_loss = on_transitions, on_end, on_loss
         self._restored: set[int] = set()
         self._lived_again: set[int] = set()
@@ -64,26 +66,36 @@ class Streams:
 
     # Acting
 
-    def act(self, slot: int, observation: Any, mode: ActMode) -> Any:
-        """An action for one observation of a stream."""
+    def act(self, slot: int, observation: Any) -> Any:
+        """An exploring action for one observation of a stream."""
         arrays = self.intake.observation(observation, "observation")
-        if mode is _EXPLORE:
-            phase = self.table.phase[slot]
-            if phase == _ENDED:
-                raise self._unannounced(slot)
-            if slot in self._restored and (action := self._restored_action(slot, arrays)) is not None:
-                return self.intake.to_host(action)
-            if phase != _OPEN:
-                self._begin(slot, arrays)
-        return self._act(slot, arrays, mode)
+        phase = self.table.phase[slot]
+        if phase == _ENDED:
+            raise self._unannounced(slot)
+        if slot in self._restored and (action := self._restored_action(slot, arrays)) is not None:
+            return self.intake.to_host(action)
+        if phase != _OPEN:
+            self._begin(slot, arrays)
+        return self._act(slot, arrays)
 
-    def act_many(self, observations: Any, mode: ActMode, streams: Sequence[StreamId] | Array | None) -> Any:
-        """An action for each row of a batch."""
+    def exploit(self, stream: StreamId, observation: Any) -> Any:
+        """The best action for one observation; the stream need not be one of these, and none is touched."""
+        arrays = self.intake.observation(observation, "observation")
+        slots = self.table.peek([stream])
+        return self.intake.to_host(self.learner.act(self.table.batch_of_one(arrays), ActMode.EXPLOIT, slots)[0])
+
+    def exploit_many(self, observations: Any, streams: Sequence[StreamId] | Array | None) -> Any:
+        """The best action for each row of a batch, likewise."""
+        rows = row_count(observations)
+        arrays = self.intake.observations(observations, "observations", rows)
+        slots = self.table.peek(range(rows) if streams is None else streams)
+        return self.intake.to_host_many(self.learner.act(self.table.observations(arrays), ActMode.EXPLOIT, slots))
+
+    def act_many(self, observations: Any, streams: Sequence[StreamId] | Array | None) -> Any:
+        """An exploring action for each row of a batch."""
         table, rows = self.table, row_count(observations)
         slots = table.slots_of(streams, rows)
         arrays = self.intake.observations(observations, "observations", rows)
-        if mode is not _EXPLORE:
-            return self.intake.to_host_many(self.learner.act(table.observations(arrays), mode, slots))
         phases = table.phase[slots]
         if (phases == _ENDED).any():
             raise self._unannounced(int(slots[np.argmax(phases == _ENDED)]))
@@ -93,10 +105,12 @@ class Streams:
         if len(fresh):
             whole = len(fresh) == rows
             chosen = arrays if whole else [array[fresh] for array in arrays]
-            actions = self.learner.act(table.observations(chosen), mode, slots if whole else slots[fresh])
+            self.is_torn = True
+            actions = self.learner.act(table.observations(chosen), _EXPLORE, slots if whole else slots[fresh])
             self.intake.action_layout(actions[0])
             table.pending[slots[fresh]] = actions
             table.has_pending[slots] = True
+            self.is_torn = False
         return self.intake.to_host_many(table.pending[slots])
 
     def _rows_to_act(self, slots: StreamSlots, arrays: Sequence[Array]) -> Array:
@@ -121,15 +135,15 @@ class Streams:
             self._on_loss(f"{table.name(slot)} does not begin its episode where it did before the resume")
         return None
 
-    def _act(self, slot: int, arrays: Sequence[Array], mode: ActMode = _EXPLORE) -> Any:
+    def _act(self, slot: int, arrays: Sequence[Array]) -> Any:
         table = self.table
-        observations = table.batch_of_one(arrays)
-        action = self.learner.act(observations, mode, self._slot_array(slot))[0]
-        if mode is _EXPLORE:
-            if table.action_layout is None:
-                self.intake.action_layout(action)
-            table.pending[slot] = action
-            table.has_pending[slot] = True
+        self.is_torn = True
+        action = self.learner.act(table.batch_of_one(arrays), _EXPLORE, self._slot_array(slot))[0]
+        if table.action_layout is None:
+            self.intake.action_layout(action)
+        table.pending[slot] = action
+        table.has_pending[slot] = True
+        self.is_torn = False
         return self.intake.to_host(action)
 
     def _begin(self, slot: int, arrays: Sequence[Array]) -> None:
@@ -154,6 +168,7 @@ class Streams:
             self._break(slot, experience.observation)
             phase = _IDLE
         self._restored.discard(slot)
+        self._lived_again.discard(slot)
         is_good = (phase != _IDLE and not table.adrift[slot]) or all_finite(arrays)
         self._take(slot, arrays, action, experience.reward, after, experience.status, is_good=is_good)
 
@@ -185,6 +200,7 @@ class Streams:
             row = int(np.argmin(good))
             raise self._not_finite(int(slots[row]), float(rewards[row]), after[0][row])
         self._check_continuity(slots, arrays)
+        ended = slots[statuses != _CONTINUING]
         self.is_torn = True
         if table.traces:
             for row, slot in enumerate(slots.tolist()):
@@ -196,7 +212,7 @@ class Streams:
             slots, rewards, statuses, actions = slots[good], rewards[good], statuses[good], actions[good]
             arrays, after = [array[good] for array in arrays], [array[good] for array in after]
         self._take_batch(slots, arrays, actions, rewards, after, statuses)
-        return [table.ids[slot] for slot in slots[statuses != _CONTINUING].tolist()]
+        return [table.ids[slot] for slot in ended.tolist()]
 
     def _take_batch(
         self,
@@ -234,8 +250,9 @@ class Streams:
         broken = np.flatnonzero(known & ~same).tolist()
         for row in sorted(broken, key=lambda row: int(slots[row]) in self._restored):  # those that raise go first
             self._break(int(slots[row]), arrays[0][row])
-        if self._restored:
+        if self._restored or self._lived_again:
             self._restored.difference_update(slots.tolist())
+            self._lived_again.difference_update(slots.tolist())
 
     def _take(
         self,
@@ -292,17 +309,16 @@ class Streams:
         self.dropped += 1
         self.learner.cut([slot])
         table.has_pending[slot] = False
+        table.has_gaps[slot] = True
         if status is _CONTINUING:
             table.adrift[slot] = True
             table.phase[slot] = _OPEN
             if all_finite(after):
                 table.set_last(slot, after)
-        elif table.length[slot]:
+        else:
             table.status[slot] = status
             table.phase[slot] = _ENDED
             self.unannounced_ends += 1
-        else:
-            table.finish(slot)
 
     # Episodes
 
@@ -324,6 +340,8 @@ class Streams:
             )
         record = self._counted(slot, EpisodeStatus(int(table.status[slot])), checked_extras(extras))
         wrong: list[str] = []
+        if table.has_gaps[slot]:  # the host may count what was dropped
+            total_reward = steps = None
         if total_reward is not None and not math.isclose(total_reward, record.total_reward, rel_tol=1e-4, abs_tol=1e-4):
             wrong.append(f"total_reward {total_reward} was given, {record.total_reward} was counted")
         if steps is not None and steps != record.length:
@@ -332,9 +350,12 @@ class Streams:
             wrong.append(f"status {status!r} was given, {record.status!r} was seen")
         if wrong:
             raise InputError(f"{table.name(slot)}: on_episode contradicts the transitions: {'; '.join(wrong)}")
+        self.is_torn = True
         self.unannounced_ends -= 1
         table.finish(slot)
-        self._on_end(table.ids[slot], record)
+        if record.length:  # otherwise all of it was dropped
+            self._on_end(table.ids[slot], record)
+        self.is_torn = False
         return record
 
     def close_as_truncated(self, slot: int) -> None:
@@ -428,24 +449,37 @@ class Streams:
         arrays = self.intake.observation(observation, "observation")
         if table.phase[slot] not in (_BEGUN, _OPEN):
             raise InputError(f"{table.name(slot)}: no episode is open there to go on with")
+        if table.adrift[slot] and slot in self._lived_again:
+            return self._resume_adrift(slot, arrays)
         if not table.continues(slot, arrays):
             raise InputError(
                 f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
             )
         self._lived_again.discard(slot)
-        return self.act(slot, observation, _EXPLORE)
+        return self.act(slot, observation)
+
+    def _resume_adrift(self, slot: int, after: Sequence[Array]) -> Any:
+        """Go on after a transition that was dropped, with the action that was handed out for it if there was one."""
+        self._lived_again.discard(slot)
+        self._restored.discard(slot)
+        if self.table.has_pending[slot]:
+            return self.intake.to_host(self.table.pending[slot].copy())
+        return self._find_footing(slot, after, _CONTINUING)
 
     def step(
         self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
     ) -> Any:
-        """Take the outcome of the action handed out last, and act unless the episode ended."""
+        """Take the outcome of the action handed out last, and act unless the episode or the session is over."""
         table = self.table
         after = self.intake.observation(observation, "observation")
         if not table.has_pending[slot]:
             raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
         numbers = checked_extras(extras)
         if table.adrift[slot]:
+            value = checked_reward(reward, table.name(slot))
             self.dropped += 1
+            if slot in table.traces:
+                table.traces[slot].add(table.pending[slot], value, after)
             return self._find_footing(slot, after, status)
         self._restored.discard(slot)
         before = [array[slot] for array in table.last]
@@ -454,6 +488,8 @@ class Streams:
             if table.phase[slot] == _ENDED:
                 self.announce(slot, extras=numbers)
             return None
+        if self._is_done():
+            return None  # an action that nobody takes would be a random number drawn for nothing
         return self._find_footing(slot, after, status) if table.adrift[slot] else self._act(slot, after)
 
     def _find_footing(self, slot: int, after: Sequence[Array], status: EpisodeStatus) -> Any:
@@ -569,7 +605,7 @@ class Stream:
         truncated: bool = False,
         extras: Mapping[str, float] | None = None,
     ) -> Any:
-        """Tell what the last action led to; returns the next action, or None when the episode has ended.
+        """Tell what the last action led to; returns the next action, or None when the episode or session is over.
 
         `observation` is the true last one even when the episode ends; `extras` are numbers for its record.
         """

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from rekindle import files
 from rekindle.agent import State
 from rekindle.checkpoint import codec
 from rekindle.checkpoint.journal import ReplayJournal
 from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import RekindleError
-from rekindle.run import LOGS, Grade, RunMetadata, RunReader
+from rekindle.files import LogPosition
+from rekindle.run import LOGS, Grade, Log, RunMetadata, RunReader
 
 __all__ = ["Verification", "verify"]
 
@@ -49,26 +51,32 @@ def verify(path: str | Path) -> Verification:
 
     metadata: RunMetadata | None = attempt(lambda: reader.metadata)
     attempt(reader.read_config)
-    logs = attempt(lambda: _log_digest(reader.path))
-    newest: tuple[str, str] | None = None
+    paths: dict[Log, Path] = {log: reader.path / f"{log}.jsonl" for log in LOGS}
+    rows: dict[Log, Any] = {log: attempt(lambda log=log: files.read_rows(paths[log])) for log in LOGS}
+    newest: tuple[Checkpoint, str, str] | None = None
     for step in attempt(lambda: list_steps(reader.path / "checkpoints")) or ():
         newest = attempt(lambda step=step: _check_checkpoint(reader.path, step))
     for name in ("latest.mpk", "best.mpk"):
         link = reader.path / "checkpoints" / name
         if link.exists() or link.is_symlink():
             attempt(lambda link=link: codec.read_file(link))
-    weights, state = newest or (None, None)
+    weights = state = None
+    if newest is not None:
+        checkpoint, weights, state = newest
+        for log in LOGS:
+            if rows[log] is not None:  # it is sound, but a resume also needs it to be what was written
+                attempt(lambda log=log: files.surplus(paths[log], checkpoint.logs.get(log, LogPosition())))
     return Verification(
         path=str(reader.path),
         ok=not problems,
         grade="exact" if metadata is not None and metadata.exact else "approximate",
-        digests={"weights": weights, "state": state, "logs": logs},
+        digests={"weights": weights, "state": state, "logs": None if None in rows.values() else _log_digest(rows)},
         problems=problems,
     )
 
 
-def _check_checkpoint(run_path: Path, step: int) -> tuple[str, str]:
-    """The digests of the weights and of the state, having read everything that the checkpoint names."""
+def _check_checkpoint(run_path: Path, step: int) -> tuple[Checkpoint, str, str]:
+    """A checkpoint and the digests of its weights and state, having read everything that it names."""
     checkpoint = Checkpoint.read(run_path / "checkpoints" / f"step_{step}.mpk")
     if checkpoint.best is not None:
         codec.read_file(run_path / "checkpoints" / checkpoint.best.file)
@@ -88,13 +96,12 @@ def _check_checkpoint(run_path: Path, step: int) -> tuple[str, str]:
     if checkpoint.replay is not None:
         rows = ReplayJournal(run_path / "replay", resume_count=0).read(checkpoint.replay)
         state["replay"] = {"first": checkpoint.replay.first, "rows": rows}
-    return codec.tree_digest({"weights": weights}), codec.tree_digest(state)
+    return checkpoint, codec.tree_digest({"weights": weights}), codec.tree_digest(state)
 
 
-def _log_digest(run_path: Path) -> str:
+def _log_digest(logs: Mapping[Log, Sequence[Mapping[str, Any]]]) -> str:
     digest = hashlib.sha256()
-    reader = RunReader(run_path)
-    for name, rows in zip(LOGS, (reader.train_episodes(), reader.eval_episodes(), reader.metrics()), strict=True):
+    for name, rows in logs.items():
         digest.update(f"{name} {len(rows)}\n".encode())
         for row in rows:
             digest.update(msgspec.json.encode(_timeless(row), order="deterministic") + b"\n")

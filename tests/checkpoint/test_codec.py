@@ -149,9 +149,7 @@ class TestRoundTrip:
         tree = {"i": [2**bits - 1, 2**bits, -(2**bits) + 1, -(2**bits)]}
         assert loaded(tree) == tree
 
-    @pytest.mark.parametrize(
-        "bits", ["7ff8000000000000", "7ff4000000000001", "fff8dead0000beef", "8000000000000000"]
-    )
+    @pytest.mark.parametrize("bits", ["7ff8000000000000", "7ff4000000000001", "fff8dead0000beef", "8000000000000000"])
     def test_nan_payloads_and_the_sign_of_zero_are_kept(self, bits: str) -> None:
         number = struct.unpack(">d", bytes.fromhex(bits))[0]
         assert struct.pack(">d", loaded({"x": number})["x"]).hex() == bits
@@ -181,18 +179,14 @@ class TestRoundTrip:
 
     @pytest.mark.parametrize("shift", range(17))
     def test_arrays_start_at_a_multiple_of_sixteen_in_the_file(self, shift: int) -> None:
-        data = saved(
-            {"s" * shift: np.arange(3), "small": np.ones(3, np.int8), "large": np.ones(5000, np.complex128)}
-        )
+        data = saved({"s" * shift: np.arange(3), "small": np.ones(3, np.int8), "large": np.ones(5000, np.complex128)})
         base = np.frombuffer(data, np.uint8).ctypes.data
         assert [(array.ctypes.data - base) % 16 for array in decode(data, name="x").values()] == [0, 0, 0]
 
 
 class TestEncode:
     def test_the_layout_is_as_documented(self) -> None:
-        payload = under_a(
-            array_of(5, (1, 2), struct.pack("<2q", 1, -1), padding=bytes(-(52 + 3 + 9 + 16) % 16))
-        )
+        payload = under_a(array_of(5, (1, 2), struct.pack("<2q", 1, -1), padding=bytes(-(52 + 3 + 9 + 16) % 16)))
         assert saved({"a": np.array([[1, -1]])}) == file_of(payload)
 
     def test_a_large_array_is_not_copied(self) -> None:
@@ -236,9 +230,7 @@ class TestEncode:
         ],
         ids=lambda value: str(type(value)) if not isinstance(value, str) else "",
     )
-    def test_what_is_not_plain_is_refused_by_place_kind_and_remedy(
-        self, value: Any, kind: str, advice: str
-    ) -> None:
+    def test_what_is_not_plain_is_refused_by_place_kind_and_remedy(self, value: Any, kind: str, advice: str) -> None:
         with pytest.raises(StateError) as caught:
             encode({"agent": {"q": [0, 1, 2, value]}})
         message = str(caught.value)
@@ -427,9 +419,7 @@ class TestHostilePayloads:
         finally:
             tracemalloc.stop()
 
-    @pytest.mark.parametrize(
-        "claim", [b"\x92\xc0", b"\xdc\0\3\xc0\xc0", b"\x82\xa1a\xc0", b"\xde\0\2\xa1a\xc0"]
-    )
+    @pytest.mark.parametrize("claim", [b"\x92\xc0", b"\xdc\0\3\xc0\xc0", b"\x82\xa1a\xc0", b"\xde\0\2\xa1a\xc0"])
     def test_more_values_than_bytes_are_refused_before_the_first_is_read(self, claim: bytes) -> None:
         assert "values cannot be in the" in refusal(file_of(under_a(claim)))
 
@@ -544,9 +534,7 @@ class TestHostilePayloads:
 
 
 tokens = st.one_of(
-    st.sampled_from(
-        [b"\x80", b"\x81", b"\x82", b"\x90", b"\x91", b"\x93", b"\xa0", b"\xa1a", b"\xa1b", b"\xc0"]
-    ),
+    st.sampled_from([b"\x80", b"\x81", b"\x82", b"\x90", b"\x91", b"\x93", b"\xa0", b"\xa1a", b"\xa1b", b"\xc0"]),
     st.sampled_from([b"\xc9", b"\xcb", b"\xcf", b"\xd9", b"\xdb\0\0\0", b"\xdc\0", b"\xdd\0\0\0", b"\xde\0"]),
     st.sampled_from([array_of(5, (1,), bytes(8)), array_of(1, (2,), b"\0\1"), array_of(12, (0, 3), b"")]),
     st.binary(max_size=4),
@@ -648,9 +636,7 @@ class TestReadFile:
         finally:
             tracemalloc.stop()
 
-    def test_a_file_cut_while_it_is_read_is_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_file_cut_while_it_is_read_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "x.mpk"
         path.write_bytes(saved(SMALL))
         readv = os.readv
@@ -746,10 +732,7 @@ class TestTreeDigest:
                 {"a": 1},
             ),
             *(float("nan"), struct.unpack(">d", b"\x7f\xf8\0\0\0\0\0\1")[0]),
-            *(
-                np.array(1, dtype)
-                for dtype in ("i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", "c8", "?")
-            ),
+            *(np.array(1, dtype) for dtype in ("i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", "c8", "?")),
             *(np.zeros(shape) for shape in ((), (1,), (0,), (0, 1), (1, 0), (1, 1), (2,), (1, 2), (2, 1))),
             *(np.array([-0.0]), np.array([np.nan]), np.array([-np.nan])),
         ]

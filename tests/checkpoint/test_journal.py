@@ -131,9 +131,10 @@ def test_segments_whose_rows_have_all_gone_are_no_longer_named(journal: ReplayJo
 @pytest.mark.usefixtures("no_merging")
 def test_a_segment_is_named_while_it_has_one_row_left(journal: ReplayJournal) -> None:
     memory = Memory(51)
-    for _ in range(2):
-        memory.append(50)
-        manifest = checkpoint(journal, memory)
+    memory.append(50)
+    checkpoint(journal, memory)
+    memory.append(50)
+    manifest = checkpoint(journal, memory)
     assert spans(manifest) == [(0, 50), (50, 100)]
     assert_holds(journal, manifest, 49, 100)
 
@@ -170,9 +171,11 @@ def test_small_segments_are_merged_like_the_digits_of_a_counter(journal: ReplayJ
 
 def test_frequent_checkpoints_leave_few_files_and_copy_each_row_a_few_times(journal: ReplayJournal) -> None:
     memory = Memory(10_000)
+    manifests = []
     for _ in range(300):
         memory.append(1)
-        manifest = checkpoint(journal, memory)
+        manifests.append(checkpoint(journal, memory))
+    manifest = manifests[-1]
     assert len(manifest.segments) <= 9
     assert memory.copied <= 300 * 9
     assert_holds(journal, manifest, 0, 300)
@@ -181,10 +184,11 @@ def test_frequent_checkpoints_leave_few_files_and_copy_each_row_a_few_times(jour
 def test_large_segments_are_never_copied_again(journal: ReplayJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "_MERGE_LIMIT", 100 * ROW_SIZE)
     memory = Memory(10_000)
+    manifests = []
     for _ in range(100):
         memory.append(20)
-        manifest = checkpoint(journal, memory)
-    assert max(end - first for first, end in spans(manifest)) <= 100
+        manifests.append(checkpoint(journal, memory))
+    assert max(end - first for first, end in spans(manifests[-1])) <= 100
     assert memory.copied <= 4 * memory.end
 
 

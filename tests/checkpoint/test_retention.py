@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, nan
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -63,7 +64,7 @@ def test_a_checkpoint_without_the_metric_is_not_among_the_best() -> None:
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_a_score_that_is_no_number_is_not_among_the_best(mode: str) -> None:
+def test_a_score_that_is_no_number_is_not_among_the_best(mode: Literal["max", "min"]) -> None:
     assert KeepBest("score", mode=mode).keep(scored(nan, 3.0, nan)) == {20}
 
 

@@ -19,6 +19,7 @@ def test_it_has_the_measures_of_each_run(tmp_path: Path, rekindle: Rekindle) -> 
     with open_session(TrainingRun.create("a", root=tmp_path)) as session:
         play_episode(session)
         evaluate(session, 4.0, 8.0)
+        session.stop("enough", complete=True)
     make_run(tmp_path, "b", episodes=3, reward=2.0)
     compared = rekindle("compare", tmp_path / "a", tmp_path / "b", "--json").json["runs"]
     assert [run["summary"]["steps"] for run in compared] == [5, 15]

@@ -55,7 +55,7 @@ def test_the_tables_have_it_too(run: Path, rekindle: Rekindle) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     for fact in (
         str(run),
-        "status finished",
+        "status stopped",
         "steps 40",
         "return 7.50 mean of the last 100, 10.00 last",
         "best 9.00 evaluation at step 20",
@@ -100,7 +100,7 @@ def test_a_live_run_is_shown_with_its_writer_and_goes_on(tmp_path: Path, rekindl
         assert shown["checkpoints"] == []
         assert f"process {os.getpid()} " in shown["writer"]
         play_episode(session)
-    assert rekindle("show", tmp_path / "tiny", "--json").json["summary"]["status"] == "finished"
+    assert rekindle("show", tmp_path / "tiny", "--json").json["summary"]["status"] == "stopped"
 
 
 def test_of_a_huge_log_only_the_end_is_read(run: Path, rekindle: Rekindle) -> None:

@@ -77,6 +77,7 @@ def make_run(
     with open_session(run) as session:
         for _ in range(episodes):
             play_episode(session, reward=reward)
+        session.stop("enough", complete=True)
     return run.path
 
 

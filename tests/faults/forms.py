@@ -159,7 +159,8 @@ def raw(session: rekindle.TrainingSession) -> Iterator[None]:
             yield
         following, reward, terminated, truncated, _ = world.step(action)
         status = rekindle.EpisodeStatus.of(terminated, truncated)
-        session.log("reward", np.float32(reward) if truncated else reward)
+        value: Any = np.float32(reward) if truncated else reward
+        session.log("reward", value)
         session.observe(rekindle.Experience(observation, action, reward, following, status))
         yield
         if status.is_done:
@@ -172,7 +173,7 @@ def interleaved(session: rekindle.TrainingSession) -> Iterator[None]:
     worlds, turn = Worlds(2, discrete=is_discrete(session.agent)), Turn()
     session.attach("worlds", worlds)
     session.attach("turn", turn)
-    named = dict(zip(("left", "right"), worlds.all, strict=True))
+    named: dict[str, World] = dict(zip(("left", "right"), worlds.all, strict=True))
     actions: dict[str, Any] = {}
     while not session.is_done:
         for stream, world in named.items():

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,17 +66,25 @@ class ForkServer:
             text=True,
             env=ENVIRONMENT,
         )
+        self._under_way: int | None = None
 
     def start(self, job: Mapping[str, Any]) -> int:
         """Begin a job; returns the process id."""
+        if self._under_way is not None:  # left by a test that failed in the middle of it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._under_way, signal.SIGKILL)
+            self.wait()
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        return self._answer()
+        self._under_way = self._answer()
+        return self._under_way
 
     def wait(self) -> int:
         """The exit code of the job under way, negative for a signal."""
-        return self._answer()
+        code = self._answer()
+        self._under_way = None
+        return code
 
     def _answer(self) -> int:
         assert self._process.stdout is not None
@@ -171,6 +180,13 @@ class Training:
             return self.acknowledged_path.read_text().splitlines()
         except FileNotFoundError:
             return []
+
+    def wait_for(self, start: str, *, seconds: float = 30) -> None:
+        """Wait until a line that starts so is acknowledged."""
+        deadline = time.monotonic() + seconds
+        while not any(line.startswith(start) for line in self.acknowledged):
+            assert time.monotonic() < deadline, f"{start!r} never came: {self.acknowledged}"
+            time.sleep(0.002)
 
     @property
     def acknowledged_steps(self) -> list[int]:

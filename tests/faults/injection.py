@@ -7,6 +7,9 @@ Only the worker is ever wrapped, and only calls below one directory, its disk, c
     torn 17             if the 17th call is a write, do half of it; then SIGKILL
     fail 17 EIO         the 17th call raises OSError(EIO)
     always-fail link: EPERM   so does every link
+    outage 17-40 EIO    so does every call from the 17th to the 40th
+    powercut 17         the file system goes down before the 17th call, without writing anything back; then SIGKILL
+    unsynced 17         the same, and until then every fsync does nothing
     record              nothing; every call is listed
     trace [kill ...]    every call is listed in full, for `powercut`; then as above
 """
@@ -15,9 +18,11 @@ from __future__ import annotations
 
 import base64
 import errno
+import fcntl
 import json
 import os
 import signal
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -27,6 +32,10 @@ from typing import Any
 CALLS = ("open", "write", "pwrite", "ftruncate", "fsync", "mkdir", "link", "rename", "replace", "unlink")
 _BY_DESCRIPTOR = ("write", "pwrite", "ftruncate", "fsync")
 _BY_TARGET = ("link", "rename", "replace")
+
+_SHUT_DOWN = 0x8004587D
+"""FS_IOC_SHUTDOWN, for root on ext4, xfs and f2fs."""
+_WITHOUT_FLUSHING_THE_LOG = 2
 
 _write, _readlink = os.write, os.readlink
 
@@ -66,9 +75,11 @@ class _Injector:
                 if not self._traces and (self._kind == "record" or is_it):
                     self._say(f"{name} {path}")
                 if is_it:
-                    if self._kind != "always-fail":
+                    if self._kind not in ("always-fail", "outage"):
                         self._at = ""
                     self._strike(name, original, args)
+                if self._kind == "unsynced" and name == "fsync":
+                    return None
                 if self._traces:  # inside the guard: the order of the list is that of the calls
                     return self._traced(name, path, original, args, options)
             return original(*args, **options)
@@ -86,17 +97,22 @@ class _Injector:
         return path if path == self._disk or path.startswith(self._disk + os.sep) else None
 
     def _is_it(self, name: str, path: str) -> bool:
+        if self._kind == "outage":
+            first, _, last = self._at.partition("-")
+            return int(first) <= self._count <= int(last)
         if self._at.isdecimal():
             return self._count == int(self._at)
         wanted, _, part = self._at.partition(":")
         return name == wanted and part in path
 
     def _strike(self, name: str, original: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if self._kind.endswith("fail"):
+        if self._error:
             number = getattr(errno, self._error)
             raise OSError(number, os.strerror(number))
         if self._kind == "torn" and name == "write":
             original(args[0], memoryview(args[1])[: len(args[1]) // 2])
+        if self._kind in ("powercut", "unsynced"):
+            fcntl.ioctl(os.open(self._disk, os.O_RDONLY), _SHUT_DOWN, struct.pack("I", _WITHOUT_FLUSHING_THE_LOG))
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _traced(

@@ -105,8 +105,7 @@ class TestApproximate:
                 observation, reward, *_ = env.step(action)
                 stream.step(observation, reward)
                 session.stop("enough")
-        assert session.run is not None
-        (resume,) = session.run.metadata.resumes
+        (resume,) = rekindle.RunReader(tmp_path / "moody").metadata.resumes
         assert resume.grade == "approximate"
         assert "the open episode of stream 0 (1 steps) was closed as truncated" in resume.lost[0]
 

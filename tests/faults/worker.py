@@ -13,6 +13,7 @@ run, so that a test can hold the disk against it:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -179,7 +180,12 @@ class Acknowledgements:
         if isinstance(event, CheckpointSaved):
             self.add(f"checkpoint {event.stamp.env_steps}")
         elif isinstance(event, Warned):
-            self.add(f"warned {event.message}")
+            self.warn(event.message)
+
+    def warn(self, message: object) -> None:
+        """Warnings are many and long: a limit on the size of files may well strike here, and that is no fault."""
+        with contextlib.suppress(OSError):
+            self.add(f"warned {message}")
 
     def close(self) -> None:
         _close(self._descriptor)
@@ -261,7 +267,7 @@ def _checkpoint_now(session: rekindle.TrainingSession, told: Acknowledgements) -
     try:
         session.checkpoint(wait=True)
     except StorageError as error:
-        told.add(f"warned {error}")
+        told.warn(error)
     else:
         told.add(f"checkpoint {session.total_steps}")
 

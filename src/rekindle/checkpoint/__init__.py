@@ -9,7 +9,7 @@ from rekindle.checkpoint.retention import (
     KeepLast,
     RetentionPolicy,
 )
-from rekindle.checkpoint.store import Checkpoint, CheckpointStore
+from rekindle.checkpoint.store import Checkpoint, CheckpointStore, read_agent_state
 
 __all__ = [
     "Checkpoint",
@@ -22,6 +22,7 @@ __all__ = [
     "RetentionPolicy",
     "decode",
     "encode",
+    "read_agent_state",
     "read_file",
     "tree_digest",
 ]

@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Read it back; raises `FileRefused`."""
         try:
             manifest = msgspec.convert(tree, cls)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter for arrays in odd places
             raise FileRefused(f"{name}: its replay manifest is wrong: {error}") from None
         for column, layout in manifest.columns.items():
             layout.check(f"{name}: its replay column {column!r}")
@@ -100,7 +100,7 @@ class ReplayJournal:
     """The segments of one run."""
 
     def __init__(self, directory: Path, *, resume_count: int, known: Iterable[Segment] = ()) -> None:
-        self._directory = directory
+        self.directory = directory
         self.resume_count = resume_count
         self.segments = list(known)
         """What is durable and still wanted, in order."""
@@ -129,7 +129,7 @@ class ReplayJournal:
         segments = [segment for segment in older if segment.first < new.start and segment.end > new.first]
         if new.start < new.end:
             # The resume count keeps a file of an abandoned timeline from being taken for one of this.
-            path = self._directory / f"rows_{new.start}_{new.end}_r{self.resume_count}.mpk"
+            path = self.directory / f"rows_{new.start}_{new.end}_r{self.resume_count}.mpk"
             pieces = codec.encode({"kind": "segment", "first": new.start, "columns": new.rows})
             files.write_atomic(path, *pieces)
             segments.append(Segment(path.name, new.start, new.end, codec.stored_checksum(pieces[0])))
@@ -152,7 +152,7 @@ class ReplayJournal:
         }
 
     def _read_segment(self, segment: Segment, columns: Mapping[str, ColumnLayout]) -> dict[str, Array]:
-        path = self._directory / segment.file
+        path = self.directory / segment.file
         tree = codec.read_file(path, checksum=segment.checksum)
         arrays: dict[str, Any] = tree.get("columns") or {}
         if tree.get("first") != segment.first or type(arrays) is not dict or set(arrays) != set(columns):
@@ -167,7 +167,7 @@ class ReplayJournal:
 
     def files(self) -> list[Path]:
         """Every file of the journal, named by a manifest or not."""
-        return sorted(path for path in self._directory.iterdir() if not path.name.startswith("."))
+        return sorted(path for path in self.directory.iterdir() if not path.name.startswith("."))
 
 
 def check_layout(manifest: Manifest, columns: Mapping[str, Column], *, name: str) -> None:

@@ -14,7 +14,7 @@ from rekindle.agent import State
 from rekindle.checkpoint import codec
 from rekindle.checkpoint.journal import Manifest, NewRows, ReplayJournal
 from rekindle.checkpoint.retention import CheckpointInfo, RetentionPolicy
-from rekindle.errors import CheckpointError, FileRefused
+from rekindle.errors import CheckpointError, FileRefused, StorageError
 from rekindle.events import Stamp
 from rekindle.experience import Array
 from rekindle.files import LogPosition
@@ -23,7 +23,7 @@ from rekindle.run import LOGS, Log
 __all__ = ["Best", "Checkpoint", "CheckpointStore", "list_steps"]
 
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)\.mpk")
-_BEST = re.compile(r"best_[0-9]+\.mpk")
+_BEST = re.compile(r"best_[0-9]+(_[0-9]+)?\.mpk")
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -87,7 +87,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """Read one; raises `FileRefused`."""
         try:
             fields = msgspec.convert(codec.read_file(path), _Fields)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter for arrays in odd places
             raise FileRefused(f"{path}: not a checkpoint: {error}") from None
         if fields.step != fields.counters.env_steps:
             raise FileRefused(f"{path}: step is {fields.step}, but counters.env_steps {fields.counters.env_steps}")
@@ -224,7 +224,12 @@ class CheckpointStore:
         if rows is not None:
             checkpoint = msgspec.structs.replace(checkpoint, replay=self.journal.write(rows))
         path = self.path(checkpoint.step)
-        files.write_atomic(path, *codec.encode(checkpoint.tree()))
+        try:
+            files.write_atomic(path, *codec.encode(checkpoint.tree()))
+        except StorageError:
+            if path.is_file():  # only its name may not be durable: it is pruned like any other, and not before
+                self._known[checkpoint.step] = self._try_read(checkpoint.step)
+            raise
         self._known[checkpoint.step] = _lightened(checkpoint)
         return path
 
@@ -239,6 +244,8 @@ class CheckpointStore:
         files.remove([self.path(step) for step in unwanted], sync=self.directory)
         for step in unwanted:
             del self._known[step]
+        for directory in (self.directory, self.journal.directory):
+            files.remove_temporaries(directory)  # of writes that failed so badly that they could not be cleared away
         if any(known is None for known in self._known.values()):
             return  # an unreadable manifest may name anything
         named = self._named_files() | {segment.file for segment in self.journal.segments}
