@@ -148,7 +148,9 @@ class Actor(Generic[Network]):
     def _batch(self, vector: jax.Array, moments: Any, observations: Any, noise: jax.Array) -> jax.Array:
         network = self._weights.network(vector)
         encoded = normalise(self._encoding.encode(observations, jax.numpy), moments)
-        return jax.vmap(lambda x, random: self._output(network, x, random))(encoded, noise if self._noise_size else None)
+        return jax.vmap(lambda x, random: self._output(network, x, random))(
+            encoded, noise if self._noise_size else None
+        )
 
 
 class CompiledPolicy:
