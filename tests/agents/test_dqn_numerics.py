@@ -1,5 +1,7 @@
 """The loss, its gradient and its targets against plain numpy, and many updates against one at a time."""
 
+# JAX's types are partial.
+# pyright: reportArgumentType=false, reportPossiblyUnbound=false
 from __future__ import annotations
 
 import functools

@@ -327,6 +327,16 @@ def test_a_dict_observation_must_have_its_keys() -> None:
             )
 
 
+def test_an_observation_of_one_array_must_be_one() -> None:
+    memory, kind = KINDS["vector"].memory(10), KINDS["vector"]
+    given, streams = transitions(kind, walk(1))
+    named = {"observation": np.asarray(given.observations)}
+    with pytest.raises(InputError, match="observation must be an array, not a dict"):
+        memory.append(
+            Transitions(named, given.actions, given.rewards, given.next_observations, given.statuses), streams
+        )
+
+
 def test_nothing_can_be_sampled_that_is_not_there() -> None:
     memory = KINDS["vector"].memory(10)
     with pytest.raises(InputError, match="holds no transition"):

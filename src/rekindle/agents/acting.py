@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from rekindle.agents.dispatch import each_array
+from rekindle.agents.dispatch import each_array, padded
 from rekindle.agents.normalisation import moments_of, normalise
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
@@ -76,6 +76,7 @@ class Actor(Generic[Network]):
         self._numpy_rows = min(max(1, _MOST_MULTIPLICATIONS // weights.size), _MOST_NUMPY_ROWS) if small else 0
         """The most rows that are left to numpy."""
         self._most_rows = _MOST_IMAGES if encoding.image else _MOST_ROWS
+        self._least_rows = 1 << self._numpy_rows.bit_length()
         self._run = jax.jit(self._batch)
         self.use(cast("Any", weights.initial), None)
 
@@ -116,10 +117,9 @@ class Actor(Generic[Network]):
 
     def warm_up(self, observation_space: Any) -> None:
         """Compile for every number of rows that numpy does not take."""
-        rows = 1
+        rows = self._least_rows
         while rows <= self._most_rows:
-            if rows > self._numpy_rows:
-                self._dispatch(self._newest, self._normaliser, zero_observations(observation_space, rows), None)
+            self._dispatch(self._newest, self._normaliser, zero_observations(observation_space, rows), None)
             rows *= 2
 
     def _layers(self, vector: Array) -> list[Layer] | None:
@@ -141,7 +141,8 @@ class Actor(Generic[Network]):
         outputs: list[Array] = []
         for start in range(0, rows, self._most_rows):
             piece = slice(start, start + self._most_rows)
-            part, random = each_array((observations, noise), lambda array: _padded(array[piece]))  # noqa: B023
+            size = max(self._least_rows, 1 << (min(self._most_rows, rows - start) - 1).bit_length())
+            part, random = each_array((observations, noise), lambda array: padded(array[piece], size))  # noqa: B023
             outputs.append(np.asarray(self._run(vector, moments, part, random))[: rows - start])
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
@@ -188,13 +189,3 @@ def _rows(observations: Observations) -> int:
     if isinstance(observations, Mapping):
         return len(next(iter(observations.values())))
     return len(observations)
-
-
-def _padded(array: Array) -> Array:
-    rows = len(array)
-    size = 1 << (rows - 1).bit_length()
-    if rows == size:
-        return array
-    padded = np.zeros((size, *array.shape[1:]), array.dtype)
-    padded[:rows] = array
-    return padded

@@ -19,7 +19,7 @@ import numpy as np
 
 from rekindle.experience import Array
 
-__all__ = ["Deferred", "Dispatch", "Outcome", "each_array"]
+__all__ = ["Deferred", "Dispatch", "Outcome", "each_array", "padded"]
 
 LearnerState = TypeVar("LearnerState")
 
@@ -89,14 +89,14 @@ class Dispatch(Generic[LearnerState]):
     ) -> tuple[LearnerState, Outcome]:
         """Make `count` updates on batches of that leading axis; the state that is passed in can no longer be used."""
         size = next(size for size in self._sizes if size >= count)
-        padded = each_array(batches, lambda array: _padded(array, size))
-        state, table, rows = self._run(state, padded, np.int32(count), inputs)
+        larger = each_array(batches, lambda array: padded(array, size))
+        state, table, rows = self._run(state, larger, np.int32(count), inputs)
         return state, Outcome(table, rows, count)
 
     def warm_up(self, state: LearnerState, inputs: Any) -> LearnerState:
         """Compile for every size, and make no update."""
         for size in self._sizes:
-            batches = each_array(self._example, lambda array: _padded(array, size))  # noqa: B023
+            batches = each_array(self._example, lambda array: padded(array, size))  # noqa: B023
             state, _, _ = self._run(state, batches, np.int32(0), inputs)
         return state
 
@@ -130,9 +130,10 @@ def each_array(arrays: Any, function: Callable[[Array], Array]) -> Any:
     return None if arrays is None else function(arrays)
 
 
-def _padded(array: Array, size: int) -> Array:
+def padded(array: Array, size: int) -> Array:
+    """The array with a leading axis of this size; what is added means nothing."""
     if len(array) == size:
         return array
-    padded = np.empty((size, *array.shape[1:]), array.dtype)
-    padded[: len(array)] = array
-    return padded
+    larger = np.zeros((size, *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    return larger

@@ -5,4 +5,4 @@ from rekindle.replay.priorities import Priorities, PrioritizedMemory
 from rekindle.replay.ring import Ring
 from rekindle.replay.rollout import Advantages, Rollout, Steps
 
-__all__ = ["Advantages", "Appended", "Batch", "Memory", "PrioritizedMemory", "Priorities", "Ring", "Rollout", "Steps"]
+__all__ = ["Advantages", "Appended", "Batch", "Memory", "Priorities", "PrioritizedMemory", "Ring", "Rollout", "Steps"]

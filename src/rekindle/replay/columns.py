@@ -39,11 +39,13 @@ def _can_become(dtype: np.dtype[Any], column: np.dtype[Any]) -> bool:
     return np.can_cast(dtype, column, "same_kind" if column.kind == "f" else "safe")
 
 
-def fitted(values: Array, column: Column, name: str, count: int) -> Array:
+def fitted(values: Observations, column: Column, name: str, count: int) -> Array:
     """These `count` values in the dtype of their column; raises `InputError`."""
     dtype, shape = column
-    if values.dtype is dtype and values.shape == (count, *shape):
+    if type(values) is np.ndarray and values.dtype is dtype and values.shape == (count, *shape):
         return values
+    if not isinstance(values, np.ndarray):
+        raise InputError(f"{name} must be an array, not a {type(values).__name__}")
     problem = problem_with(values, column, name, count)
     if problem is not None:
         raise InputError(f"these transitions do not fit the memory: {problem}")
@@ -68,14 +70,12 @@ class ObservationColumns(msgspec.Struct, frozen=True):
 
     def fitted(self, observations: Observations, name: str, count: int) -> list[Array]:
         """The arrays of `count` observations in the order of the columns; raises `InputError`."""
-        columns = self.columns.values()
         if self.keys is None:
-            arrays = [cast("Array", observations)]
-        elif isinstance(observations, Mapping) and set(observations) == set(self.keys):
-            arrays = [observations[key] for key in self.keys]
-        else:
+            return [fitted(observations, self.columns["observation"], name, count)]
+        if not isinstance(observations, Mapping) or set(observations) != set(self.keys):
             raise InputError(f"{name} must be a dict with the keys {sorted(self.keys)}")
-        return [fitted(array, column, name, count) for array, column in zip(arrays, columns, strict=True)]
+        columns = self.columns.values()
+        return [fitted(observations[key], column, name, count) for key, column in zip(self.keys, columns, strict=True)]
 
     def observations(self, arrays: Sequence[Array]) -> Observations:
         """What an agent sees of arrays in the order of the columns."""

@@ -11,7 +11,7 @@ from rekindle.errors import StateError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.rows import Rows
 
-__all__ = ["NONE", "NO_STEP", "Links", "RowNumbers", "check_links"]
+__all__ = ["Links", "NONE", "NO_STEP", "RowNumbers", "check_links"]
 
 RowNumbers = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from rekindle.experience import Array, Transitions
 from rekindle.replay.links import RowNumbers
 from rekindle.replay.memory import Appended, Batch, Memory
 
-__all__ = ["PrioritizedMemory", "Priorities"]
+__all__ = ["Priorities", "PrioritizedMemory"]
 
 _WHOLE_LEVEL = 1024
 """Levels of the tree with up to so many sums are summed as a whole, not sum by sum."""

@@ -107,14 +107,15 @@ class Rows:
         return np.arange(first, end) % self.capacity
 
     def _write(self, first: int, columns: Sequence[Array], count: int) -> None:
-        skipped = max(0, count - self.capacity)  # of more rows than there is room for only the last remain
-        start = (first + skipped) % self.capacity
-        before_wrap = min(count - skipped, self.capacity - start)
-        if before_wrap == count:
+        start = first % self.capacity
+        if start + count <= self.capacity:
             span = slice(start, start + count)
             for held, values in zip(self.slots.values(), columns, strict=True):
                 held[span] = values
             return
+        skipped = max(0, count - self.capacity)  # of more rows than there is room for only the last remain
+        start = (first + skipped) % self.capacity
+        before_wrap = min(count - skipped, self.capacity - start)
         for held, values in zip(self.slots.values(), columns, strict=True):
             held[start : start + before_wrap] = values[skipped : skipped + before_wrap]
             held[: count - skipped - before_wrap] = values[skipped + before_wrap :]

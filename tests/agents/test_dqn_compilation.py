@@ -1,0 +1,72 @@
+"""After the warm-up nothing compiles, whatever the number of updates, streams or steps."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from rekindle.agents import DQN, Linear, rainbow
+from rekindle.experience import ActMode, Transitions
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+SPACE = Box(-1, 1, (3,), np.float32)
+SETTINGS: dict[str, Any] = {"hidden_sizes": (8,), "capacity": 2000, "batch_size": 4}
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """What was compiled since it was last cleared."""
+    seen: list[str] = []
+
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == COMPILED:
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate": Linear(1e-3, 0.0, 100), "normalise_observations": True},
+        rainbow(**SETTINGS, priority_beta=Linear(0.4, 1.0, 50)),
+    ],
+    ids=["plain", "rainbow"],
+)
+def test_nothing_compiles_after_the_warm_up(settings: dict[str, Any], compilations: list[str]) -> None:
+    learner = DQN(SPACE, Discrete(3), seed=0, **{**SETTINGS, **settings})
+    before = learner.state()["weights"]["network"]
+    learner.warm_up()
+    assert compilations
+    for name, array in learner.state()["weights"]["network"].items():
+        np.testing.assert_array_equal(array, before[name])
+    compilations.clear()
+    rng = np.random.default_rng(0)
+    for streams in (1, 2, 3, 5, 8, 100, 129, 200, 300):
+        observations = rng.normal(size=(streams, 3)).astype(np.float32)
+        slots = np.arange(streams)
+        learner.act(observations, ActMode.EXPLOIT, slots)
+        actions = learner.act(observations, ActMode.EXPLORE, slots)
+        rewards, statuses = rng.normal(size=streams), rng.integers(3, size=streams).astype(np.uint8)
+        learner.observe(Transitions(observations, actions, rewards, observations, statuses), slots)
+        for n in (1, 2, 3, 7, 8, 9, 63, 64, 65, 130):
+            metrics = learner.update(n)
+            assert len(np.asarray(metrics["loss"])) == n
+        learner.policy().act(observations)
+    state = learner.state()
+    learner.load_state(state)
+    learner.episode_extras()
+    assert compilations == []
+
+
+def test_a_second_warm_up_compiles_nothing(compilations: list[str]) -> None:
+    learner = DQN(SPACE, Discrete(3), seed=0, **SETTINGS)
+    learner.warm_up()
+    compilations.clear()
+    learner.warm_up()
+    assert compilations == []
