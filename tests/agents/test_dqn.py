@@ -1,5 +1,8 @@
 """What DQN learns, how it acts, and when it does either."""
 
+# JAX's types are partial.
+# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+
 from pathlib import Path
 from typing import Any
 

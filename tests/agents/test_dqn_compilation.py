@@ -1,5 +1,8 @@
 """After the warm-up nothing compiles, whatever the number of updates, streams or steps."""
 
+# JAX's types are partial.
+# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,8 @@
 """The loss, its gradient and its targets against plain numpy, and many updates against one at a time."""
 
 # JAX's types are partial.
-# pyright: reportArgumentType=false, reportPossiblyUnbound=false
+# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+
 from __future__ import annotations
 
 import functools
