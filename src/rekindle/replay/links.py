@@ -70,7 +70,7 @@ class Links:
             if before < rows.first:
                 continue
             self.next[before % capacity] = step
-            oldest = self.oldest(before)
+            oldest = before if self._depth == 1 else self.oldest(before)
             if oldest != NONE:
                 self._needed_by[oldest % capacity] = step
                 self.can_sample[step % capacity] = True
@@ -103,7 +103,7 @@ class Links:
     def _forget(self, first: int, end: int) -> list[int]:
         slots, capacity = self._rows.span(first, end), self._rows.capacity
         dropped = [step for step in self._needed_by[slots].tolist() if step >= end]
-        self.count -= int(np.count_nonzero(self.can_sample[slots])) + len(dropped)
+        self.count -= self.can_sample[slots].tolist().count(True) + len(dropped)
         for step in dropped:
             self.can_sample[step % capacity] = False
         return dropped
