@@ -73,10 +73,10 @@ class Dispatch(Generic[LearnerState]):
         self._step, self._metrics, self._rows = step, list(metrics), rows
         self._example = example
         batch_bytes = sum(array.nbytes for array in jax.tree_util.tree_leaves(example))
-        few, many = (_FEW, _MANY) if batch_bytes <= _SMALL_BATCH else (1, _FEW)
+        many = _MANY if batch_bytes <= _SMALL_BATCH else _FEW
         self.most = min(many, most or many)
         """Updates in one dispatch at most."""
-        self._sizes = sorted({min(few, self.most), self.most})
+        self._sizes = sorted({1, self.most})
         self._run = jax.jit(self._loop, donate_argnums=0)
 
     def split(self, n: int) -> list[int]:
@@ -115,9 +115,9 @@ class Dispatch(Generic[LearnerState]):
             )
             state, metrics, row = self._step(state, batch, inputs)
             table = table.at[index].set(jnp.stack([metrics[name].astype(jnp.float32) for name in self._metrics]))
-            return state, table, rows if row is None else rows.at[index].set(row)
+            return state, table, None if row is None or rows is None else rows.at[index].set(row)
 
-        table, rows = jnp.zeros((size, len(self._metrics))), jnp.zeros((size, self._rows))
+        table, rows = jnp.zeros((size, len(self._metrics))), jnp.zeros((size, self._rows)) if self._rows else None
         return jax.lax.fori_loop(0, count, body, (state, table, rows))
 
 
@@ -134,6 +134,6 @@ def padded(array: Array, size: int) -> Array:
     """The array with a leading axis of this size; what is added means nothing."""
     if len(array) == size:
         return array
-    larger = np.zeros((size, *array.shape[1:]), array.dtype)
+    larger = np.empty((size, *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
