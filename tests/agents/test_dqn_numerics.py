@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -266,6 +269,12 @@ def test_updates_in_one_dispatch_are_equal_to_the_bit_to_one_at_a_time(name: str
         np.testing.assert_array_equal(first, second)
     np.testing.assert_array_equal(np.asarray(dispatch.metrics([outcome])["loss"]), np.concatenate(losses))
     np.testing.assert_array_equal(outcome.rows(), np.concatenate(rows))
+
+
+@pytest.mark.slow
+def test_the_same_holds_for_optimised_code() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "in_one_dispatch and dueling", __file__]
+    subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=3"})
 
 
 def test_updates_are_split_by_how_many_are_due_and_by_nothing_else() -> None:

@@ -46,12 +46,12 @@ class Deferred:
 class Outcome:
     """What came of a dispatch."""
 
-    def __init__(self, table: jax.Array, rows: jax.Array, count: int) -> None:
+    def __init__(self, table: jax.Array, rows: jax.Array | None, count: int) -> None:
         self.table, self._rows, self.count = table, rows, count
 
     def rows(self) -> Array:
-        """The numbers of each row of each batch; waits for the device."""
-        return np.asarray(self._rows)[: self.count]
+        """The numbers of each row of each batch (none if the steps give none); waits for the device."""
+        return np.empty((self.count, 0)) if self._rows is None else np.asarray(self._rows)[: self.count]
 
 
 class Dispatch(Generic[LearnerState]):
@@ -74,9 +74,12 @@ class Dispatch(Generic[LearnerState]):
         self._example = example
         batch_bytes = sum(array.nbytes for array in jax.tree_util.tree_leaves(example))
         many = _MANY if batch_bytes <= _SMALL_BATCH else _FEW
-        self.most = min(many, most or many)
+        self.most = max(2, min(many, most or many))
         """Updates in one dispatch at most."""
-        self._sizes = sorted({1, self.most})
+        # Not 1: a loop over a single batch compiles to other code, whose results differ in the last bits.
+        self._sizes = [2, self.most]
+        # On the device once and for all: every array that a call has to move there costs microseconds.
+        self._counts = [jax.device_put(np.int32(count)) for count in range(self.most + 1)]
         self._run = jax.jit(self._loop, donate_argnums=0)
 
     def split(self, n: int) -> list[int]:
@@ -90,14 +93,14 @@ class Dispatch(Generic[LearnerState]):
         """Make `count` updates on batches of that leading axis; the state that is passed in can no longer be used."""
         size = next(size for size in self._sizes if size >= count)
         larger = each_array(batches, lambda array: padded(array, size))
-        state, table, rows = self._run(state, larger, np.int32(count), inputs)
+        state, table, rows = self._run(state, larger, self._counts[count], inputs)
         return state, Outcome(table, rows, count)
 
     def warm_up(self, state: LearnerState, inputs: Any) -> LearnerState:
         """Compile for every size, and make no update."""
         for size in self._sizes:
             batches = each_array(self._example, lambda array: padded(array, size))  # noqa: B023
-            state, _, _ = self._run(state, batches, np.int32(0), inputs)
+            state, _, _ = self._run(state, batches, self._counts[0], inputs)
         return state
 
     def metrics(self, outcomes: Sequence[Outcome]) -> dict[str, Deferred]:

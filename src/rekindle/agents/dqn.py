@@ -327,8 +327,11 @@ def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, 
 class Learner:
     """One update, as a pure function of state and batch."""
 
-    def __init__(self, config: DQNConfig, encoding: Encoding, weights: Weights[QNetwork]) -> None:
+    def __init__(
+        self, config: DQNConfig, encoding: Encoding, weights: Weights[QNetwork], *, first_action: int = 0
+    ) -> None:
         self._config, self._encoding, self._weights = config, encoding, weights
+        self._first_action = first_action
         self.device = device_of(config.learning_device, "learning_device")
         clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
         optimiser = optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
@@ -382,7 +385,7 @@ class Learner:
         best = jnp.argmax(ranks if mask is None else jnp.where(mask, ranks, -jnp.inf), axis=1)
         future = _pick(future, best)
 
-        predicted = _pick(jax.vmap(network, (0, None))(observations, noise), batch["actions"])
+        predicted = _pick(jax.vmap(network, (0, None))(observations, noise), batch["actions"] - self._first_action)
         metrics = {"q_mean": network.means(predicted).mean()}
         if config.atoms == 1:
             values = jax.lax.stop_gradient(rewards + batch["discounts"] * future[:, 0])
@@ -444,7 +447,7 @@ class DQN:
         network = QNetwork(config, encoding, self._head.counts[0], network, initial)
         self._noise_size = network.noise_size
         self._weights = Weights(network)
-        self._learner = Learner(config, encoding, self._weights)
+        self._learner = Learner(config, encoding, self._weights, first_action=self._head.starts[0])
         self._learned = self._learner.start()
         self._dispatch = Dispatch(
             self._learner.step,
@@ -564,7 +567,7 @@ class DQN:
     def _arranged(self, batch: Batch, weights: Array | None, noise: Array | None, count: int) -> dict[str, Any]:
         columns = {
             "observations": batch.observations,
-            "actions": (batch.actions - self._head.starts[0]).astype(np.int32),
+            "actions": batch.actions,
             "rewards": batch.rewards,
             "next_observations": batch.next_observations,
             "discounts": batch.discounts,
