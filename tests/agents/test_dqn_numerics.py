@@ -254,7 +254,7 @@ def test_updates_in_one_dispatch_are_equal_to_the_bit_to_one_at_a_time(name: str
     batches = [it.batch(rng) for _ in range(11)]
 
     def stacked(some: list[dict[str, Any]]) -> dict[str, Any]:
-        return {key: None if some[0][key] is None else np.stack([one[key] for one in some]) for key in some[0]}
+        return {key: None if some[0][key] is None else np.concatenate([one[key] for one in some]) for key in some[0]}
 
     dispatch = Dispatch(
         it.learner.step, it.learner.metrics, example=stacked(batches[:1]), rows=ROWS if it.config.prioritised else 0

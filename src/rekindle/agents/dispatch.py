@@ -66,7 +66,7 @@ class Dispatch(Generic[LearnerState]):
         rows: int = 0,
         most: int | None = None,
     ) -> None:
-        """`example` is one batch, with the leading axis of many.
+        """`example` is one batch.
 
         `rows` is how many numbers a step gives beside its metrics; `most` limits the updates in a dispatch.
         """
@@ -90,16 +90,19 @@ class Dispatch(Generic[LearnerState]):
     def __call__(
         self, state: LearnerState, batches: Mapping[str, Any], count: int, inputs: Any
     ) -> tuple[LearnerState, Outcome]:
-        """Make `count` updates on batches of that leading axis; the state that is passed in can no longer be used."""
+        """Make `count` updates on so many batches, one after the other in every array.
+
+        The state that is passed in can no longer be used.
+        """
         size = next(size for size in self._sizes if size >= count)
-        larger = each_array(batches, lambda array: padded(array, size))
-        state, table, rows = self._run(state, larger, self._counts[count], inputs)
+        arranged = each_array(batches, lambda array: _arranged(array, count, size))
+        state, table, rows = self._run(state, arranged, self._counts[count], inputs)
         return state, Outcome(table, rows, count)
 
     def warm_up(self, state: LearnerState, inputs: Any) -> LearnerState:
         """Compile for every size, and make no update."""
         for size in self._sizes:
-            batches = each_array(self._example, lambda array: padded(array, size))  # noqa: B023
+            batches = each_array(self._example, lambda array: _arranged(array, 1, size))  # noqa: B023
             state, _, _ = self._run(state, batches, self._counts[0], inputs)
         return state
 
@@ -140,3 +143,9 @@ def padded(array: Array, size: int) -> Array:
     larger = np.empty((size, *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
+
+
+def _arranged(array: Array, count: int, size: int) -> Array:
+    """An array of `count` batches as one of `size`, with an axis for them."""
+    rows = len(array) // count
+    return padded(array, size * rows).reshape(size, rows, *array.shape[1:])

@@ -29,7 +29,7 @@ import optax
 from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.agents.acting import Actor, CompiledPolicy, device_of, zero_observations
 from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
-from rekindle.agents.dispatch import Dispatch, Outcome, each_array
+from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.networks import (
     Activation,
     Dense,
@@ -553,7 +553,7 @@ class DQN:
             batch, weights = memory.sample(
                 rng, rows, beta=beta, batches=count, n_step=config.n_step, gamma=config.gamma
             )
-        return batch.rows, self._arranged(batch, weights, draw_noise(rng, 2 * count, self._noise_size), count)
+        return batch.rows, _columns(batch, weights, draw_noise(rng, 2 * count, self._noise_size))
 
     def _example(self) -> dict[str, Any]:
         """A batch like any other, of zeros."""
@@ -562,19 +562,7 @@ class DQN:
         batch = Batch(observations, np.zeros(rows, np.int64), numbers, observations, numbers, np.zeros(rows, np.int64))
         weights = numbers if self.config.prioritised else None
         noise = np.zeros((2, self._noise_size), np.float32) if self._noise_size else None
-        return self._arranged(batch, weights, noise, 1)
-
-    def _arranged(self, batch: Batch, weights: Array | None, noise: Array | None, count: int) -> dict[str, Any]:
-        columns = {
-            "observations": batch.observations,
-            "actions": batch.actions,
-            "rewards": batch.rewards,
-            "next_observations": batch.next_observations,
-            "discounts": batch.discounts,
-            "weights": weights,
-            "noise": noise,
-        }
-        return each_array(columns, lambda array: array.reshape(count, -1, *array.shape[1:]))
+        return _columns(batch, weights, noise)
 
     def _reprioritise(self, rows: Array, outcome: Outcome) -> None:
         if isinstance(self._memory, PrioritizedMemory):
@@ -665,6 +653,19 @@ class DQN:
             raise StateError("the weights are for normalised observations: set normalise_observations")
         self._learned = placed(self._learned._replace(params=params, target=params), self._learner.device)
         self._publish()
+
+
+def _columns(batch: Batch, weights: Array | None, noise: Array | None) -> dict[str, Any]:
+    """What updates take; two samples of noise for each."""
+    return {
+        "observations": batch.observations,
+        "actions": batch.actions,
+        "rewards": batch.rewards,
+        "next_observations": batch.next_observations,
+        "discounts": batch.discounts,
+        "weights": weights,
+        "noise": noise,
+    }
 
 
 def _head(space: Any, config: DQNConfig) -> ActionHead:
