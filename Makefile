@@ -45,8 +45,9 @@ docs: $(READY) ## Build the documentation into site/; a warning is an error
 	@out=$$($(BIN)/zensical build --clean --strict 2>&1) || { echo "$$out"; exit 1; }
 	@echo "docs: ok"
 
-bench: $(READY) ## Measure what a session costs per step
+bench: $(READY) ## Measure what a session costs per step, and an agent per update
 	@$(BIN)/python benchmarks/session_overhead.py
+	@$(BIN)/python benchmarks/updates.py
 
 clean: ## Remove everything that make created
 	@rm -rf .venv .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site

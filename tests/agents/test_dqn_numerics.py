@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -251,7 +254,7 @@ def test_updates_in_one_dispatch_are_equal_to_the_bit_to_one_at_a_time(name: str
     batches = [it.batch(rng) for _ in range(11)]
 
     def stacked(some: list[dict[str, Any]]) -> dict[str, Any]:
-        return {key: None if some[0][key] is None else np.stack([one[key] for one in some]) for key in some[0]}
+        return {key: None if some[0][key] is None else np.concatenate([one[key] for one in some]) for key in some[0]}
 
     dispatch = Dispatch(
         it.learner.step, it.learner.metrics, example=stacked(batches[:1]), rows=ROWS if it.config.prioritised else 0
@@ -266,6 +269,12 @@ def test_updates_in_one_dispatch_are_equal_to_the_bit_to_one_at_a_time(name: str
         np.testing.assert_array_equal(first, second)
     np.testing.assert_array_equal(np.asarray(dispatch.metrics([outcome])["loss"]), np.concatenate(losses))
     np.testing.assert_array_equal(outcome.rows(), np.concatenate(rows))
+
+
+@pytest.mark.slow
+def test_the_same_holds_for_optimised_code() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "in_one_dispatch and dueling", __file__]
+    subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=3"})
 
 
 def test_updates_are_split_by_how_many_are_due_and_by_nothing_else() -> None:

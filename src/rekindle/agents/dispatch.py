@@ -46,12 +46,12 @@ class Deferred:
 class Outcome:
     """What came of a dispatch."""
 
-    def __init__(self, table: jax.Array, rows: jax.Array, count: int) -> None:
+    def __init__(self, table: jax.Array, rows: jax.Array | None, count: int) -> None:
         self.table, self._rows, self.count = table, rows, count
 
     def rows(self) -> Array:
-        """The numbers of each row of each batch; waits for the device."""
-        return np.asarray(self._rows)[: self.count]
+        """The numbers of each row of each batch (none if the steps give none); waits for the device."""
+        return np.empty((self.count, 0)) if self._rows is None else np.asarray(self._rows)[: self.count]
 
 
 class Dispatch(Generic[LearnerState]):
@@ -66,17 +66,20 @@ class Dispatch(Generic[LearnerState]):
         rows: int = 0,
         most: int | None = None,
     ) -> None:
-        """`example` is one batch, with the leading axis of many.
+        """`example` is one batch.
 
         `rows` is how many numbers a step gives beside its metrics; `most` limits the updates in a dispatch.
         """
         self._step, self._metrics, self._rows = step, list(metrics), rows
         self._example = example
         batch_bytes = sum(array.nbytes for array in jax.tree_util.tree_leaves(example))
-        few, many = (_FEW, _MANY) if batch_bytes <= _SMALL_BATCH else (1, _FEW)
-        self.most = min(many, most or many)
+        many = _MANY if batch_bytes <= _SMALL_BATCH else _FEW
+        self.most = max(2, min(many, most or many))
         """Updates in one dispatch at most."""
-        self._sizes = sorted({min(few, self.most), self.most})
+        # Not 1: a loop over a single batch compiles to other code, whose results differ in the last bits.
+        self._sizes = [2, self.most]
+        # On the device once and for all: every array that a call has to move there costs microseconds.
+        self._counts = [jax.device_put(np.int32(count)) for count in range(self.most + 1)]
         self._run = jax.jit(self._loop, donate_argnums=0)
 
     def split(self, n: int) -> list[int]:
@@ -87,17 +90,20 @@ class Dispatch(Generic[LearnerState]):
     def __call__(
         self, state: LearnerState, batches: Mapping[str, Any], count: int, inputs: Any
     ) -> tuple[LearnerState, Outcome]:
-        """Make `count` updates on batches of that leading axis; the state that is passed in can no longer be used."""
+        """Make `count` updates on so many batches, one after the other in every array.
+
+        The state that is passed in can no longer be used.
+        """
         size = next(size for size in self._sizes if size >= count)
-        larger = each_array(batches, lambda array: padded(array, size))
-        state, table, rows = self._run(state, larger, np.int32(count), inputs)
+        arranged = each_array(batches, lambda array: _arranged(array, count, size))
+        state, table, rows = self._run(state, arranged, self._counts[count], inputs)
         return state, Outcome(table, rows, count)
 
     def warm_up(self, state: LearnerState, inputs: Any) -> LearnerState:
         """Compile for every size, and make no update."""
         for size in self._sizes:
-            batches = each_array(self._example, lambda array: padded(array, size))  # noqa: B023
-            state, _, _ = self._run(state, batches, np.int32(0), inputs)
+            batches = each_array(self._example, lambda array: _arranged(array, 1, size))  # noqa: B023
+            state, _, _ = self._run(state, batches, self._counts[0], inputs)
         return state
 
     def metrics(self, outcomes: Sequence[Outcome]) -> dict[str, Deferred]:
@@ -115,9 +121,9 @@ class Dispatch(Generic[LearnerState]):
             )
             state, metrics, row = self._step(state, batch, inputs)
             table = table.at[index].set(jnp.stack([metrics[name].astype(jnp.float32) for name in self._metrics]))
-            return state, table, rows if row is None else rows.at[index].set(row)
+            return state, table, None if row is None or rows is None else rows.at[index].set(row)
 
-        table, rows = jnp.zeros((size, len(self._metrics))), jnp.zeros((size, self._rows))
+        table, rows = jnp.zeros((size, len(self._metrics))), jnp.zeros((size, self._rows)) if self._rows else None
         return jax.lax.fori_loop(0, count, body, (state, table, rows))
 
 
@@ -134,6 +140,12 @@ def padded(array: Array, size: int) -> Array:
     """The array with a leading axis of this size; what is added means nothing."""
     if len(array) == size:
         return array
-    larger = np.zeros((size, *array.shape[1:]), array.dtype)
+    larger = np.empty((size, *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
+
+
+def _arranged(array: Array, count: int, size: int) -> Array:
+    """An array of `count` batches as one of `size`, with an axis for them."""
+    rows = len(array) // count
+    return padded(array, size * rows).reshape(size, rows, *array.shape[1:])

@@ -29,7 +29,7 @@ import optax
 from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.agents.acting import Actor, CompiledPolicy, device_of, zero_observations
 from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
-from rekindle.agents.dispatch import Dispatch, Outcome, each_array
+from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.networks import (
     Activation,
     Dense,
@@ -327,8 +327,11 @@ def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, 
 class Learner:
     """One update, as a pure function of state and batch."""
 
-    def __init__(self, config: DQNConfig, encoding: Encoding, weights: Weights[QNetwork]) -> None:
+    def __init__(
+        self, config: DQNConfig, encoding: Encoding, weights: Weights[QNetwork], *, first_action: int = 0
+    ) -> None:
         self._config, self._encoding, self._weights = config, encoding, weights
+        self._first_action = first_action
         self.device = device_of(config.learning_device, "learning_device")
         clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
         optimiser = optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
@@ -382,7 +385,7 @@ class Learner:
         best = jnp.argmax(ranks if mask is None else jnp.where(mask, ranks, -jnp.inf), axis=1)
         future = _pick(future, best)
 
-        predicted = _pick(jax.vmap(network, (0, None))(observations, noise), batch["actions"])
+        predicted = _pick(jax.vmap(network, (0, None))(observations, noise), batch["actions"] - self._first_action)
         metrics = {"q_mean": network.means(predicted).mean()}
         if config.atoms == 1:
             values = jax.lax.stop_gradient(rewards + batch["discounts"] * future[:, 0])
@@ -444,7 +447,7 @@ class DQN:
         network = QNetwork(config, encoding, self._head.counts[0], network, initial)
         self._noise_size = network.noise_size
         self._weights = Weights(network)
-        self._learner = Learner(config, encoding, self._weights)
+        self._learner = Learner(config, encoding, self._weights, first_action=self._head.starts[0])
         self._learned = self._learner.start()
         self._dispatch = Dispatch(
             self._learner.step,
@@ -550,7 +553,7 @@ class DQN:
             batch, weights = memory.sample(
                 rng, rows, beta=beta, batches=count, n_step=config.n_step, gamma=config.gamma
             )
-        return batch.rows, self._arranged(batch, weights, draw_noise(rng, 2 * count, self._noise_size), count)
+        return batch.rows, _columns(batch, weights, draw_noise(rng, 2 * count, self._noise_size))
 
     def _example(self) -> dict[str, Any]:
         """A batch like any other, of zeros."""
@@ -559,19 +562,7 @@ class DQN:
         batch = Batch(observations, np.zeros(rows, np.int64), numbers, observations, numbers, np.zeros(rows, np.int64))
         weights = numbers if self.config.prioritised else None
         noise = np.zeros((2, self._noise_size), np.float32) if self._noise_size else None
-        return self._arranged(batch, weights, noise, 1)
-
-    def _arranged(self, batch: Batch, weights: Array | None, noise: Array | None, count: int) -> dict[str, Any]:
-        columns = {
-            "observations": batch.observations,
-            "actions": (batch.actions - self._head.starts[0]).astype(np.int32),
-            "rewards": batch.rewards,
-            "next_observations": batch.next_observations,
-            "discounts": batch.discounts,
-            "weights": weights,
-            "noise": noise,
-        }
-        return each_array(columns, lambda array: array.reshape(count, -1, *array.shape[1:]))
+        return _columns(batch, weights, noise)
 
     def _reprioritise(self, rows: Array, outcome: Outcome) -> None:
         if isinstance(self._memory, PrioritizedMemory):
@@ -662,6 +653,19 @@ class DQN:
             raise StateError("the weights are for normalised observations: set normalise_observations")
         self._learned = placed(self._learned._replace(params=params, target=params), self._learner.device)
         self._publish()
+
+
+def _columns(batch: Batch, weights: Array | None, noise: Array | None) -> dict[str, Any]:
+    """What updates take; two samples of noise for each."""
+    return {
+        "observations": batch.observations,
+        "actions": batch.actions,
+        "rewards": batch.rewards,
+        "next_observations": batch.next_observations,
+        "discounts": batch.discounts,
+        "weights": weights,
+        "noise": noise,
+    }
 
 
 def _head(space: Any, config: DQNConfig) -> ActionHead:
