@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import multiprocessing
 import os
 import resource
 import stat
@@ -652,31 +651,32 @@ def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
     assert not Lock.is_held(tmp_path / "lock")
 
 
-def test_a_forked_worker_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / "lock")
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-
-    def work() -> None:
-        there.send("started")
-        there.recv()
-
-    worker = context.Process(target=work, daemon=True)
-    worker.start()
-    here.recv()
-    lock.release()
-    assert not Lock.is_held(tmp_path / "lock")
-    here.send("end")
-    worker.join()
-
-
-def test_a_forked_worker_that_ends_does_not_release_the_lock_of_its_parent(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / "lock")
-    worker = multiprocessing.get_context("fork").Process(target=lock.release)
-    worker.start()
-    worker.join()
-    assert Lock.is_held(tmp_path / "lock")
-    lock.release()
+@pytest.mark.parametrize(
+    ("parent", "child", "held"),
+    [("lock.release()", "pass", False), ("pass", "lock.release()", True)],
+    ids=["the parent releases", "the child releases"],
+)
+def test_a_lock_is_of_the_process_that_took_it_and_of_no_fork(
+    parent: str, child: str, held: bool, tmp_path: Path
+) -> None:
+    program = f"""
+        import os, pathlib
+        from rekindle.files import Lock
+        lock = Lock(pathlib.Path({str(tmp_path / "lock")!r}))
+        done, go_on = os.pipe(), os.pipe()
+        if not os.fork():
+            {child}
+            os.write(done[1], b"x")
+            os.read(go_on[0], 1)
+            os._exit(0)
+        os.read(done[0], 1)
+        {parent}
+        print(Lock.is_held(lock.path))
+        os.write(go_on[1], b"x")
+        os.wait()
+    """
+    told = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True)
+    assert told.stdout == f"{held}\n"
 
 
 def test_a_lock_does_not_follow_a_symbolic_link(tmp_path: Path) -> None:

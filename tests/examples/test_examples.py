@@ -138,14 +138,10 @@ def test_the_demo_is_killed_goes_on_and_ends_equal(tmp_path: Path) -> None:
 
 
 def test_the_demo_stopped_by_ctrl_c_leaves_no_traceback_and_no_process(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        command("demo", tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts what it puts into the background with SIGINT ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread here holds a lock
-    )
+    # A shell starts what it puts into the background with SIGINT ignored, and that would be inherited.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command("demo", tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, inherited)
     wait_until(lambda: checkpointed_steps(tmp_path) >= 2_000, process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import re
-import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -243,7 +242,10 @@ def filled(disk: Path) -> Iterator[None]:
 @pytest.mark.parametrize("size", [100, 700, 1500, 2600, 4000, 5500])
 def test_a_file_may_not_grow_any_more(size: int, training: Training, reference: Reference) -> None:
     """A limit on the size of files makes the kernel write a part, and refuse the rest."""
-    ended = training.spawn(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
+    limited = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0})); os.execv({1!r}, sys.argv)"
+    )
+    ended = training.spawn(prefix=[sys.executable, "-c", limited.format(size, sys.executable)])
     assert ended.code == 1
     assert re.search(r"^StorageError: .*File too large", ended.errors, re.MULTILINE), ended.errors
     if training.runs:

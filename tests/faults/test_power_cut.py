@@ -153,6 +153,7 @@ SYNCING = {"fsync", "sync_directory", "write_atomic", "make_directory", "sync"}
 NOT_IN_ANY_STORY = {
     "files.py:append": "syncs a log that has grown by megabytes since the last checkpoint, as a checkpoint would",
     "files.py:move": "makes the directory that cutting a log has made already, unless no log had to be cut",
+    "policy.py:save": "writes a file of the user's, outside every run",
     "run.py:request_stop": "is called by another process; a request that a power cut takes away is of no use anyway",
     "run.py:resume": "makes a directory of the run that somebody removed",
 }
