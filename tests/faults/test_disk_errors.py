@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -242,10 +243,8 @@ def filled(disk: Path) -> Iterator[None]:
 @pytest.mark.parametrize("size", [100, 700, 1500, 2600, 4000, 5500])
 def test_a_file_may_not_grow_any_more(size: int, training: Training, reference: Reference) -> None:
     """A limit on the size of files makes the kernel write a part, and refuse the rest."""
-    limited = (
-        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0})); os.execv({1!r}, sys.argv)"
-    )
-    ended = training.spawn(prefix=[sys.executable, "-c", limited.format(size, sys.executable)])
+    limited = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
+    ended = training.spawn(prefix=[sys.executable, "-c", f"{limited}; os.execv(sys.argv[1], sys.argv[1:])"])
     assert ended.code == 1
     assert re.search(r"^StorageError: .*File too large", ended.errors, re.MULTILINE), ended.errors
     if training.runs:
