@@ -802,15 +802,13 @@ class TestFullDisk:
             train(session)
 
 
-def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("rekindle")}
-
-
 @pytest.fixture(autouse=True)
 def no_thread_is_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
     yield
+    left = {thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("rekindle")}
     # Sessions without a run that a test never closed keep their processor; those with a run have closed.
-    assert threads() <= {"rekindle-events"}
+    assert left <= {"rekindle-events"}
 
 
 def test_a_digest_differs_for_different_trainings(tmp_path: Path, expected: Mapping[str, str | None]) -> None:

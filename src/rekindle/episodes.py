@@ -195,6 +195,11 @@ class StreamTable:
                 return False
         return True
 
+    def continue_all(self, slots: StreamSlots, observations: Sequence[Array]) -> bool:
+        """Whether the observations of a batch are surely the newest ones of its streams."""
+        pairs = zip(observations, self.last, strict=True)
+        return all(array.tobytes() == last[slots].tobytes() for array, last in pairs)
+
     def set_last(self, slot: int, observation: Sequence[Array]) -> None:
         """Note the newest observation of a stream."""
         if self.plain_layout is not None:

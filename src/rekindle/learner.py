@@ -30,6 +30,8 @@ __all__ = ["BackgroundLearner", "DirectLearner", "Learner"]
 _Result = TypeVar("_Result")
 _DISPATCH = 8
 """Updates made between two looks at the queue."""
+_WAIT = 0.001
+"""Seconds between two looks at a full queue."""
 _BACKLOG = 256
 """Updates an agent may owe before the rest is skipped."""
 
@@ -184,7 +186,8 @@ class BackgroundLearner:
         self._metrics: deque[tuple[int, Metrics]] = deque()
         self.skipped = self.blocked = 0
         self._failure: BaseException | None = None
-        self._queue: queue.Queue[tuple[Transitions, StreamSlots] | _Call | None] = queue.Queue(capacity)
+        self._capacity = capacity
+        self._queue: queue.SimpleQueue[tuple[Transitions, StreamSlots] | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="rekindle-learner", daemon=True)
         self._thread.start()
 
@@ -246,16 +249,12 @@ class BackgroundLearner:
 
     def _put(self, message: tuple[Transitions, StreamSlots] | _Call) -> None:
         self._raise_failure()
-        try:
-            self._queue.put_nowait(message)
-        except queue.Full:
+        if self._queue.qsize() >= self._capacity:
             self.blocked += 1
-            while True:
-                try:
-                    self._queue.put(message, timeout=0.1)
-                    return
-                except queue.Full:
-                    self._raise_failure()
+            while self._queue.qsize() >= self._capacity:
+                time.sleep(_WAIT)
+                self._raise_failure()
+        self._queue.put(message)
 
     # On the learner's thread
 

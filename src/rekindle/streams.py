@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -96,27 +97,21 @@ class Streams:
         table, rows = self.table, row_count(observations)
         slots = table.slots_of(streams, rows)
         arrays = self.intake.observations(observations, "observations", rows)
-        phases = table.phase[slots]
-        if (phases == _ENDED).any():
-            raise self._unannounced(int(slots[np.argmax(phases == _ENDED)]))
-        fresh = self._rows_to_act(slots, arrays)
-        for row in fresh[phases[fresh] != _OPEN].tolist():
-            self._begin(int(slots[row]), [array[row] for array in arrays])
-        if len(fresh):
-            whole = len(fresh) == rows
-            chosen = arrays if whole else [array[fresh] for array in arrays]
+        self._check_ends(slots)
+        fresh = self._rows_to_act(slots, arrays) if self._restored else slice(None)
+        acting, chosen = slots[fresh], [array[fresh] for array in arrays]
+        self._begin_many(acting, chosen)
+        if len(acting):
             self.is_torn = True
-            actions = self.learner.act(table.observations(chosen), _EXPLORE, slots if whole else slots[fresh])
+            actions = self.learner.act(table.observations(chosen), _EXPLORE, acting)
             self.intake.action_layout(actions[0])
-            table.pending[slots[fresh]] = actions
+            table.pending[acting] = actions
             table.has_pending[slots] = True
             self.is_torn = False
         return self.intake.to_host_many(table.pending[slots])
 
     def _rows_to_act(self, slots: StreamSlots, arrays: Sequence[Array]) -> Array:
         """The rows of a batch whose action was not handed out already before the checkpoint."""
-        if not self._restored:
-            return np.arange(len(slots))
         known = [
             row
             for row, slot in enumerate(slots.tolist())
@@ -149,9 +144,23 @@ class Streams:
     def _begin(self, slot: int, arrays: Sequence[Array]) -> None:
         """Note the first observation of an episode."""
         if not all_finite(arrays):
-            raise InputError(f"{self.table.name(slot)}: the first observation is not finite: {arrays[0]!r:.120}")
+            raise self._not_finite_at_first(slot, arrays[0])
         self.table.phase[slot] = _BEGUN
         self.table.set_last(slot, arrays)
+
+    def _begin_many(self, slots: StreamSlots, arrays: Sequence[Array]) -> None:
+        """The same for those of many streams that are not in the middle of an episode."""
+        table = self.table
+        new = (table.phase[slots] != _OPEN).nonzero()[0]
+        if len(new):
+            beginning, first = slots[new], [array[new] for array in arrays]
+            good = _finite_rows(first)
+            if good is not None:
+                row = int(np.argmin(good))
+                raise self._not_finite_at_first(int(beginning[row]), first[0][row])
+            table.phase[beginning] = _BEGUN
+            for last, array in zip(table.last, first, strict=True):
+                last[beginning] = array
 
     # Observing
 
@@ -190,29 +199,34 @@ class Streams:
         actions = self.intake.actions(transitions.actions, rows)
         rewards = REWARDS.conform(transitions.rewards, "rewards", rows=rows)
         statuses = STATUSES.conform(transitions.statuses, "statuses", rows=rows)
-        if statuses.max(initial=0) > _LAST_STATUS:
+        ended = statuses.nonzero()[0]
+        if len(ended) and statuses.max() > _LAST_STATUS:
             raise InputError(f"statuses must be 0, 1 or 2 (EpisodeStatus), got {statuses}")
-        good = np.isfinite(rewards)
-        for array in (*arrays, *after):
-            if array.dtype.kind == "f":
-                good &= _every_row(np.isfinite(array))
-        if not self._drops_bad_values and not good.all():
+        self._check_ends(slots)
+        is_continued = table.continue_all(slots, arrays)
+        # What was seen before was finite.
+        good = _finite_rows([rewards, *after] if is_continued else [rewards, *after, *arrays])
+        if good is not None and not self._drops_bad_values:
             row = int(np.argmin(good))
             raise self._not_finite(int(slots[row]), float(rewards[row]), after[0][row])
-        self._check_continuity(slots, arrays)
-        ended = slots[statuses != _CONTINUING]
+        if not is_continued:
+            self._check_continuity(slots, arrays)
+        if self._restored or self._lived_again:
+            self._restored.difference_update(slots.tolist())
+            self._lived_again.difference_update(slots.tolist())
+        names = [table.ids[slot] for slot in slots[ended].tolist()]
         self.is_torn = True
         if table.traces:
             for row, slot in enumerate(slots.tolist()):
                 if slot in table.traces:
                     table.traces[slot].add(actions[row], float(rewards[row]), [array[row] for array in after])
-        if not good.all():
+        if good is not None:
             for row in np.flatnonzero(~good).tolist():
                 self._drop(int(slots[row]), EpisodeStatus(int(statuses[row])), [array[row] for array in after])
             slots, rewards, statuses, actions = slots[good], rewards[good], statuses[good], actions[good]
             arrays, after = [array[good] for array in arrays], [array[good] for array in after]
         self._take_batch(slots, arrays, actions, rewards, after, statuses)
-        return [table.ids[slot] for slot in ended.tolist()]
+        return names
 
     def _take_batch(
         self,
@@ -232,27 +246,31 @@ class Streams:
             table.status[slots] = statuses
             table.has_pending[slots] = False
             table.adrift[slots] = False
-            table.phase[slots] = np.where(statuses == _CONTINUING, _OPEN, _ENDED)
+            table.phase[slots] = _OPEN
             for last, array in zip(table.last, after, strict=True):
                 last[slots] = array
-            self.unannounced_ends += int(np.count_nonzero(statuses))
+            ended = statuses.nonzero()[0]
+            if len(ended):
+                table.phase[slots[ended]] = _ENDED
+                self.unannounced_ends += len(ended)
         self._on_transitions(len(slots))
 
     def _check_continuity(self, slots: StreamSlots, arrays: Sequence[Array]) -> None:
         table = self.table
-        phases = table.phase[slots]
-        if (phases == _ENDED).any():
-            raise self._unannounced(int(slots[np.argmax(phases == _ENDED)]))
         same = np.ones(len(slots), np.bool_)
         for array, last in zip(arrays, table.last, strict=True):
             same &= _every_row(array == last[slots])
-        known = (phases != _IDLE) & ~table.adrift[slots]
+        known = (table.phase[slots] != _IDLE) & ~table.adrift[slots]
         broken = np.flatnonzero(known & ~same).tolist()
         for row in sorted(broken, key=lambda row: int(slots[row]) in self._restored):  # those that raise go first
             self._break(int(slots[row]), arrays[0][row])
-        if self._restored or self._lived_again:
-            self._restored.difference_update(slots.tolist())
-            self._lived_again.difference_update(slots.tolist())
+
+    def _check_ends(self, slots: StreamSlots) -> None:
+        """Refuse a batch with a stream whose end was not announced."""
+        if self.unannounced_ends:
+            ended = self.table.phase[slots] == _ENDED
+            if ended.any():
+                raise self._unannounced(int(slots[np.argmax(ended)]))
 
     def _take(
         self,
@@ -412,6 +430,9 @@ class Streams:
             f"{self.table.name(slot)}: its episode ended, but the end was never announced: "
             f"call on_episode(stream={self.table.ids[slot]!r}) first"
         )
+
+    def _not_finite_at_first(self, slot: int, observation: Array) -> InputError:
+        return InputError(f"{self.table.name(slot)}: the first observation is not finite: {observation!r:.120}")
 
     def _not_finite(self, slot: int, reward: float, after: Array) -> InputError:
         what = f"the reward {reward}" if not math.isfinite(reward) else f"an observation {after!r:.120}"
@@ -614,6 +635,18 @@ class Stream:
     def abandon(self) -> None:
         """Close an open episode that has no final observation, at its last complete transition, as truncated."""
         self._streams.close_as_truncated(self._slot)
+
+
+def _finite_rows(arrays: Sequence[Array]) -> Array | None:
+    """Which rows hold only finite numbers; None if all of them do."""
+    floats = [array for array in arrays if array.dtype.kind in "fc"]
+    # The product is the quickest look at every number; one that is too large only costs the closer look.
+    if all(cmath.isfinite(np.vdot(array, array)) for array in floats):
+        return None
+    good = np.ones(len(arrays[0]), np.bool_)
+    for array in floats:
+        good &= _every_row(np.isfinite(array))
+    return None if good.all() else good
 
 
 def _every_row(flags: Array) -> Array:
