@@ -5,7 +5,7 @@ from __future__ import annotations
 import cmath
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -214,7 +214,7 @@ class Streams:
         if self._restored or self._lived_again:
             self._restored.difference_update(slots.tolist())
             self._lived_again.difference_update(slots.tolist())
-        names = [table.ids[slot] for slot in slots[ended].tolist()]
+        names = [table.ids[slot] for slot in cast("list[int]", slots[ended].tolist())]
         self.is_torn = True
         if table.traces:
             for row, slot in enumerate(slots.tolist()):

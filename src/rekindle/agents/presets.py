@@ -1,0 +1,54 @@
+"""Presets: settings that are known to do well on an environment, as data."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from fnmatch import fnmatchcase
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from rekindle.agents.settings import Linear
+
+__all__ = ["Preset", "find_preset", "presets"]
+
+
+class _Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule over the whole run, however long it is."""
+
+    start: float
+    end: float
+
+
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an algorithm needs to do well on an environment."""
+
+    steps: int
+    """Env steps after which it has."""
+    num_envs: int = 1
+    """Environments that run side by side."""
+    agent: dict[str, bool | int | float | str | tuple[int, ...] | _Span] = {}
+    """Settings of the agent, schedules without their length."""
+
+    def settings(self, steps: int | None = None) -> dict[str, Any]:
+        """The agent's settings for a run of so many env steps, or of as many as the preset is made for."""
+        length = steps or self.steps
+        return {
+            name: Linear(value.start, value.end, length) if isinstance(value, _Span) else value
+            for name, value in self.agent.items()
+        }
+
+
+@functools.cache
+def presets() -> dict[str, dict[str, Preset]]:
+    """Every preset, by algorithm and pattern of environment ids."""
+    text = resources.files("rekindle.agents").joinpath("presets.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, dict[str, Preset]])
+
+
+def find_preset(algorithm: str, env_id: str) -> Preset | None:
+    """The first preset of an algorithm whose pattern fits the environment."""
+    found = (preset for pattern, preset in presets().get(algorithm, {}).items() if fnmatchcase(env_id, pattern))
+    return next(found, None)
