@@ -13,11 +13,19 @@ from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
 
 if typing.TYPE_CHECKING:
     from rekindle.agents.dqn import DQN, DQNConfig, rainbow
+    from rekindle.agents.ppo import PPO, PPOConfig
     from rekindle.agents.settings import Linear
 
-__all__ = ["DQN", "DQNConfig", "Linear", "Tabular", "TabularConfig", "TabularPolicy", "rainbow"]
+__all__ = ["DQN", "DQNConfig", "Linear", "PPO", "PPOConfig", "Tabular", "TabularConfig", "TabularPolicy", "rainbow"]
 
-_HOMES = {"DQN": "dqn", "DQNConfig": "dqn", "Linear": "settings", "rainbow": "dqn"}
+_HOMES = {
+    "DQN": "dqn",
+    "DQNConfig": "dqn",
+    "Linear": "settings",
+    "PPO": "ppo",
+    "PPOConfig": "ppo",
+    "rainbow": "dqn",
+}
 """Where to find what is imported late."""
 
 
