@@ -117,7 +117,8 @@ class TorchDQN:
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
         rng = self._exploring if mode is ActMode.EXPLORE else None
-        return self._acting.head.choose(self._acting.output(observations), None, rng, self.epsilon)
+        head = msgspec.structs.replace(self._acting.head, exploration=self.epsilon)
+        return head.choose(self._acting.output(observations), None, rng)
 
     def policy(self) -> NetworkPolicy:
         return self._policy_on(copy.deepcopy(self._network))

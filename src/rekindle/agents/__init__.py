@@ -13,6 +13,7 @@ from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
 
 if typing.TYPE_CHECKING:
     from rekindle.agents.dqn import DQN, DQNConfig, rainbow
+    from rekindle.agents.ppo import PPO, PPOConfig
     from rekindle.agents.sac import SAC, SACConfig
     from rekindle.agents.settings import Linear
     from rekindle.agents.td3 import TD3, TD3Config
@@ -21,6 +22,8 @@ __all__ = [
     "DQN",
     "DQNConfig",
     "Linear",
+    "PPO",
+    "PPOConfig",
     "SAC",
     "SACConfig",
     "TD3",
@@ -35,6 +38,8 @@ _HOMES = {
     "DQN": "dqn",
     "DQNConfig": "dqn",
     "Linear": "settings",
+    "PPO": "ppo",
+    "PPOConfig": "ppo",
     "SAC": "sac",
     "SACConfig": "sac",
     "TD3": "td3",
