@@ -1,14 +1,14 @@
 """From the same weights and the same batch, DQN's loss and gradients are those of Stable-Baselines3."""
 
-from typing import Any
-
 import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from stable_baselines import (
-    Gradients,
+    Arrays,
+    Spaces,
     assert_same,
+    batch_of,
     dense,
     fill,
     load,
@@ -20,7 +20,6 @@ from stable_baselines import (
 )
 
 from rekindle.agents import DQN
-from rekindle.agents.dqn import _columns
 from rekindle.experience import Array, Transitions
 
 pytestmark = pytest.mark.exhaustive
@@ -31,31 +30,31 @@ ROWS = 64
 GAMMA = 0.9
 
 
-def ours(agent: DQN, params: Array, target: Array, transitions: Transitions) -> tuple[float, Gradients]:
-    agent.observe(transitions, np.zeros(len(transitions), np.int64))
-    memory: Any = agent.replay()
-    rows = np.arange(memory.end)
-    batch = memory.gather(rows[memory.can_sample(rows)], n_step=agent.config.n_step, gamma=agent.config.gamma)
+def named(agent: DQN, vector: Array) -> Arrays:
+    weights = agent._learner.weights["params"]
+    return dense(weights.layers(vector), ["q_net.0", "q_net.2", "q_net.4"])
+
+
+def ours(agent: DQN, params: Array, target: Array, transitions: Transitions) -> tuple[float, Arrays]:
     loss = jax.value_and_grad(agent._learner.loss, has_aux=True)
-    (value, _), gradient = loss(params, target, _columns(batch, None, None), agent._inputs())
-    return float(value), dense(agent._weights.layers(np.asarray(gradient)), "q_net.")
+    (value, _), gradient = loss(params, target, batch_of(agent, transitions), agent._inputs())
+    return float(value), named(agent, np.asarray(gradient))
 
 
-def theirs(agent: DQN, params: Array, target: Array, transitions: Transitions) -> tuple[float, Gradients]:
+def theirs(agent: DQN, params: Array, target: Array, transitions: Transitions) -> tuple[float, Arrays]:
     model = make_model(
         stable_baselines3().DQN,
-        OBSERVATIONS,
-        ACTIONS,
+        Spaces(OBSERVATIONS, ACTIONS),
+        HIDDEN,
         buffer_size=ROWS,
         gamma=GAMMA,
         n_steps=agent.config.n_step,
         max_grad_norm=np.inf,
-        policy_kwargs={"net_arch": list(HIDDEN)},
     )
-    for network, vector in ((model.q_net, params), (model.q_net_target, target)):
-        load(network, dense(agent._weights.layers(vector), "q_net."))
+    load(model.q_net, named(agent, params))
+    load(model.q_net_target, named(agent, target))
     fill(model, transitions)
-    gradients = train(model, {"q_net": (model.policy.optimizer, model.q_net)}, 1, ROWS)
+    gradients = train(model, {"q_net": (model.policy.optimizer, dict(model.q_net.named_parameters()))}, 1, ROWS)
     return logged(model, "loss"), gradients["q_net"]
 
 
@@ -63,8 +62,9 @@ def theirs(agent: DQN, params: Array, target: Array, transitions: Transitions) -
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_loss_and_the_gradients_of_dqn(seed: int, n_step: int) -> None:
     agent = DQN(OBSERVATIONS, ACTIONS, seed=seed, hidden_sizes=HIDDEN, gamma=GAMMA, double=False, n_step=n_step)
-    target = np.random.default_rng(seed).normal(0, 0.3, agent._weights.size).astype(np.float32)
-    given = (agent, agent._weights.initial, target, random_transitions(OBSERVATIONS, ACTIONS, ROWS, seed=seed))
+    params = np.asarray(agent._learned.params)
+    target = np.random.default_rng(seed).normal(0, 0.3, params.size).astype(np.float32)
+    given = (agent, params, target, random_transitions(OBSERVATIONS, ACTIONS, ROWS, seed=seed))
     (loss, gradients), (peer_loss, peer_gradients) = ours(*given), theirs(*given)
     assert loss == pytest.approx(peer_loss, rel=1e-4)
     assert_same(gradients, peer_gradients)
