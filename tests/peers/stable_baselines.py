@@ -47,13 +47,15 @@ def make_model(kind: Any, env: Any, hidden: Sequence[int], **settings: Any) -> A
 def fill(model: Any, transitions: Transitions) -> None:
     """Put transitions into its memory, and let it learn from each of them once, in their order."""
     memory, actions = model.replay_buffer, transitions.actions
+    observations: Any = transitions.observations
+    next_observations: Any = transitions.next_observations
     if isinstance(model.action_space, Box):
         actions = model.policy.scale_action(actions)
     for row in range(len(transitions)):
         status = transitions.statuses[row]
         memory.add(
-            transitions.observations[row : row + 1],
-            transitions.next_observations[row : row + 1],
+            observations[row : row + 1],
+            next_observations[row : row + 1],
             actions[row : row + 1],
             transitions.rewards[row : row + 1],
             np.array([status != EpisodeStatus.CONTINUING]),

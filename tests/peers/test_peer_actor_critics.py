@@ -95,7 +95,8 @@ def test_the_losses_and_the_gradients_of_sac(seed: int) -> None:
     )
     model.actor.action_dist.epsilon = 0.0  # it adds 1e-6 to the slope of tanh, for which ours has an exact form
     agent = SAC(OBSERVATIONS, ACTIONS, seed=seed, hidden_sizes=HIDDEN, gamma=GAMMA, initial_temperature=0.3)
-    learner, state = agent._learner, with_other_targets(agent._learned, "target", seed=seed)
+    learner: Any = agent._learner
+    state = with_other_targets(agent._learned, "target", seed=seed)
     load(model.actor, squashed_actor(learner._actor, state.actor))
     load(model.critic, critics(learner._critics, state.critics))
     load(model.critic_target, critics(learner._critics, state.target))
@@ -147,7 +148,7 @@ def test_the_losses_and_the_gradients_of_td3(seed: int) -> None:
     agent = TD3(
         OBSERVATIONS, ACTIONS, seed=seed, hidden_sizes=HIDDEN, gamma=GAMMA, target_noise=0.2, target_noise_clip=0.3
     )
-    learner = agent._learner
+    learner: Any = agent._learner
     state = with_other_targets(agent._learned, "target_actor", "target_critics", seed=seed)
     load(model.actor, actor(learner._actor, state.actor))
     load(model.actor_target, actor(learner._actor, state.target_actor))

@@ -1,5 +1,7 @@
 """From the same weights and the same batch, DQN's loss and gradients are those of Stable-Baselines3."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -36,7 +38,8 @@ def named(agent: DQN, vector: Array) -> Arrays:
 
 
 def ours(agent: DQN, params: Array, target: Array, transitions: Transitions) -> tuple[float, Arrays]:
-    loss = jax.value_and_grad(agent._learner.loss, has_aux=True)
+    learner: Any = agent._learner
+    loss = jax.value_and_grad(learner.loss, has_aux=True)
     (value, _), gradient = loss(params, target, batch_of(agent, transitions), agent._inputs())
     return float(value), named(agent, np.asarray(gradient))
 

@@ -19,6 +19,8 @@ OBSERVATIONS = Box(-2, 2, (3,), np.float32)
 # The peer learns from the actions that it drew, and ours from those that were within bounds: these always are.
 ACTIONS: dict[str, Space[Any]] = {"discrete": Discrete(4), "continuous": Box(-1e3, 1e3, (2,), np.float32)}
 HIDDEN = (16, 24)
+POLICY = ["mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"]
+VALUE = ["mlp_extractor.value_net.0", "mlp_extractor.value_net.2", "value_net"]
 STEPS, STREAMS = 32, 2
 ROWS = STEPS * STREAMS
 GAMMA, GAE_LAMBDA, CLIP, ENTROPY_COEF, VALUE_COEF = 0.9, 0.8, 0.2, 0.05, 0.7
@@ -46,10 +48,7 @@ class Chance(gymnasium.Env[Any, Any]):
 
 def named(agent: PPO, vector: Array) -> Arrays:
     network = agent._weights.views(vector)
-    arrays = dense(
-        layers_of(network.policy), [*(f"mlp_extractor.policy_net.{layer}" for layer in (0, 2)), "action_net"]
-    )
-    arrays |= dense(layers_of(network.value), [*(f"mlp_extractor.value_net.{layer}" for layer in (0, 2)), "value_net"])
+    arrays = dense(layers_of(network.policy), POLICY) | dense(layers_of(network.value), VALUE)
     return arrays if network.log_std is None else {**arrays, "log_std": np.asarray(network.log_std)}
 
 
