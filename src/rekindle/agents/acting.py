@@ -186,6 +186,6 @@ def zero_observations(space: Any, rows: int) -> Observations:
 
 
 def _rows(observations: Observations) -> int:
-    if isinstance(observations, Mapping):
-        return len(next(iter(observations.values())))
-    return len(observations)
+    if isinstance(observations, np.ndarray):  # looked at first, as it is quicker to tell than a mapping
+        return len(observations)
+    return len(next(iter(observations.values())))
