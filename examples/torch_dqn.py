@@ -3,6 +3,7 @@
 Kill it whenever you like, with kill -9 too, and start it again: it goes on, and ends equal to the bit to a run that
 was left alone. Network, target and optimiser are saved as plain arrays, in files that run no code when they are read.
 
+pip install .[torch]
 python examples/torch_dqn.py --steps 20000
 """
 
