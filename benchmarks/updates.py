@@ -21,6 +21,7 @@ PyTorch by `torch.set_num_threads(1)`. The library itself sets none of these.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import statistics
@@ -33,6 +34,21 @@ from typing import Any
 REPEATS = 9
 MEMORY = 100_000
 DQN_SHAPE = {"observations": 4, "actions": 2, "hidden": 128, "batch": 128}
+CONTINUOUS = {"observations": 17, "dimensions": 6, "batch": 256}
+SIZES = {"sac": (256, 256), "td3": (400, 300)}
+TITLES = {
+    "dqn": "double DQN, 128x128, batch 128",
+    "sac": "SAC, 256x256, batch 256",
+    "td3": "TD3, 400x300, batch 256",
+}
+LEAST: dict[str, dict[int, float | None]] = {
+    "dqn": {64: 4.5, 8: None, 1: 2.8},
+    "sac": {64: 1.8, 8: None, 1: None},
+    "td3": {64: None, 8: None, 1: None},
+}
+"""By updates in a dispatch, how many times as quick as PyTorch we want to be."""
+UPDATES = {"dqn": 256, "sac": 64, "td3": 64}
+"""Updates timed in a turn."""
 
 
 def one_thread() -> None:
@@ -48,62 +64,191 @@ def one_thread() -> None:
 def serve_torch() -> None:
     """Time updates when asked to: a name and a count a line, seconds of CPU time an update back."""
     one_thread()
-    import numpy as np
     import torch
-    from torch import nn
 
     torch.set_num_threads(1)
-    rng = np.random.default_rng(0)
-
-    def dqn() -> Callable[[], None]:
-        shape = DQN_SHAPE
-
-        def make() -> nn.Sequential:
-            return nn.Sequential(
-                nn.Linear(shape["observations"], shape["hidden"]),
-                nn.ReLU(),
-                nn.Linear(shape["hidden"], shape["hidden"]),
-                nn.ReLU(),
-                nn.Linear(shape["hidden"], shape["actions"]),
-            )
-
-        network, target = make(), make()
-        target.load_state_dict(network.state_dict())
-        optimiser = torch.optim.Adam(network.parameters(), lr=1e-4)
-        seen = rng.normal(size=(MEMORY, shape["observations"])).astype(np.float32)
-        following = rng.normal(size=(MEMORY, shape["observations"])).astype(np.float32)
-        actions = rng.integers(shape["actions"], size=(MEMORY, 1))
-        rewards = rng.normal(size=MEMORY).astype(np.float32)
-        discounts = np.full(MEMORY, 0.99, np.float32)
-        count = 0
-
-        def update() -> None:
-            nonlocal count
-            rows = rng.integers(MEMORY, size=shape["batch"])
-            before, action, reward, after, discount = (
-                torch.from_numpy(column[rows]) for column in (seen, actions, rewards, following, discounts)
-            )
-            with torch.no_grad():
-                best = network(after).argmax(1, keepdim=True)
-                goal = reward + discount * target(after).gather(1, best)[:, 0]
-            loss = nn.functional.smooth_l1_loss(network(before).gather(1, action)[:, 0], goal)
-            optimiser.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), 10.0)
-            optimiser.step()
-            count += 1
-            if count % 1000 == 0:
-                target.load_state_dict(network.state_dict())
-
-        return update
-
-    updates = {"dqn": dqn()}
+    updates = {"dqn": torch_dqn(), "sac": torch_sac(), "td3": torch_td3()}
     for line in sys.stdin:
         name, count = json.loads(line)
         started = time.process_time()
         for _ in range(count):
             updates[name]()
         print(json.dumps((time.process_time() - started) / count), flush=True)
+
+
+def torch_dqn() -> Callable[[], None]:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    shape, rng = DQN_SHAPE, np.random.default_rng(0)
+
+    def make() -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(shape["observations"], shape["hidden"]),
+            nn.ReLU(),
+            nn.Linear(shape["hidden"], shape["hidden"]),
+            nn.ReLU(),
+            nn.Linear(shape["hidden"], shape["actions"]),
+        )
+
+    network, target = make(), make()
+    target.load_state_dict(network.state_dict())
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-4)
+    seen = rng.normal(size=(MEMORY, shape["observations"])).astype(np.float32)
+    following = rng.normal(size=(MEMORY, shape["observations"])).astype(np.float32)
+    actions = rng.integers(shape["actions"], size=(MEMORY, 1))
+    rewards = rng.normal(size=MEMORY).astype(np.float32)
+    discounts = np.full(MEMORY, 0.99, np.float32)
+    count = 0
+
+    def update() -> None:
+        nonlocal count
+        rows = rng.integers(MEMORY, size=shape["batch"])
+        before, action, reward, after, discount = (
+            torch.from_numpy(column[rows]) for column in (seen, actions, rewards, following, discounts)
+        )
+        with torch.no_grad():
+            best = network(after).argmax(1, keepdim=True)
+            goal = reward + discount * target(after).gather(1, best)[:, 0]
+        loss = nn.functional.smooth_l1_loss(network(before).gather(1, action)[:, 0], goal)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 10.0)
+        optimiser.step()
+        count += 1
+        if count % 1000 == 0:
+            target.load_state_dict(network.state_dict())
+
+    return update
+
+
+class TorchParts:
+    """What SAC and TD3 have in common: a memory, networks, critics and their targets."""
+
+    def __init__(self, name: str) -> None:
+        import numpy as np
+        import torch
+
+        self._hidden, self._rng = SIZES[name], np.random.default_rng(0)
+        self.size, self.dimensions = CONTINUOUS["observations"], CONTINUOUS["dimensions"]
+        self._columns = [
+            self._rng.normal(size=(MEMORY, self.size)).astype(np.float32),
+            self._rng.uniform(-1, 1, (MEMORY, self.dimensions)).astype(np.float32),
+            self._rng.normal(size=(MEMORY, 1)).astype(np.float32),
+            self._rng.normal(size=(MEMORY, self.size)).astype(np.float32),
+            np.full((MEMORY, 1), 0.99, np.float32),
+        ]
+        self.critics = [self.mlp(self.size + self.dimensions, 1) for _ in range(2)]
+        self.targets = copy.deepcopy(self.critics)
+        parameters = [parameter for critic in self.critics for parameter in critic.parameters()]
+        self.critic_optimiser = torch.optim.Adam(parameters, lr=3e-4)
+
+    def mlp(self, inputs: int, outputs: int) -> Any:
+        from torch import nn
+
+        first, second = self._hidden
+        return nn.Sequential(
+            nn.Linear(inputs, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, outputs)
+        )
+
+    def draw(self) -> list[Any]:
+        import torch
+
+        rows = self._rng.integers(MEMORY, size=CONTINUOUS["batch"])
+        return [torch.from_numpy(column[rows]) for column in self._columns]
+
+    def fit(self, both: Any, goal: Any) -> None:
+        """An update of the critics."""
+        from torch import nn
+
+        first, second = (nn.functional.mse_loss(critic(both), goal) for critic in self.critics)
+        self.critic_optimiser.zero_grad()
+        (first + second).backward()
+        self.critic_optimiser.step()
+
+    def follow(self, targets: list[Any], networks: list[Any]) -> None:
+        import torch
+
+        with torch.no_grad():
+            for target, network in zip(targets, networks, strict=True):
+                for old, new in zip(target.parameters(), network.parameters(), strict=True):
+                    old.mul_(1 - 0.005).add_(new, alpha=0.005)
+
+
+def torch_sac() -> Callable[[], None]:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    parts = TorchParts("sac")
+    critics, targets, size, dimensions = parts.critics, parts.targets, parts.size, parts.dimensions
+    actor = parts.mlp(size, 2 * dimensions)
+    actor_optimiser = torch.optim.Adam(actor.parameters(), lr=3e-4)
+    log_temperature = torch.zeros(1, requires_grad=True)
+    temperature_optimiser = torch.optim.Adam([log_temperature], lr=3e-4)
+
+    def act(seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, log_std = actor(seen).chunk(2, 1)
+        normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
+        before = normal.rsample()
+        slope = 2 * (np.log(2) - before - nn.functional.softplus(-2 * before))
+        return torch.tanh(before), (normal.log_prob(before) - slope).sum(1, keepdim=True)
+
+    def update() -> None:
+        before, action, reward, after, discount = parts.draw()
+        temperature = log_temperature.exp().detach()
+        with torch.no_grad():
+            following, log_prob = act(after)
+            both = torch.cat([after, following], 1)
+            future = torch.minimum(targets[0](both), targets[1](both)) - temperature * log_prob
+            goal = reward + discount * future
+        parts.fit(torch.cat([before, action], 1), goal)
+
+        chosen, log_prob = act(before)
+        both = torch.cat([before, chosen], 1)
+        loss = (temperature * log_prob - torch.minimum(critics[0](both), critics[1](both))).mean()
+        actor_optimiser.zero_grad()
+        loss.backward()
+        actor_optimiser.step()
+
+        loss = -(log_temperature * (log_prob.detach() - dimensions)).mean()
+        temperature_optimiser.zero_grad()
+        loss.backward()
+        temperature_optimiser.step()
+        parts.follow(targets, critics)
+
+    return update
+
+
+def torch_td3() -> Callable[[], None]:
+    import torch
+    from torch import nn
+
+    parts = TorchParts("td3")
+    critics, targets, size, dimensions = parts.critics, parts.targets, parts.size, parts.dimensions
+    actor = nn.Sequential(parts.mlp(size, dimensions), nn.Tanh())
+    target_actor = copy.deepcopy(actor)
+    actor_optimiser = torch.optim.Adam(actor.parameters(), lr=1e-3)
+    count = 0
+
+    def update() -> None:
+        nonlocal count
+        before, action, reward, after, discount = parts.draw()
+        with torch.no_grad():
+            noise = (0.2 * torch.randn_like(action)).clamp(-0.5, 0.5)
+            both = torch.cat([after, (target_actor(after) + noise).clamp(-1, 1)], 1)
+            goal = reward + discount * torch.minimum(targets[0](both), targets[1](both))
+        parts.fit(torch.cat([before, action], 1), goal)
+        count += 1
+        if count % 2 == 0:
+            loss = -critics[0](torch.cat([before, actor(before)], 1)).mean()
+            actor_optimiser.zero_grad()
+            loss.backward()
+            actor_optimiser.step()
+            parts.follow([*targets, target_actor], [*critics, actor])
+
+    return update
 
 
 class Torch:
@@ -131,34 +276,37 @@ class Torch:
 # Ours
 
 
-def make_dqn() -> Any:
+def make(name: str) -> Any:
     import numpy as np
     from gymnasium.spaces import Box, Discrete
 
     from rekindle import Transitions
-    from rekindle.agents import DQN
+    from rekindle.agents import DQN, SAC, TD3
 
-    shape, rng = DQN_SHAPE, np.random.default_rng(0)
-    agent = DQN(
-        Box(-10, 10, (shape["observations"],), np.float32),
-        Discrete(shape["actions"]),
-        seed=0,
-        hidden_sizes=(shape["hidden"], shape["hidden"]),
-        batch_size=shape["batch"],
-        capacity=MEMORY,
-    )
+    shape, rng = DQN_SHAPE if name == "dqn" else CONTINUOUS, np.random.default_rng(0)
+    space = Box(-10, 10, (shape["observations"],), np.float32)
+    if name == "dqn":
+        hidden = (shape["hidden"], shape["hidden"])
+        agent = DQN(
+            space, Discrete(shape["actions"]), seed=0, hidden_sizes=hidden, batch_size=shape["batch"], capacity=MEMORY
+        )
+    else:
+        bounds = Box(-1, 1, (shape["dimensions"],), np.float32)
+        kind = SAC if name == "sac" else TD3
+        agent = kind(space, bounds, seed=0, hidden_sizes=SIZES[name], batch_size=shape["batch"], capacity=MEMORY)
     agent.warm_up()
     streams = np.arange(100)
     seen = rng.normal(size=(100, shape["observations"])).astype(np.float32)
+    agent.action_space.seed(0)
     for _ in range(MEMORY // 100):
         following = rng.normal(size=seen.shape).astype(np.float32)
-        actions, rewards = rng.integers(shape["actions"], size=100), rng.normal(size=100)
-        agent.observe(Transitions(seen, actions, rewards, following, np.zeros(100, np.uint8)), streams)
+        actions = np.stack([agent.action_space.sample() for _ in streams])
+        agent.observe(Transitions(seen, actions, rng.normal(size=100), following, np.zeros(100, np.uint8)), streams)
         seen = following
     return agent
 
 
-def seconds_per_update(agent: Any, each: int, total: int = 256) -> float:
+def seconds_per_update(agent: Any, each: int, total: int) -> float:
     """CPU time of an update, with so many of them in a dispatch; everything from drawing the batch on."""
     started = time.process_time()
     metrics: dict[str, Any] = {}
@@ -185,6 +333,7 @@ def has_torch(python: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time updates and actions.")
     parser.add_argument("--torch", default=sys.executable, help="an interpreter that has torch")
+    parser.add_argument("--only", nargs="*", choices=list(LEAST), help="agents to time, by default all")
     parser.add_argument("--serve-torch", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve_torch:
@@ -196,39 +345,39 @@ def main() -> None:
 
     from rekindle import ActMode
 
+    console = Console()
     torch = Torch(arguments.torch) if has_torch(arguments.torch) else None
-    agent = make_dqn()
-    sizes = {64: 4.5, 8: None, 1: 2.8}
-    ours: dict[int, list[float]] = {size: [] for size in sizes}
-    ratios: dict[int, list[float]] = {size: [] for size in sizes}
-    theirs: list[float] = []
-    for size in sizes:
-        seconds_per_update(agent, size)
-    if torch is not None:
-        torch("dqn", 100)
-    for _ in range(REPEATS):
-        for size, times in ours.items():
-            times.append(seconds_per_update(agent, size))
-            if torch is not None:
-                theirs.append(torch("dqn", 200))
-                ratios[size].append(theirs[-1] / times[-1])
-    acting = {mode: min(microseconds_to_act(agent, mode) for _ in range(REPEATS)) for mode in ActMode}
+    for name in arguments.only or LEAST:
+        agent, sizes, total = make(name), LEAST[name], UPDATES[name]
+        ours: dict[int, list[float]] = {size: [] for size in sizes}
+        ratios: dict[int, list[float]] = {size: [] for size in sizes}
+        theirs: list[float] = []
+        for size in sizes:
+            seconds_per_update(agent, size, total)
+        if torch is not None:
+            torch(name, total)
+        for _ in range(REPEATS):
+            for size, times in ours.items():
+                times.append(seconds_per_update(agent, size, total))
+                if torch is not None:
+                    theirs.append(torch(name, total))
+                    ratios[size].append(theirs[-1] / times[-1])
+        acting = {mode: min(microseconds_to_act(agent, mode) for _ in range(REPEATS)) for mode in ActMode}
+
+        table = Table(TITLES[name], "µs an update", "times as quick as torch", "at least")
+        if theirs:
+            table.add_row("torch, eager", f"{min(theirs) * 1e6:.0f}", "1", "")
+        for size, least in sizes.items():
+            ratio = f"{statistics.median(ratios[size]):.1f}" if ratios[size] else "torch is not installed"
+            label = f"{size} in a dispatch" if size > 1 else "one in a dispatch"
+            table.add_row(label, f"{min(ours[size]) * 1e6:.0f}", ratio, f"{least}" if least else "")
+        console.print(table)
+        table = Table("acting on one observation", "µs", "at most")
+        for mode, microseconds in acting.items():
+            table.add_row(mode.value, f"{microseconds:.1f}", "15")
+        console.print(table)
     if torch is not None:
         torch.close()
-
-    table = Table("double DQN, 128x128, batch 128", "µs an update", "times as quick as torch", "at least")
-    if theirs:
-        table.add_row("torch, eager", f"{min(theirs) * 1e6:.0f}", "1", "")
-    for size, least in sizes.items():
-        ratio = f"{statistics.median(ratios[size]):.1f}" if ratios[size] else "torch is not installed"
-        label = f"{size} in a dispatch" if size > 1 else "one in a dispatch"
-        table.add_row(label, f"{min(ours[size]) * 1e6:.0f}", ratio, f"{least}" if least else "")
-    console = Console()
-    console.print(table)
-    table = Table("acting on one observation, 128x128", "µs", "at most")
-    for mode, microseconds in acting.items():
-        table.add_row(mode.value, f"{microseconds:.1f}", "15")
-    console.print(table)
 
 
 if __name__ == "__main__":

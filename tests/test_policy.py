@@ -53,7 +53,7 @@ def test_a_mask_forbids_whatever_the_values_are() -> None:
     mask = np.tile([[False, True, True]], (500, 1))
     for kind, exploration in (("greedy", 1.0), ("softmax", 10.0), ("categorical", 0.0)):
         assert set(head(kind).choose(values, mask, None)) == {1}
-        assert set(head(kind).choose(values, mask, rng(), exploration)) == {1, 2}
+        assert set(head(kind, exploration=exploration).choose(values, mask, rng())) == {1, 2}
 
 
 def test_categorical_draws_by_the_softmax_of_each_part() -> None:
@@ -84,6 +84,18 @@ def test_tanh_heads_reach_the_bounds_and_stay_inside() -> None:
         assert (drawn >= LOW).all()
         assert (drawn <= HIGH).all()
         assert drawn.std(axis=0).min() > 0.05
+
+
+@pytest.mark.parametrize("kind", ["noisy_tanh", "squashed"])
+def test_a_head_can_explore_anywhere_in_the_bounds(kind: str) -> None:
+    output = np.full((4000, 4), 20, np.float32)
+    drawn = head(kind, anywhere=True).choose(output[:, : 2 if kind == "noisy_tanh" else 4], None, rng())
+    assert (drawn >= LOW).all()
+    assert (drawn <= HIGH).all()
+    # The mean and the standard deviation of a uniform distribution.
+    np.testing.assert_allclose(drawn.mean(axis=0), (LOW + HIGH) / 2, atol=0.05)
+    np.testing.assert_allclose(drawn.std(axis=0), (HIGH - LOW) / np.sqrt(12), rtol=0.05)
+    np.testing.assert_allclose(head(kind, anywhere=True).choose(output[:1, :2], None, None), [HIGH])
 
 
 # Layers

@@ -24,6 +24,7 @@ __all__ = [
     "Stateful",
     "StreamSlots",
     "TracksStreams",
+    "VersionsPolicies",
     "WarmsUp",
 ]
 
@@ -158,6 +159,18 @@ class HasPolicy(Protocol):
 
     def policy(self) -> Policy:
         """The current policy; later updates do not change it."""
+        ...
+
+
+@runtime_checkable
+class VersionsPolicies(Protocol):
+    """An agent that needs to know which of its policies chose an action, also when it was not the one to act."""
+
+    policy_version: int
+    """Which policy `policy()` gives: larger for each new one."""
+
+    def chose(self, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
+        """Policies of these versions chose the actions of these streams that are observed next."""
         ...
 
 

@@ -131,6 +131,16 @@ class Transitions(msgspec.Struct, frozen=True, eq=False):
         """1.0 where the value of the next observation counts, 0.0 after a termination."""
         return (self.statuses != EpisodeStatus.TERMINATED).astype(np.float32)
 
+    def part(self, rows: slice) -> Transitions:
+        """Some of the transitions; arrays are views."""
+        return Transitions(
+            row(self.observations, rows),
+            self.actions[rows],
+            self.rewards[rows],
+            row(self.next_observations, rows),
+            self.statuses[rows],
+        )
+
     def copy(self) -> Transitions:
         """The same transitions in arrays of their own."""
         return Transitions(
@@ -161,8 +171,8 @@ def _copied(observations: Observations) -> Observations:
     return observations.copy()
 
 
-def row(observations: Observations, index: int) -> Any:
-    """One observation out of many."""
+def row(observations: Observations, index: int | slice) -> Any:
+    """One observation out of many, or some of them."""
     if isinstance(observations, Mapping):
         return {name: array[index] for name, array in observations.items()}
     return observations[index]

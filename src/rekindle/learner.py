@@ -12,15 +12,18 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.agent import (
     HasPolicy,
     LearningAgent,
     Metrics,
+    Policy,
     ReportsEpisodes,
     SkipsUpdates,
     StreamSlots,
     TracksStreams,
+    VersionsPolicies,
 )
 from rekindle.errors import AgentError, ConfigError, InputError
 from rekindle.experience import ActMode, Array, Observations, Transitions
@@ -110,16 +113,16 @@ class DirectLearner:
         if not self.is_manual:
             due = self._agent.updates_due()
             if due > 0:
-                yield due, self._agent.update(due)
+                yield _updated(self._agent, due)
 
     def learn(self, milliseconds: float | None) -> Iterator[tuple[int, Metrics]]:
         """Make the updates that are due, as long as there is time."""
         started = time.perf_counter()
         while (due := self._agent.updates_due()) > 0:
             if milliseconds is None:
-                yield due, self._agent.update(due)
+                yield _updated(self._agent, due)
             elif (time.perf_counter() - started) * 1e3 < milliseconds:
-                yield 1, self._agent.update(1)
+                yield _updated(self._agent, 1)
             else:
                 return
 
@@ -139,6 +142,13 @@ class DirectLearner:
 
     def close(self) -> None:
         """Nothing is under way."""
+
+
+def _updated(agent: LearningAgent, n: int) -> tuple[int, Metrics]:
+    """Let an agent make `n` updates, and say how many it made: some stop early."""
+    before = agent.updates
+    metrics = agent.update(n)
+    return agent.updates - before, metrics
 
 
 class ClosedLearner:
@@ -161,6 +171,10 @@ def with_policy(agent: LearningAgent) -> HasPolicy:
     )
 
 
+_Observed = tuple[Transitions, StreamSlots, NDArray[np.int64] | None]
+"""Transitions, their streams, and where it matters the versions of the policies that chose."""
+
+
 class _Call(msgspec.Struct, frozen=True, eq=False):
     function: Callable[[], Any]
     future: Future[Any]
@@ -179,15 +193,19 @@ class BackgroundLearner:
         self._tracker = agent if isinstance(agent, TracksStreams) else None
         self._reporter = agent if isinstance(agent, ReportsEpisodes) else None
         self._skipper = agent if isinstance(agent, SkipsUpdates) else None
+        self._versioned = agent if isinstance(agent, VersionsPolicies) else None
         self._exploration = exploration
-        self._policy = self._publisher.policy()
+        self._published = self._newest()
+        """The policy that acts, and its version."""
+        self._chosen_by: dict[int, int] = {}
+        """By stream, the version of the policy that chose its open action."""
         self._updates = agent.updates
         self._extras: Mapping[str, float] = {}
         self._metrics: deque[tuple[int, Metrics]] = deque()
         self.skipped = self.blocked = 0
         self._failure: BaseException | None = None
         self._capacity = capacity
-        self._queue: queue.SimpleQueue[tuple[Transitions, StreamSlots] | _Call | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Observed | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="rekindle-learner", daemon=True)
         self._thread.start()
 
@@ -198,14 +216,21 @@ class BackgroundLearner:
         """Updates made, as last published."""
         return self._updates
 
-    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
         """Act with the newest policy."""
         self._raise_failure()
-        return self._policy.act(observations, mode, self._exploration)
+        policy, version = self._published
+        if self._versioned is not None and mode is ActMode.EXPLORE:
+            self._chosen_by.update(dict.fromkeys(streams.tolist(), version))
+        return policy.act(observations, mode, self._exploration)
 
     def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
         """Send a copy of the transitions."""
-        self._put((transitions.copy(), streams.copy()))
+        versions = None
+        if self._versioned is not None:
+            newest = self._published[1]
+            versions = np.array([self._chosen_by.pop(slot, newest) for slot in streams.tolist()], np.int64)
+        self._put((transitions.copy(), streams.copy(), versions))
 
     def cut(self, slots: list[int]) -> None:
         """The last transition of these streams was its episode's last."""
@@ -247,7 +272,7 @@ class BackgroundLearner:
         if self._failure is not None:
             raise AgentError(f"the agent failed in the background: {self._failure!r}") from self._failure
 
-    def _put(self, message: tuple[Transitions, StreamSlots] | _Call) -> None:
+    def _put(self, message: _Observed | _Call) -> None:
         self._raise_failure()
         if self._queue.qsize() >= self._capacity:
             self.blocked += 1
@@ -267,7 +292,7 @@ class BackgroundLearner:
                     self.skipped += due - _BACKLOG
                 if due > 0:
                     count = min(due, _DISPATCH)
-                    self._metrics.append((count, self._agent.update(count)))
+                    self._metrics.append(_updated(self._agent, count))
                     self._publish()
         except BaseException as error:  # whatever it was, the host's next call raises it
             self._failure = error
@@ -292,14 +317,20 @@ class BackgroundLearner:
                     message.future.set_exception(error)
                     raise
             else:
-                self._agent.observe(*message)
+                transitions, streams, versions = message
+                if self._versioned is not None and versions is not None:
+                    self._versioned.chose(streams, versions)
+                self._agent.observe(transitions, streams)
         return True
 
     def _publish(self) -> None:
-        self._policy = self._publisher.policy()
+        self._published = self._newest()
         self._updates = self._agent.updates
         if self._reporter is not None:
             self._extras = dict(self._reporter.episode_extras())
+
+    def _newest(self) -> tuple[Policy, int]:
+        return self._publisher.policy(), 0 if self._versioned is None else self._versioned.policy_version
 
     def _refuse_the_rest(self, error: BaseException) -> None:
         while True:

@@ -6,6 +6,7 @@ action = policy.act(observation[None])[0]
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,7 +39,10 @@ Forward = Callable[[Array, Array | None], Array]
 """A network: a batch of encoded observations, and if it is to be noisy the noise of each, to its output."""
 
 _EXPLORE = ActMode.EXPLORE
-_ZERO = np.float32(0)
+
+# Arrays: with scalars numpy takes twice as long for a few numbers.
+_ZERO, _ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
+_LEAST_LOG_STD, _MOST_LOG_STD = np.full(1, -20, np.float32), np.full(1, 2, np.float32)
 
 
 class Normaliser(msgspec.Struct, frozen=True, eq=False):
@@ -229,7 +233,7 @@ def _expectation(support: Array, atoms: int) -> Forward:
 # Actions
 
 
-class ActionHead(msgspec.Struct, frozen=True, eq=False):
+class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
     """How a network's output becomes an action.
 
     `greedy`: values of discrete actions; `exploration` is how likely a random one is.
@@ -254,71 +258,101 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False):
     high: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
     exploration: float = 0.0
     scale: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+    anywhere: bool = False
+    """Whether a continuous action explores anywhere in the bounds, whatever the network says."""
 
-    def choose(
-        self, output: Array, mask: Array | None, rng: np.random.Generator | None, exploration: float | None = None
-    ) -> Array:
+    @functools.cached_property
+    def centre(self) -> Array:
+        """The middle of the bounds of a continuous action."""
+        return self.low + (self.high - self.low) * np.float32(0.5)
+
+    @functools.cached_property
+    def reach(self) -> Array:
+        """How far it is from the middle to the bounds; rounded down, so that `centre +- reach` is never beyond."""
+        reach = np.minimum(self.centre - self.low, self.high - self.centre)
+        is_beyond = (self.centre - reach < self.low) | (self.centre + reach > self.high)
+        return np.where(is_beyond, np.nextafter(reach, np.zeros_like(reach)), reach)
+
+    def choose(self, output: Array, mask: Array | None, rng: np.random.Generator | None) -> Array:
         """An action for each row of a network's output; explores if there is a generator."""
         if mask is not None:
             output = np.where(mask, output, np.float32(-np.inf))
-        actions = _CHOOSERS[self.kind](self, output, rng, self.exploration if exploration is None else exploration)
-        if self.shape:
+        if self.anywhere and rng is not None:
+            actions = rng.uniform(self.low, self.high, (len(output), self.low.size))
+        else:
+            actions = _CHOOSERS[self.kind](self, output, rng)
+        if len(self.shape) > 1:
             actions = actions.reshape(len(output), *self.shape)
-        elif self.kind == "categorical":
+        elif not self.shape and actions.ndim > 1:
             actions = actions[:, 0]
         return actions.astype(self.dtype, copy=False)
 
 
-def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None, epsilon: float) -> Array:
+def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None) -> Array:
     actions = values.argmax(axis=1)
-    if rng is not None and epsilon > 0:
+    if rng is not None and head.exploration > 0:
         for row, draw in enumerate(rng.random(len(values)).tolist()):
-            if draw < epsilon:  # what a mask forbids stays forbidden
+            if draw < head.exploration:  # what a mask forbids stays forbidden
                 allowed = [index for index, value in enumerate(values[row].tolist()) if value > -math.inf]
                 actions[row] = allowed[int(rng.random() * len(allowed))] if allowed else 0
     start = head.starts[0]
     return actions + start if start else actions
 
 
-def _softmax(head: ActionHead, values: Array, rng: np.random.Generator | None, temperature: float) -> Array:
-    if rng is None or temperature <= 0:
+def _softmax(head: ActionHead, values: Array, rng: np.random.Generator | None) -> Array:
+    if rng is None or head.exploration <= 0:
         return values.argmax(axis=1) + head.starts[0]
-    return _sample(values / np.float32(temperature), rng) + head.starts[0]
+    return _sample(values / np.float32(head.exploration), rng) + head.starts[0]
 
 
-def _categorical(head: ActionHead, logits: Array, rng: np.random.Generator | None, _: float) -> Array:
-    parts = np.split(logits, np.cumsum(head.counts)[:-1], axis=1)
-    chosen = [part.argmax(axis=1) if rng is None else _sample(part, rng) for part in parts]
-    return np.stack(chosen, axis=1) + np.asarray(head.starts)
+def _categorical(head: ActionHead, logits: Array, rng: np.random.Generator | None) -> Array:
+    if rng is not None:
+        logits = logits + rng.gumbel(size=logits.shape)  # see _sample
+    actions = np.empty((len(logits), len(head.counts)), np.int64)
+    end = 0
+    for index, (count, least) in enumerate(zip(head.counts, head.starts, strict=True)):
+        start, end = end, end + count
+        actions[:, index] = logits[:, start:end].argmax(axis=1) + least
+    return actions
 
 
-def _gaussian(head: ActionHead, mean: Array, rng: np.random.Generator | None, _: float) -> Array:
+def _gaussian(head: ActionHead, mean: Array, rng: np.random.Generator | None) -> Array:
     if rng is not None:
         mean = mean + head.scale * rng.standard_normal(mean.shape, np.float32)
-    return np.clip(mean, head.low, head.high)
+    return np.minimum(np.maximum(mean, head.low), head.high)  # np.clip takes several times as long
 
 
-def _noisy_tanh(head: ActionHead, mean: Array, rng: np.random.Generator | None, noise: float) -> Array:
+def _noisy_tanh(head: ActionHead, mean: Array, rng: np.random.Generator | None) -> Array:
     unit = np.tanh(mean)
     if rng is not None:
-        unit = np.clip(unit + np.float32(noise) * rng.standard_normal(unit.shape, np.float32), -1, 1)
+        unit += np.float32(head.exploration) * rng.standard_normal(unit.shape, np.float32)
+        unit = _clipped(unit, -_ONE, _ONE)
     return _within_bounds(head, unit)
 
 
-def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None, _: float) -> Array:
+def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None) -> Array:
     size = head.low.size
     mean = output[:, :size]
     if rng is not None:
-        log_std = np.clip(output[:, size:], -20, 2)
-        mean = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
+        noise = rng.standard_normal(mean.shape, np.float32)
+        noise *= np.exp(_clipped(output[:, size:], _LEAST_LOG_STD, _MOST_LOG_STD))
+        mean = mean + noise
     return _within_bounds(head, np.tanh(mean))
 
 
+def _clipped(values: Array, least: Array, most: Array) -> Array:
+    """`np.clip`, several times as quick for a few numbers."""
+    return np.minimum(np.maximum(values, least), most)
+
+
 def _within_bounds(head: ActionHead, unit: Array) -> Array:
-    return np.clip(head.low + (unit + 1) * np.float32(0.5) * (head.high - head.low), head.low, head.high)
+    """From -1..1 to the bounds."""
+    actions = unit * head.reach
+    actions += head.centre
+    return actions
 
 
-_CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None, float], Array]] = {
+_CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None], Array]] = {
     "greedy": _greedy,
     "softmax": _softmax,
     "categorical": _categorical,

@@ -1,16 +1,13 @@
 """The examples run, do what they say, and survive what they say they survive."""
 
-import importlib.util
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from example_runs import checkpointed_steps, command, load, run, run_with_kills, start, wait_until
 from rich.console import Console
 
 from rekindle import RunReader, verify
@@ -18,39 +15,7 @@ from rekindle.run import find_runs
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = {"own_loop": 12_000, "custom_agent": 30_000}
-
-
-def command(example: str, runs: Path, *arguments: str) -> list[str]:
-    return [sys.executable, str(EXAMPLES / f"{example}.py"), "--runs", str(runs), *arguments]
-
-
-def run(example: str, runs: Path, *arguments: str) -> str:
-    done = subprocess.run(command(example, runs, *arguments), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
-
-
-def start(example: str, runs: Path) -> subprocess.Popen[str]:
-    arguments = command(example, runs, "--steps", str(STEPS[example]))
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    while not condition():
-        assert process.poll() is None, f"it ended too early: {process.communicate()}"
-        time.sleep(0.001)
-
-
-def checkpointed_steps(runs: Path) -> int:
-    """The newest checkpoint of the one run there; -1 when there is no run yet."""
-    paths = find_runs(runs)
-    if not paths:
-        return -1
-    names = [path.stem for path in (paths[0] / "checkpoints").glob("step_*.mpk")]
-    return max((int(name.removeprefix("step_")) for name in names), default=0)
 
 
 @pytest.fixture(scope="module")
@@ -79,29 +44,15 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], d
 def test_a_run_killed_at_any_time_and_started_again_ends_like_one_that_was_not(
     example: str, kills: list[int], tmp_path: Path, uninterrupted: Callable[[str], dict[str, str | None]]
 ) -> None:
-    for number, steps in enumerate(kills, 1):
-        process = start(example, tmp_path)
-        # The metadata names a resume when it is complete: else this would see the process before.
-        wait_until(lambda steps=steps: checkpointed_steps(tmp_path) >= steps, process)
-        wait_until(lambda number=number: len(RunReader(find_runs(tmp_path)[0]).metadata.resumes) == number - 1, process)
-        time.sleep(0.02 * number)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-        process.communicate()
-    run(example, tmp_path, "--steps", str(STEPS[example]))
-    (path,) = find_runs(tmp_path)
-    result, metadata = verify(path), RunReader(path).metadata
-    assert (result.ok, result.grade, result.problems) == (True, "exact", [])
-    assert result.digests == uninterrupted(example)
-    assert (metadata.status, metadata.total_steps) == ("finished", STEPS[example])
-    assert len(metadata.resumes) == len(kills)
+    run_with_kills(example, tmp_path, STEPS[example], kills)
+    assert verify(find_runs(tmp_path)[0]).digests == uninterrupted(example)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_asked_to_stop_says_so_and_goes_on_when_started_again(
     number: signal.Signals, tmp_path: Path, uninterrupted: Callable[[str], dict[str, str | None]]
 ) -> None:
-    process = start("own_loop", tmp_path)
+    process = start("own_loop", tmp_path, STEPS["own_loop"])
     wait_until(lambda: checkpointed_steps(tmp_path) >= 1_000, process)
     process.send_signal(number)
     _, errors = process.communicate()
@@ -147,15 +98,6 @@ def test_the_demo_stopped_by_ctrl_c_leaves_no_traceback_and_no_process(tmp_path:
     _, errors = process.communicate()
     assert (process.returncode, errors) == (130, "\nStopped.\n")
     assert RunReader(find_runs(tmp_path)[0]).status == "crashed"
-
-
-def load(example: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(example, EXAMPLES / f"{example}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_demo_fails_when_the_runs_differ(tmp_path: Path) -> None:

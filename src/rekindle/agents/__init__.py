@@ -13,11 +13,39 @@ from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
 
 if typing.TYPE_CHECKING:
     from rekindle.agents.dqn import DQN, DQNConfig, rainbow
+    from rekindle.agents.ppo import PPO, PPOConfig
+    from rekindle.agents.sac import SAC, SACConfig
     from rekindle.agents.settings import Linear
+    from rekindle.agents.td3 import TD3, TD3Config
 
-__all__ = ["DQN", "DQNConfig", "Linear", "Tabular", "TabularConfig", "TabularPolicy", "rainbow"]
+__all__ = [
+    "DQN",
+    "DQNConfig",
+    "Linear",
+    "PPO",
+    "PPOConfig",
+    "SAC",
+    "SACConfig",
+    "TD3",
+    "TD3Config",
+    "Tabular",
+    "TabularConfig",
+    "TabularPolicy",
+    "rainbow",
+]
 
-_HOMES = {"DQN": "dqn", "DQNConfig": "dqn", "Linear": "settings", "rainbow": "dqn"}
+_HOMES = {
+    "DQN": "dqn",
+    "DQNConfig": "dqn",
+    "Linear": "settings",
+    "PPO": "ppo",
+    "PPOConfig": "ppo",
+    "SAC": "sac",
+    "SACConfig": "sac",
+    "TD3": "td3",
+    "TD3Config": "td3",
+    "rainbow": "dqn",
+}
 """Where to find what is imported late."""
 
 

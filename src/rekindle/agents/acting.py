@@ -78,9 +78,9 @@ class Actor(Generic[Network]):
         self._most_rows = _MOST_IMAGES if encoding.image else _MOST_ROWS
         self._least_rows = 1 << self._numpy_rows.bit_length()
         self._run = jax.jit(self._batch)
-        self.use(cast("Any", weights.initial), None)
+        self.use(weights.initial, None)
 
-    def use(self, vector: jax.Array, normaliser: Normaliser | None) -> None:
+    def use(self, vector: jax.Array | Array, normaliser: Normaliser | None) -> None:
         """Act with these weights from now on; they are fetched when they are needed."""
         self._newest, self._normaliser = vector, normaliser
         self._is_stale_here = self._is_stale_there = True
@@ -130,7 +130,7 @@ class Actor(Generic[Network]):
 
     def _dispatch(
         self,
-        vector: jax.Array,
+        vector: jax.Array | Array,
         normaliser: Normaliser | None,
         observations: Observations,
         noise: Array | None,
@@ -186,6 +186,6 @@ def zero_observations(space: Any, rows: int) -> Observations:
 
 
 def _rows(observations: Observations) -> int:
-    if isinstance(observations, Mapping):
-        return len(next(iter(observations.values())))
-    return len(observations)
+    if isinstance(observations, np.ndarray):  # looked at first, as it is quicker to tell than a mapping
+        return len(observations)
+    return len(next(iter(observations.values())))

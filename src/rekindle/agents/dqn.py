@@ -16,7 +16,7 @@ Papers: Mnih 2015 (DQN), van Hasselt 2016 (double), Wang 2016 (dueling), Schaul 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -26,10 +26,7 @@ import msgspec
 import numpy as np
 import optax
 
-from rekindle.agent import Metrics, State, StreamSlots
-from rekindle.agents.acting import Actor, CompiledPolicy, device_of, zero_observations
-from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
-from rekindle.agents.dispatch import Dispatch, Outcome
+from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.networks import (
     Activation,
     Dense,
@@ -44,7 +41,8 @@ from rekindle.agents.networks import (
     split_noise,
     user_network,
 )
-from rekindle.agents.normalisation import RunningMoments, moments_of, normalise
+from rekindle.agents.normalisation import normalise
+from rekindle.agents.offpolicy import OffPolicyAgent, check_off_policy, encoding_of, generators, optimiser_of
 from rekindle.agents.settings import (
     Linear,
     Setting,
@@ -57,21 +55,14 @@ from rekindle.agents.settings import (
     network_setting,
     value_at,
 )
-from rekindle.agents.trees import placed, tree_from_state, tree_state
+from rekindle.agents.trees import placed
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
-from rekindle.errors import AgentError, ConfigError, InputError, StateError
-from rekindle.experience import ActMode, Array, Observations, Transitions
-from rekindle.policy import ActionHead, Layer, NetworkPolicy, draw_noise
-from rekindle.replay import Batch, Memory, PrioritizedMemory
-from rekindle.rng import generator_from_state, generator_state
+from rekindle.errors import ConfigError
+from rekindle.experience import Array
+from rekindle.policy import ActionHead, Layer, draw_noise
 
 __all__ = ["DQN", "DQNConfig", "Learned", "Learner", "QNetwork", "project", "rainbow"]
-
-_ALGORITHM = "dqn"
-_EXPLORE = ActMode.EXPLORE
-_MOST_PRIORITISED = 8
-"""Updates that may use the same priorities."""
 
 
 class DQNConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,41 +145,24 @@ class DQNConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        for name in ("gamma", "epsilon_start", "epsilon_end", "priority_alpha", "priority_beta"):
+        check_off_policy(self)
+        for name in ("epsilon_start", "epsilon_end"):
             check_number(name, getattr(self, name), most=1.0)
-        for name in ("noisy_sigma", "adam_eps", "observation_clip"):
-            check_number(name, getattr(self, name), above=True)
-        check_number("learning_rate", self.learning_rate, above=not isinstance(self.learning_rate, Linear))
+        check_number("noisy_sigma", self.noisy_sigma, above=True)
         check_number("temperature", self.temperature)
-        for name, most in (("tau", 1.0), ("max_grad_norm", math.inf)):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), most=most, above=True)
-        for name in ("v_min", "v_max", "reward_scale"):
+        if self.tau is not None:
+            check_number("tau", self.tau, most=1.0, above=True)
+        for name in ("v_min", "v_max"):
             check_number(name, getattr(self, name), least=-math.inf)
-        for name in ("warmup_steps", "epsilon_steps"):
-            check_whole(name, getattr(self, name), 0)
-        for name in (
-            "batch_size",
-            "update_every",
-            "updates_each",
-            "target_update_every",
-            "n_step",
-            "atoms",
-            "gradient_accumulation",
-        ):
-            check_whole(name, getattr(self, name), 1)
-        check_whole("capacity", self.capacity, 2)
-        if self.frame_stack is not None:
-            check_whole("frame_stack", self.frame_stack, 1)
-        for name in ("double", "dueling", "noisy", "prioritised", "normalise_observations"):
+        check_whole("epsilon_steps", self.epsilon_steps, 0)
+        check_whole("atoms", self.atoms, 1)
+        for name in ("double", "dueling", "noisy"):
             check_flag(name, getattr(self, name))
         check_choice("loss", self.loss, ("huber", "mse"))
         check_choice("exploration", self.exploration, ("epsilon", "softmax"))
         check_sizes("hidden_sizes", self.hidden_sizes)
         if self.v_min >= self.v_max:
             raise ConfigError(f"v_max is {self.v_max!r}: use a number above v_min, {self.v_min!r}")
-        if self.reward_scale == 0:
-            raise ConfigError(f"reward_scale is {self.reward_scale!r}: use a number other than 0")
 
     def explores(self, env_steps: int) -> float:
         """How much exploration there is after so many env steps: epsilon, or the temperature of softmax."""
@@ -327,17 +301,24 @@ def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, 
 class Learner:
     """One update, as a pure function of state and batch."""
 
+    algorithm = "dqn"
+    acting = ("params", "target")
+
     def __init__(
-        self, config: DQNConfig, encoding: Encoding, weights: Weights[QNetwork], *, first_action: int = 0
+        self,
+        config: DQNConfig,
+        encoding: Encoding,
+        weights: Weights[QNetwork],
+        *,
+        noise_size: int = 0,
+        first_action: int = 0,
     ) -> None:
         self._config, self._encoding, self._weights = config, encoding, weights
-        self._first_action = first_action
+        self._noise_size, self._first_action = noise_size, first_action
+        self.weights = {"params": weights, "target": weights}
+        self.schedules = {"learning_rate": config.learning_rate}
         self.device = device_of(config.learning_device, "learning_device")
-        clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
-        optimiser = optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
-        if config.gradient_accumulation > 1:
-            optimiser = optax.MultiSteps(optimiser, config.gradient_accumulation).gradient_transformation()
-        self._optimiser = optimiser
+        self._optimiser = optimiser_of(config)
         saturation = ("saturation",) if config.atoms > 1 else ()
         self.metrics = ("loss", "q_mean", "grad_norm", "target_lag", *saturation)
 
@@ -345,6 +326,10 @@ class Learner:
         """The state before the first update."""
         params = self._weights.initial
         return placed(Learned(params, params, jax.jit(self._optimiser.init)(params), np.int32(0)), self.device)
+
+    def noise(self, rng: np.random.Generator, count: int) -> Array | None:
+        """For noisy layers, two samples for each update."""
+        return draw_noise(rng, 2 * count, self._noise_size)
 
     def step(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array], jax.Array | None]:
         """One update."""
@@ -414,7 +399,7 @@ def _pick(outputs: jax.Array, actions: jax.Array) -> jax.Array:
 # The agent
 
 
-class DQN:
+class DQN(OffPolicyAgent[DQNConfig]):
     """Learns the values of discrete actions from remembered transitions.
 
     The settings are the fields of `DQNConfig`: `DQN(observation_space, action_space, seed=0, gamma=0.98)`. `network`
@@ -424,248 +409,39 @@ class DQN:
     def __init__(
         self, observation_space: Any, action_space: Any, *, seed: int, network: Any = None, **settings: Any
     ) -> None:
-        check_whole("seed", seed, 0)
-        self.config = config = make_config(DQNConfig, {**settings, "network": network_setting(network)})
-        self.observation_space, self.action_space = observation_space, action_space
-        self.env_steps = 0
-        """Transitions observed so far."""
-        self.updates = 0
-        """Gradient steps made so far."""
-        self._head = _head(action_space, config)
-        self._encoding = encoding = _encoding(observation_space, config, self._head.counts[0])
-        self._ratio = UpdateRatio(
-            warmup_steps=config.warmup_steps, update_every=config.update_every, updates_each=config.updates_each
-        )
-        self._losses = LossMean()
-        self._moments = (
-            RunningMoments(encoding.shape[0], clip=config.observation_clip) if config.normalise_observations else None
-        )
-        memory = Memory(config.capacity, observation_space, action_space, frame_stack=config.frame_stack)
-        self._memory = PrioritizedMemory(memory, alpha=config.priority_alpha) if config.prioritised else memory
-        # Generators of their own, so that how much is learned does not change which actions are tried.
-        initial, self._exploring, self._sampling = np.random.default_rng(seed).spawn(3)
-        network = QNetwork(config, encoding, self._head.counts[0], network, initial)
-        self._noise_size = network.noise_size
-        self._weights = Weights(network)
-        self._learner = Learner(config, encoding, self._weights, first_action=self._head.starts[0])
-        self._learned = self._learner.start()
-        self._dispatch = Dispatch(
-            self._learner.step,
-            self._learner.metrics,
-            example=self._example(),
-            rows=config.batch_size if config.prioritised else 0,
-            most=_MOST_PRIORITISED if config.prioritised else None,
-        )
-        self._actor = Actor(
-            self._weights,
+        initial, exploring, sampling = generators(seed)
+        config = make_config(DQNConfig, {**settings, "network": network_setting(network)})
+        head = _head(action_space, config)
+        actions = head.counts[0]
+        encoding = encoding_of(observation_space, config)
+        if encoding.mask_size not in (0, actions):
+            raise ConfigError(f"the action_mask has {encoding.mask_size} numbers, but there are {actions} actions")
+        made = QNetwork(config, encoding, actions, network, initial)
+        weights = Weights(made)
+        actor = Actor(
+            weights,
             encoding,
             lambda network, x, noise: network.means(network(x, noise)),
-            noise_size=self._noise_size,
+            noise_size=made.noise_size,
             device=device_of(config.acting_device, "acting_device"),
         )
-        self._publish()
-
-    # Acting
-
-    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
-        """An action for each row."""
-        rng = self._exploring if mode is _EXPLORE else None
-        output = self._actor.output(observations, rng)
-        return self._head.choose(output, self._encoding.mask(observations), rng, self.exploration)
+        super().__init__(
+            observation_space,
+            action_space,
+            config,
+            Learner(config, encoding, weights, noise_size=made.noise_size, first_action=head.starts[0]),
+            actor,
+            encoding=encoding,
+            head=lambda env_steps: msgspec.structs.replace(head, exploration=config.explores(env_steps)),
+            reports=lambda env_steps: {config.exploration: config.explores(env_steps)},
+            exploring=exploring,
+            sampling=sampling,
+        )
 
     @property
     def exploration(self) -> float:
         """How much exploration there is now: epsilon, or the temperature of softmax."""
         return self.config.explores(self.env_steps)
-
-    def policy(self) -> NetworkPolicy | CompiledPolicy:
-        """How to act now; later updates do not change it."""
-        return self._actor.policy(msgspec.structs.replace(self._head, exploration=self.exploration), _ALGORITHM)
-
-    # Remembering
-
-    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
-        """Remember transitions."""
-        self._memory.append(transitions, streams)
-        if self._moments is not None:
-            self._moments.add(self._encoding.encode(transitions.observations))
-        self.env_steps += len(transitions)
-
-    def cut(self, streams: StreamSlots) -> None:
-        """Link nothing to the last transitions of these streams."""
-        self._memory.cut(streams)
-
-    def replay(self) -> Memory | PrioritizedMemory:
-        """The memory."""
-        return self._memory
-
-    # Learning
-
-    def updates_due(self) -> int:
-        """How many updates are owed: none while warming up."""
-        return self._ratio.due(self.env_steps) if len(self._memory) else 0
-
-    def skip_updates(self, n: int) -> None:
-        """Owe `n` updates less."""
-        self._ratio.settle(n)
-
-    def update(self, n: int) -> Metrics:
-        """Make `n` updates, as few dispatches as there can be."""
-        if n < 1 or not len(self._memory):
-            raise InputError(f"update({n}): there are {len(self._memory)} transitions to learn from")
-        if self._moments is not None:
-            self._moments.publish()
-        inputs = self._inputs()
-        outcomes: list[Outcome] = []
-        for count in self._dispatch.split(n):
-            rows, batches = self._draw(count)
-            self._learned, outcome = self._dispatch(self._learned, batches, count, inputs)
-            self._reprioritise(rows, outcome)
-            outcomes.append(outcome)
-        self._publish()
-        self._ratio.settle(n)
-        self.updates += n
-        metrics = self._dispatch.metrics(outcomes)
-        self._losses.add(metrics["loss"])
-        return {**metrics, **self._settings_now()}
-
-    def warm_up(self) -> None:
-        """Compile everything that acting and learning may need."""
-        self._learned = self._dispatch.warm_up(self._learned, self._inputs())
-        self._publish()
-        self._actor.warm_up(self.observation_space)
-
-    def _inputs(self) -> dict[str, Any]:
-        """What an update takes beside a batch; arrays, so that a schedule compiles nothing."""
-        return {
-            "learning_rate": np.float32(value_at(self.config.learning_rate, self.env_steps)),
-            "normaliser": moments_of(None if self._moments is None else self._moments.published),
-        }
-
-    def _draw(self, count: int) -> tuple[Array, dict[str, Any]]:
-        """So many batches in one go: the rows of the memory they are from, and what updates take of them."""
-        config, memory, rng, rows = self.config, self._memory, self._sampling, count * self.config.batch_size
-        weights = None
-        if isinstance(memory, Memory):
-            batch = memory.sample(rng, rows, n_step=config.n_step, gamma=config.gamma)
-        else:
-            beta = value_at(config.priority_beta, self.env_steps)
-            batch, weights = memory.sample(
-                rng, rows, beta=beta, batches=count, n_step=config.n_step, gamma=config.gamma
-            )
-        return batch.rows, _columns(batch, weights, draw_noise(rng, 2 * count, self._noise_size))
-
-    def _example(self) -> dict[str, Any]:
-        """A batch like any other, of zeros."""
-        rows = self.config.batch_size
-        observations, numbers = zero_observations(self.observation_space, rows), np.zeros(rows, np.float32)
-        batch = Batch(observations, np.zeros(rows, np.int64), numbers, observations, numbers, np.zeros(rows, np.int64))
-        weights = numbers if self.config.prioritised else None
-        noise = np.zeros((2, self._noise_size), np.float32) if self._noise_size else None
-        return _columns(batch, weights, noise)
-
-    def _reprioritise(self, rows: Array, outcome: Outcome) -> None:
-        if isinstance(self._memory, PrioritizedMemory):
-            surprise = outcome.rows().ravel()
-            if not np.isfinite(surprise).all():
-                raise AgentError("the loss is not finite: training has diverged")
-            self._memory.update(rows, surprise)
-
-    def _settings_now(self) -> dict[str, float]:
-        """What a schedule has come to."""
-        now = {self.config.exploration: self.exploration}
-        if self.config.prioritised:
-            now["beta"] = value_at(self.config.priority_beta, self.env_steps)
-        return now
-
-    def _publish(self) -> None:
-        self._actor.use(self._learned.params, None if self._moments is None else self._moments.published)
-
-    # Reporting
-
-    def episode_extras(self) -> Mapping[str, float]:
-        """Epsilon (or temperature), and the mean loss since an episode last started."""
-        loss = self._losses.mean()
-        exploration = {self.config.exploration: self.exploration}
-        return exploration if loss is None else {**exploration, "loss": loss}
-
-    def on_episode_start(self) -> None:
-        """Start counting anew."""
-        self._losses.clear()
-
-    # Going on later
-
-    def state(self) -> State:
-        """Everything but the rows of the memory."""
-        learned, moments = self._learned, self._moments
-        return {
-            "algorithm": _ALGORITHM,
-            "weights": {
-                "network": self._weights.state(learned.params),
-                "normaliser": None if moments is None else moments.weights(),
-            },
-            "target": self._weights.state(learned.target),
-            "optimiser": tree_state(learned.optimiser),
-            "moments": None if moments is None else moments.state(),
-            "memory": self._memory.state(),
-            "env_steps": self.env_steps,
-            "updates": self.updates,
-            "settled": self._ratio.settled,
-            "losses": self._losses.state(),
-            "exploring": generator_state(self._exploring),
-            "sampling": generator_state(self._sampling),
-        }
-
-    def load_state(self, state: State) -> None:
-        """Go on from there; until its rows are restored, the memory is empty."""
-        if state.get("algorithm") != _ALGORITHM:
-            raise StateError(f"the state is of {state.get('algorithm')!r:.40}, not of {_ALGORITHM!r}")
-        weights: State = state.get("weights") or {}
-        before = self._learned
-        env_steps, updates, settled = (saved_count(state, name) for name in ("env_steps", "updates", "settled"))
-        learned = Learned(
-            params=self._weights.from_state(weights.get("network"), "the weights"),
-            target=self._weights.from_state(state.get("target"), "the weights of the target"),
-            optimiser=tree_from_state(before.optimiser, state.get("optimiser"), "optimiser"),
-            updates=np.int32(updates),
-        )
-        losses = LossMean.checked(state.get("losses"))
-        exploring, sampling = (generator_from_state(state.get(name) or {}) for name in ("exploring", "sampling"))
-        moments = None
-        if self._moments is not None:
-            moments = self._moments.loaded(state.get("moments"), weights.get("normaliser"))
-        elif state.get("moments") is not None:
-            raise StateError("the state has a normaliser of observations, which the agent has not")
-        self._memory.load_state(state.get("memory") or {})
-        self._learned = placed(learned, self._learner.device)
-        self._moments = moments
-        self._exploring, self._sampling = exploring, sampling
-        self.env_steps, self.updates, self._ratio.settled = env_steps, updates, settled
-        self._losses.load(losses)
-        self._publish()
-
-    def load_weights(self, weights: State) -> None:
-        """Act, and go on learning, with the weights of another agent's state, and nothing else of it."""
-        params = self._weights.from_state(weights.get("network"), "the weights")
-        if self._moments is not None:
-            self._moments.load_weights(weights.get("normaliser"))
-        elif weights.get("normaliser") is not None:
-            raise StateError("the weights are for normalised observations: set normalise_observations")
-        self._learned = placed(self._learned._replace(params=params, target=params), self._learner.device)
-        self._publish()
-
-
-def _columns(batch: Batch, weights: Array | None, noise: Array | None) -> dict[str, Any]:
-    """What updates take; two samples of noise for each."""
-    return {
-        "observations": batch.observations,
-        "actions": batch.actions,
-        "rewards": batch.rewards,
-        "next_observations": batch.next_observations,
-        "discounts": batch.discounts,
-        "weights": weights,
-        "noise": noise,
-    }
 
 
 def _head(space: Any, config: DQNConfig) -> ActionHead:
@@ -673,12 +449,3 @@ def _head(space: Any, config: DQNConfig) -> ActionHead:
         raise ConfigError(f"action_space is {space!r}: DQN needs a Discrete space")
     kind = "greedy" if config.exploration == "epsilon" else "softmax"
     return ActionHead(kind, np.dtype(space.dtype).str, [], [int(space.n)], [int(space.start)])
-
-
-def _encoding(space: Any, config: DQNConfig, actions: int) -> Encoding:
-    encoding = Encoding.of(space)
-    if encoding.mask_size not in (0, actions):
-        raise ConfigError(f"the action_mask has {encoding.mask_size} numbers, but there are {actions} actions")
-    if encoding.image and config.normalise_observations:
-        raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
-    return encoding

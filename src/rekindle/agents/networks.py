@@ -37,6 +37,7 @@ __all__ = [
     "NoisyDense",
     "Scale",
     "Sequential",
+    "Weight",
     "convolutions",
     "feature_size",
     "hidden_layers",

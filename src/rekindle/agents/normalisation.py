@@ -6,20 +6,22 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+import math
+from typing import Annotated, Any, cast
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.agent import State
+from rekindle.agent import State, StreamSlots
 from rekindle.agents.counting import saved_count
 from rekindle.errors import StateError
 from rekindle.experience import Array
 from rekindle.policy import Normaliser
 
-__all__ = ["Moments", "RunningMoments", "moments_of", "normalise"]
+__all__ = ["Moments", "ReturnScale", "RunningMoments", "moments_of", "normalise"]
 
 Moments = tuple[Any, Any, Any]
 """Mean, variance, and where to clip."""
@@ -62,7 +64,7 @@ class RunningMoments:
 
     def load_weights(self, weights: Any) -> None:
         """Normalise with what was published elsewhere, until the next `publish` that has counted anything."""
-        self.published = self._checked(weights)
+        self.published = self.normaliser(weights)
 
     def loaded(self, state: Any, weights: Any) -> RunningMoments:
         """One that goes on with what was counted and what was published; raises `StateError` if it does not fit."""
@@ -70,12 +72,81 @@ class RunningMoments:
         loaded = RunningMoments(size, clip=self.clip)
         loaded._mean, loaded._squares = (_vector(state, name, size, np.float64) for name in ("mean", "squares"))
         loaded._count = saved_count(state, "count")
-        loaded.published = self._checked(weights)
+        loaded.published = self.normaliser(weights)
         return loaded
 
-    def _checked(self, weights: Any) -> Normaliser:
+    def normaliser(self, weights: Any) -> Normaliser:
+        """What was published elsewhere; raises `StateError` if it does not fit."""
         mean, variance = (_vector(weights, name, len(self._mean), np.float32) for name in ("mean", "variance"))
         return Normaliser(mean, variance, self.clip)
+
+
+class ReturnScale:
+    """The standard deviation of the discounted return so far, ready for use from the next `publish` on.
+
+    Rewards are divided by it and nothing is subtracted, so that good stays good and bad stays bad.
+    """
+
+    def __init__(self, gamma: float, *, clip: float) -> None:
+        self._gamma, self._clip = gamma, clip
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+        self._open: dict[int, float] = {}
+        """By stream, the discounted return of its open episode so far."""
+        self.published = 1.0
+
+    def add(self, rewards: Array, statuses: Array, streams: StreamSlots) -> None:
+        """Count transitions in; an episode that ends, for whatever reason, leaves nothing to the next."""
+        for reward, status, stream in zip(rewards.tolist(), statuses.tolist(), streams.tolist(), strict=True):
+            total = self._gamma * self._open.pop(stream, 0.0) + reward
+            if not status:
+                self._open[stream] = total
+            self._count += 1
+            shift = total - self._mean
+            self._mean += shift / self._count
+            self._squares += shift * (total - self._mean)
+
+    def cut(self, streams: StreamSlots) -> None:
+        """The episodes of these streams are over."""
+        for stream in streams.tolist():
+            self._open.pop(stream, None)
+
+    def publish(self) -> None:
+        """Scale with all that was added so far."""
+        if self._count:
+            self.published = math.sqrt(self._squares / self._count + 1e-8)
+
+    def apply(self, rewards: Array) -> Array:
+        """Rewards, scaled and clipped."""
+        return np.clip(rewards / self.published, -self._clip, self._clip)
+
+    def state(self) -> State:
+        """What is counted, and what is published."""
+        return {
+            "count": self._count,
+            "mean": self._mean,
+            "squares": self._squares,
+            "published": self.published,
+            "open": [[stream, total] for stream, total in sorted(self._open.items())],
+        }
+
+    def loaded(self, state: Any) -> ReturnScale:
+        """One that goes on from there; raises `StateError`."""
+        try:
+            saved = msgspec.convert(state, _SavedScale)
+        except msgspec.ValidationError as error:
+            raise StateError(f"not a normaliser of rewards: {error}") from None
+        loaded = ReturnScale(self._gamma, clip=self._clip)
+        loaded._count, loaded._mean, loaded._squares = saved.count, saved.mean, saved.squares
+        loaded.published, loaded._open = saved.published, dict(saved.open)
+        return loaded
+
+
+class _SavedScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    count: Annotated[int, msgspec.Meta(ge=0)]
+    mean: float
+    squares: Annotated[float, msgspec.Meta(ge=0)]
+    published: Annotated[float, msgspec.Meta(gt=0)]
+    open: list[tuple[int, float]]
 
 
 def _vector(state: Any, name: str, size: int, dtype: Any) -> Array:

@@ -56,10 +56,14 @@ class Weights(Generic[Network]):
 
     def layers(self, vector: Array) -> list[Layer]:
         """The network as data, its arrays views of the vector; raises `ConfigError` if it cannot be."""
-        network: Any = self._with(self._views(vector))
+        network: Any = self.views(vector)
         return network.layers()
 
-    def state(self, vector: jax.Array) -> State:
+    def views(self, vector: Array) -> Network:
+        """The network, its arrays views of the vector."""
+        return self._with(self._views(vector))
+
+    def state(self, vector: jax.Array | Array) -> State:
         """Every array under its path, copied."""
         return dict(zip(self._paths, map(np.copy, self._views(np.asarray(vector))), strict=True))
 

@@ -1,0 +1,398 @@
+"""What agents that learn from remembered transitions have in common: everything but the algorithm.
+
+Remembering, drawing batches, counting the updates that are due, making them, acting, and going on later. The
+algorithm is a `Learner`: its state, and one update as a pure function.
+"""
+
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import msgspec
+import numpy as np
+import optax
+
+from rekindle.agent import Metrics, State, StreamSlots
+from rekindle.agents.acting import Actor, CompiledPolicy, zero_observations
+from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
+from rekindle.agents.dispatch import Dispatch, Outcome
+from rekindle.agents.normalisation import RunningMoments, moments_of
+from rekindle.agents.settings import Linear, Setting, check_flag, check_number, check_whole, value_at
+from rekindle.agents.trees import placed, tree_from_state, tree_state
+from rekindle.agents.weights import Weights
+from rekindle.encoding import Encoding
+from rekindle.errors import AgentError, ConfigError, InputError, StateError
+from rekindle.experience import ActMode, Array, Observations, Transitions
+from rekindle.policy import ActionHead, NetworkPolicy
+from rekindle.replay import Batch, Memory, PrioritizedMemory
+from rekindle.rng import generator_from_state, generator_state
+
+__all__ = ["Learner", "OffPolicyAgent", "check_off_policy", "encoding_of", "generators", "optimiser_of"]
+
+Config = TypeVar("Config", bound=msgspec.Struct)
+
+_EXPLORE = ActMode.EXPLORE
+_MOST_PRIORITISED = 8
+"""Updates that may use the same priorities."""
+
+
+class Learner(Protocol):
+    """An algorithm. What an update changes is one named tuple, with a field `updates`."""
+
+    @property
+    def algorithm(self) -> str:
+        """Its name, in states and exported policies."""
+        ...
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """What each update measures, a `loss` among it."""
+        ...
+
+    @property
+    def device(self) -> Any:
+        """Where it learns."""
+        ...
+
+    @property
+    def schedules(self) -> Mapping[str, Setting]:
+        """Settings whose values of the moment an update takes as inputs."""
+        ...
+
+    @property
+    def weights(self) -> Mapping[str, Weights[Any]]:
+        """By field of the state: the vectors of weights."""
+        ...
+
+    @property
+    def acting(self) -> Sequence[str]:
+        """The fields with the weights of the network that acts: the newest first, then its targets."""
+        ...
+
+    def start(self) -> Any:
+        """The state before the first update."""
+        ...
+
+    def step(self, state: Any, batch: Any, inputs: Any) -> tuple[Any, dict[str, Any], Any]:
+        """One update: the state after it, its metrics, and with priorities how much each transition surprised."""
+        ...
+
+    def noise(self, rng: np.random.Generator, count: int) -> Any:
+        """The random numbers of so many updates, one after the other in every array."""
+        ...
+
+
+def generators(seed: int) -> list[np.random.Generator]:
+    """For the weights, for exploring and for sampling.
+
+    Each its own, so that how much is learned does not change which actions are tried.
+    """
+    check_whole("seed", seed, 0)
+    return np.random.default_rng(seed).spawn(3)
+
+
+def check_off_policy(config: Any) -> None:
+    """Refuse settings out of range that every agent with a memory has."""
+    for name in ("gamma", "priority_alpha", "priority_beta"):
+        check_number(name, getattr(config, name), most=1.0)
+    for name in ("adam_eps", "observation_clip"):
+        check_number(name, getattr(config, name), above=True)
+    check_number("learning_rate", config.learning_rate, above=not isinstance(config.learning_rate, Linear))
+    if config.max_grad_norm is not None:
+        check_number("max_grad_norm", config.max_grad_norm, above=True)
+    for name in (
+        "batch_size",
+        "update_every",
+        "updates_each",
+        "target_update_every",
+        "n_step",
+        "gradient_accumulation",
+    ):
+        check_whole(name, getattr(config, name), 1)
+    check_whole("warmup_steps", config.warmup_steps, 0)
+    check_whole("capacity", config.capacity, 2)
+    if config.frame_stack is not None:
+        check_whole("frame_stack", config.frame_stack, 1)
+    for name in ("prioritised", "normalise_observations"):
+        check_flag(name, getattr(config, name))
+    check_number("reward_scale", config.reward_scale, least=-math.inf)
+    if config.reward_scale == 0:
+        raise ConfigError(f"reward_scale is {config.reward_scale!r}: use a number other than 0")
+
+
+def encoding_of(space: Any, config: Any) -> Encoding:
+    """How observations are encoded; raises `ConfigError` for those that cannot be, or not as the settings say."""
+    encoding = Encoding.of(space)
+    if encoding.image and config.normalise_observations:
+        raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
+    return encoding
+
+
+def optimiser_of(config: Any) -> optax.GradientTransformation:
+    """Adam, after clipping, of gradients that are averaged as the settings say; the step size comes later."""
+    clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
+    optimiser = optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
+    if config.gradient_accumulation > 1:
+        return cast("Any", optax.MultiSteps(optimiser, config.gradient_accumulation).gradient_transformation())
+    return optimiser
+
+
+class OffPolicyAgent(Generic[Config]):
+    """Acts, remembers, and learns what its `Learner` makes of remembered transitions."""
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        config: Config,
+        learner: Learner,
+        actor: Actor[Any],
+        *,
+        encoding: Encoding,
+        head: Callable[[int], ActionHead],
+        exploring: np.random.Generator,
+        sampling: np.random.Generator,
+        reports: Callable[[int], dict[str, float]] = lambda _: {},
+    ) -> None:
+        """`head` and `reports` are functions of the env steps: how to choose actions, and settings worth logging."""
+        settings = cast("Any", config)
+        self.config = config
+        self.observation_space, self.action_space = observation_space, action_space
+        self.env_steps = 0
+        """Transitions observed so far."""
+        self.updates = 0
+        """Gradient steps made so far."""
+        self._settings = settings
+        self._encoding, self._head, self._reports = encoding, head, reports
+        self._exploring, self._sampling = exploring, sampling
+        self._ratio = UpdateRatio(
+            warmup_steps=settings.warmup_steps, update_every=settings.update_every, updates_each=settings.updates_each
+        )
+        self._losses = LossMean()
+        self._moments = (
+            RunningMoments(encoding.shape[0], clip=settings.observation_clip)
+            if settings.normalise_observations
+            else None
+        )
+        memory = Memory(settings.capacity, observation_space, action_space, frame_stack=settings.frame_stack)
+        self._memory = PrioritizedMemory(memory, alpha=settings.priority_alpha) if settings.prioritised else memory
+        self._learner = learner
+        self._learned = learner.start()
+        self._dispatch: Dispatch[Any] = Dispatch(
+            learner.step,
+            learner.metrics,
+            example=self._example(),
+            rows=settings.batch_size if settings.prioritised else 0,
+            most=_MOST_PRIORITISED if settings.prioritised else None,
+        )
+        self._actor = actor
+        self._publish()
+
+    # Acting
+
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
+        """An action for each row."""
+        rng = self._exploring if mode is _EXPLORE else None
+        output = self._actor.output(observations, rng)
+        return self._head(self.env_steps).choose(output, self._encoding.mask(observations), rng)
+
+    def policy(self) -> NetworkPolicy | CompiledPolicy:
+        """How to act now; later updates do not change it."""
+        return self._actor.policy(self._head(self.env_steps), self._learner.algorithm)
+
+    # Remembering
+
+    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
+        """Remember transitions."""
+        self._memory.append(transitions, streams)
+        if self._moments is not None:
+            self._moments.add(self._encoding.encode(transitions.observations))
+        self.env_steps += len(transitions)
+
+    def cut(self, streams: StreamSlots) -> None:
+        """Link nothing to the last transitions of these streams."""
+        self._memory.cut(streams)
+
+    def replay(self) -> Memory | PrioritizedMemory:
+        """The memory."""
+        return self._memory
+
+    # Learning
+
+    def updates_due(self) -> int:
+        """How many updates are owed: none while warming up."""
+        return self._ratio.due(self.env_steps) if len(self._memory) else 0
+
+    def skip_updates(self, n: int) -> None:
+        """Owe `n` updates less."""
+        self._ratio.settle(n)
+
+    def update(self, n: int) -> Metrics:
+        """Make `n` updates, in as few dispatches as there can be."""
+        if n < 1 or not len(self._memory):
+            raise InputError(f"update({n}): there are {len(self._memory)} transitions to learn from")
+        if self._moments is not None:
+            self._moments.publish()
+        inputs = self._inputs()
+        outcomes: list[Outcome] = []
+        for count in self._dispatch.split(n):
+            rows, batches = self._draw(count)
+            self._learned, outcome = self._dispatch(self._learned, batches, count, inputs)
+            self._reprioritise(rows, outcome)
+            outcomes.append(outcome)
+        self._publish()
+        self._ratio.settle(n)
+        self.updates += n
+        metrics = self._dispatch.metrics(outcomes)
+        self._losses.add(metrics["loss"])
+        beta = {"beta": value_at(self._settings.priority_beta, self.env_steps)} if self._settings.prioritised else {}
+        return {**metrics, **self._reports(self.env_steps), **beta}
+
+    def warm_up(self) -> None:
+        """Compile everything that acting and learning may need."""
+        self._learned = self._dispatch.warm_up(self._learned, self._inputs())
+        self._publish()
+        self._actor.warm_up(self.observation_space)
+
+    def _inputs(self) -> dict[str, Any]:
+        """What an update takes beside a batch; arrays, so that a schedule compiles nothing."""
+        schedules = self._learner.schedules.items()
+        return {
+            **{name: np.float32(value_at(setting, self.env_steps)) for name, setting in schedules},
+            "normaliser": moments_of(None if self._moments is None else self._moments.published),
+        }
+
+    def _draw(self, count: int) -> tuple[Array, dict[str, Any]]:
+        """So many batches in one go: the rows of the memory they are from, and what updates take of them."""
+        settings, memory, rng = self._settings, self._memory, self._sampling
+        rows = count * settings.batch_size
+        weights = None
+        if isinstance(memory, Memory):
+            batch = memory.sample(rng, rows, n_step=settings.n_step, gamma=settings.gamma)
+        else:
+            beta = value_at(settings.priority_beta, self.env_steps)
+            batch, weights = memory.sample(
+                rng, rows, beta=beta, batches=count, n_step=settings.n_step, gamma=settings.gamma
+            )
+        return batch.rows, _columns(batch, weights, self._learner.noise(rng, count))
+
+    def _example(self) -> dict[str, Any]:
+        """A batch like any other, of zeros and some noise."""
+        rows = self._settings.batch_size
+        observations, numbers = zero_observations(self.observation_space, rows), np.zeros(rows, np.float32)
+        actions = cast("Array", zero_observations(self.action_space, rows))
+        batch = Batch(observations, actions, numbers, observations, numbers, np.zeros(rows, np.int64))
+        weights = numbers if self._settings.prioritised else None
+        return _columns(batch, weights, self._learner.noise(np.random.default_rng(0), 1))
+
+    def _reprioritise(self, rows: Array, outcome: Outcome) -> None:
+        if isinstance(self._memory, PrioritizedMemory):
+            surprise = outcome.rows().ravel()
+            if not np.isfinite(surprise).all():
+                raise AgentError("the loss is not finite: training has diverged")
+            self._memory.update(rows, surprise)
+
+    def _publish(self) -> None:
+        params = getattr(self._learned, self._learner.acting[0])
+        self._actor.use(params, None if self._moments is None else self._moments.published)
+
+    # Reporting
+
+    def episode_extras(self) -> Mapping[str, float]:
+        """Settings that change, such as epsilon, and the mean loss since an episode last started."""
+        loss, reports = self._losses.mean(), self._reports(self.env_steps)
+        return reports if loss is None else {**reports, "loss": loss}
+
+    def on_episode_start(self) -> None:
+        """Start counting anew."""
+        self._losses.clear()
+
+    # Going on later
+
+    def state(self) -> State:
+        """Everything but the rows of the memory."""
+        learner, moments = self._learner, self._moments
+        vectors = {name: kind.state(getattr(self._learned, name)) for name, kind in learner.weights.items()}
+        return {
+            "algorithm": learner.algorithm,
+            "weights": {
+                "network": vectors.pop(learner.acting[0]),
+                "normaliser": None if moments is None else moments.weights(),
+            },
+            **vectors,
+            "optimiser": tree_state(self._beside_weights()),
+            "moments": None if moments is None else moments.state(),
+            "memory": self._memory.state(),
+            "env_steps": self.env_steps,
+            "updates": self.updates,
+            "settled": self._ratio.settled,
+            "losses": self._losses.state(),
+            "exploring": generator_state(self._exploring),
+            "sampling": generator_state(self._sampling),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on from there; until its rows are restored, the memory is empty."""
+        learner, before = self._learner, self._learned
+        if state.get("algorithm") != learner.algorithm:
+            raise StateError(f"the state is of {state.get('algorithm')!r:.40}, not of {learner.algorithm!r}")
+        weights: State = state.get("weights") or {}
+        env_steps, updates, settled = (saved_count(state, name) for name in ("env_steps", "updates", "settled"))
+        saved = {**state, learner.acting[0]: weights.get("network")}
+        learned = before._replace(
+            **{
+                name: kind.from_state(saved.get(name), f"the weights ({name})")
+                for name, kind in learner.weights.items()
+            },
+            **tree_from_state(self._beside_weights(), state.get("optimiser"), "optimiser"),
+            updates=np.int32(updates),
+        )
+        losses = LossMean.checked(state.get("losses"))
+        exploring, sampling = (generator_from_state(state.get(name) or {}) for name in ("exploring", "sampling"))
+        moments = None
+        if self._moments is not None:
+            moments = self._moments.loaded(state.get("moments"), weights.get("normaliser"))
+        elif state.get("moments") is not None:
+            raise StateError("the state has a normaliser of observations, which the agent has not")
+        self._memory.load_state(state.get("memory") or {})
+        self._learned = placed(learned, learner.device)
+        self._moments = moments
+        self._exploring, self._sampling = exploring, sampling
+        self.env_steps, self.updates, self._ratio.settled = env_steps, updates, settled
+        self._losses.load(losses)
+        self._publish()
+
+    def load_weights(self, weights: State) -> None:
+        """Act, and go on learning, with the weights of another agent's state, and nothing else of it."""
+        learner = self._learner
+        params = learner.weights[learner.acting[0]].from_state(weights.get("network"), "the weights")
+        if self._moments is not None:
+            self._moments.load_weights(weights.get("normaliser"))
+        elif weights.get("normaliser") is not None:
+            raise StateError("the weights are for normalised observations: set normalise_observations")
+        self._learned = placed(self._learned._replace(**dict.fromkeys(learner.acting, params)), learner.device)
+        self._publish()
+
+    def _beside_weights(self) -> dict[str, Any]:
+        """What updates change, but neither weights nor the count of updates."""
+        fields = self._learned._asdict()
+        return {name: value for name, value in fields.items() if name not in {*self._learner.weights, "updates"}}
+
+
+def _columns(batch: Batch, weights: Array | None, noise: Any) -> dict[str, Any]:
+    """What updates take."""
+    return {
+        "observations": batch.observations,
+        "actions": batch.actions,
+        "rewards": batch.rewards,
+        "next_observations": batch.next_observations,
+        "discounts": batch.discounts,
+        "weights": weights,
+        "noise": noise,
+    }

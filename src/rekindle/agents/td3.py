@@ -1,0 +1,287 @@
+"""Twin delayed deterministic policy gradients: one best action, and critics that do not overrate it.
+
+Critics learn what an action is worth, the least of their targets standing for the future. The target's action is
+blurred by noise, so that a narrow peak of a critic counts for little. The actor follows the first critic, with delay,
+and so do the targets:
+
+    q(s, a)  <-  r + discount * least target q(s', clip(target actor(s') + clipped noise)),
+    actor    <-  q(s, actor(s)),    once in `policy_delay` updates
+
+Paper: Fujimoto 2018.
+"""
+
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+
+from rekindle.agents.acting import Actor, device_of
+from rekindle.agents.continuous import (
+    ActorNetwork,
+    Critics,
+    Seen,
+    check_actor_critic,
+    continuous_encoding,
+    continuous_head,
+    draw_pairs,
+    followed,
+    seen,
+)
+from rekindle.agents.offpolicy import OffPolicyAgent, generators, optimiser_of
+from rekindle.agents.settings import Setting, check_number, make_config, network_setting
+from rekindle.agents.trees import placed
+from rekindle.agents.weights import Weights
+from rekindle.encoding import Encoding
+from rekindle.policy import ActionHead
+
+__all__ = ["TD3", "Learned", "Learner", "TD3Config"]
+
+
+class TD3Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a `TD3` agent."""
+
+    learning_rate: Setting = 1e-3
+    """Adam's step size for actor and critics, above 0; or a schedule over env steps."""
+    gamma: float = 0.99
+    """What a reward is worth one step earlier, from 0 to 1."""
+    capacity: int = 1_000_000
+    """Rows of memory: one for each transition, and one more for each episode."""
+    warmup_steps: int = 10_000
+    """Env steps before the first update; until then actions are tried anywhere in the bounds."""
+    batch_size: int = 256
+    """Transitions in an update."""
+    update_every: int = 1
+    """Env steps from one round of updates to the next."""
+    updates_each: int = 1
+    """Updates in a round."""
+    tau: float = 0.005
+    """How far the targets move towards actor and critics, above 0 and at most 1."""
+    target_update_every: int = 2
+    """Updates between such moves."""
+    hidden_sizes: tuple[int, ...] = (400, 300)
+    """Units of the hidden layers of actor and critics; on images they come after the convolutions."""
+    network: str | None = None
+    """A network of your own from an observation to features, as `package.module:Name`; the hidden layers follow it."""
+    critics: int = 2
+    """How many critics; of more than two, a random pair makes a target; the actor follows the first."""
+    layer_norm: bool = False
+    """Normalise the hidden layers of the critics."""
+    policy_delay: int = 2
+    """Updates of the critics for one of the actor."""
+    exploration_noise: float = 0.1
+    """The standard deviation of the noise on actions from -1 to 1 when exploring, at least 0."""
+    target_noise: float = 0.2
+    """The same for the actions in targets."""
+    target_noise_clip: float = 0.5
+    """The largest size of that noise, at least 0."""
+    n_step: int = 1
+    """Steps of reward in a target before a value stands for the rest."""
+    prioritised: bool = False
+    """Sample transitions that surprised more often."""
+    priority_alpha: float = 0.6
+    """How much more often, from 0 (not at all) to 1."""
+    priority_beta: Setting = 0.4
+    """How far that is corrected for in the loss, from 0 (not at all) to 1."""
+    max_grad_norm: float | None = None
+    """Scale gradients down to this norm."""
+    adam_eps: float = 1e-8
+    """Adam's epsilon, above 0."""
+    gradient_accumulation: int = 1
+    """Updates whose gradients are averaged into one step of an optimiser."""
+    reward_scale: float = 1.0
+    """What rewards are multiplied with before learning; logged returns are not."""
+    normalise_observations: bool = False
+    """Subtract the mean of the observations seen and divide by their standard deviation."""
+    observation_clip: float = 10.0
+    """The largest size of a normalised observation."""
+    frame_stack: int | None = None
+    """Say that observations are so many frames, each the older ones and a new one: memory then holds each once."""
+    acting_device: str | None = None
+    """Where to act, when not with numpy: a platform such as `cpu` or `gpu:1`; None for JAX's own choice."""
+    learning_device: str | None = None
+    """Where to learn."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        check_actor_critic(self)
+        for name in ("exploration_noise", "target_noise", "target_noise_clip"):
+            check_number(name, getattr(self, name))
+
+
+# The update
+
+
+class Learned(NamedTuple):
+    """Everything that an update changes."""
+
+    actor: Any
+    """The weights of the actor, in one vector."""
+    target_actor: Any
+    critics: Any
+    """Those of all critics."""
+    target_critics: Any
+    actor_optimiser: Any
+    critic_optimiser: Any
+    actor_loss: Any
+    """That of the actor's last update."""
+    updates: Any
+
+
+class Learner:
+    """One update, as a pure function of state and batch."""
+
+    algorithm = "td3"
+    acting = ("actor", "target_actor")
+    metrics = ("loss", "critic_loss", "actor_loss", "q_mean", "grad_norm", "target_lag")
+
+    def __init__(
+        self,
+        config: TD3Config,
+        encoding: Encoding,
+        head: ActionHead,
+        actor: Weights[ActorNetwork],
+        critics: Weights[Critics],
+    ) -> None:
+        self._config, self._encoding, self._head = config, encoding, head
+        self._actor, self._critics = actor, critics
+        self.weights = {"actor": actor, "target_actor": actor, "critics": critics, "target_critics": critics}
+        self.schedules = {"learning_rate": config.learning_rate}
+        self.device = device_of(config.learning_device, "learning_device")
+        self._optimiser = optimiser_of(config)
+
+    def start(self) -> Learned:
+        """The state before the first update."""
+        actor, critics = self._actor.initial, self._critics.initial
+        first = [jax.jit(self._optimiser.init)(params) for params in (actor, critics)]
+        state = Learned(actor, actor, critics, critics, first[0], first[1], np.float32(0), np.int32(0))
+        return placed(state, self.device)
+
+    def noise(self, rng: np.random.Generator, count: int) -> dict[str, Any]:
+        """For the actions in targets, and a pair of critics for each update."""
+        shape = (count * self._config.batch_size, self._head.low.size)
+        return {
+            "next": rng.standard_normal(shape, np.float32),
+            "pair": draw_pairs(rng, self._config.critics, count),
+        }
+
+    def step(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array], jax.Array | None]:
+        """One update: of the critics, and when it is its turn, of the actor."""
+        config = self._config
+        batch = seen(batch, inputs, encoding=self._encoding, head=self._head, reward_scale=config.reward_scale)
+        (critic_loss, (metrics, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
+            state.critics, state, batch
+        )
+        step, optimiser = self._optimiser.update(gradient, state.critic_optimiser)
+        critics = state.critics - inputs["learning_rate"] * step
+        state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
+
+        if config.policy_delay == 1:
+            state = self._improve(state, batch, inputs)
+        else:
+            turn = state.updates % config.policy_delay == 0
+            state = jax.lax.cond(turn, lambda: self._improve(state, batch, inputs), lambda: state)
+
+        state = state._replace(
+            target_actor=followed(state.target_actor, state.actor, config, state.updates),
+            target_critics=followed(state.target_critics, state.critics, config, state.updates),
+        )
+        metrics = {
+            **metrics,
+            "loss": critic_loss + state.actor_loss,
+            "critic_loss": critic_loss,
+            "actor_loss": state.actor_loss,
+            "grad_norm": jnp.linalg.norm(gradient),
+            "target_lag": jnp.linalg.norm(critics - state.target_critics),
+        }
+        return state, metrics, surprise if config.prioritised else None
+
+    def critic_loss(
+        self, critics: jax.Array, state: Learned, batch: Seen
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
+        """The loss of all critics, and beside it metrics and how much each transition surprised."""
+        config, target = self._config, self._critics.network(state.target_critics)
+        noise = jnp.clip(batch.noise["next"] * config.target_noise, -config.target_noise_clip, config.target_noise_clip)
+        actions = jnp.clip(self._act(state.target_actor, batch.next_observations) + noise, -1, 1)
+        future = target(batch.next_observations, actions, batch.noise["pair"]).min(axis=0)
+        values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
+
+        predicted = self._critics.network(critics)(batch.observations, batch.actions)
+        errors = predicted - values
+        losses = jnp.square(errors).sum(axis=0)
+        if batch.weights is not None:
+            losses = losses * batch.weights
+        return losses.mean(), ({"q_mean": predicted.mean()}, jnp.abs(errors).mean(axis=0))
+
+    def actor_loss(self, actor: jax.Array, state: Learned, batch: Seen) -> jax.Array:
+        """The loss of the actor: what the first critic says of its actions."""
+        critics, first = self._critics.network(state.critics), np.array([0])
+        return -critics(batch.observations, self._act(actor, batch.observations), first).mean()
+
+    def _improve(self, state: Learned, batch: Seen, inputs: Any) -> Learned:
+        """The state after an update of the actor."""
+        loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
+        step, optimiser = self._optimiser.update(gradient, state.actor_optimiser)
+        actor = state.actor - inputs["learning_rate"] * step
+        return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
+
+    def _act(self, actor: jax.Array, observations: jax.Array) -> jax.Array:
+        """Actions from -1 to 1."""
+        return jnp.tanh(jax.vmap(self._actor.network(actor))(observations))
+
+
+# The agent
+
+
+class TD3(OffPolicyAgent[TD3Config]):
+    """Learns one best continuous action from remembered transitions.
+
+    The settings are the fields of `TD3Config`: `TD3(observation_space, action_space, seed=0, gamma=0.98)`. `network`
+    may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`; actor and
+    critics each have their own. `load_weights` takes over the actor, and leaves the critics as they are.
+    """
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, *, seed: int, network: Any = None, **settings: Any
+    ) -> None:
+        initial, exploring, sampling = generators(seed)
+        config = make_config(TD3Config, {**settings, "network": network_setting(network)})
+        head = continuous_head(action_space, "noisy_tanh", agent="TD3", exploration=config.exploration_noise)
+        encoding = continuous_encoding(observation_space, config)
+        dimensions, sizes = head.low.size, config.hidden_sizes
+        actor = Weights(ActorNetwork(encoding, dimensions, sizes, network=network, rng=initial))
+        critics = Weights(
+            Critics(
+                encoding,
+                dimensions,
+                sizes,
+                count=config.critics,
+                layer_norm=config.layer_norm,
+                network=network,
+                rng=initial,
+            )
+        )
+        anywhere = msgspec.structs.replace(head, anywhere=True)
+        super().__init__(
+            observation_space,
+            action_space,
+            config,
+            Learner(config, encoding, head, actor, critics),
+            Actor(
+                actor,
+                encoding,
+                lambda network, x, _: network(x),
+                device=device_of(config.acting_device, "acting_device"),
+            ),
+            encoding=encoding,
+            head=lambda env_steps: anywhere if env_steps < config.warmup_steps else head,
+            exploring=exploring,
+            sampling=sampling,
+        )
