@@ -23,7 +23,7 @@ from rekindle.errors import AgentError, CheckpointError, RekindleError, StateErr
 from rekindle.events import CheckpointSaved, Event, Stamp, Warned
 from rekindle.experience import Array
 from rekindle.files import LogPosition
-from rekindle.run import LOGS, Resume, TrainingRun, environment, timestamp
+from rekindle.run import FRAMEWORKS, LOGS, Resume, TrainingRun, environment, timestamp
 
 __all__ = ["AgentPart", "Persistence", "Snapshot", "frozen"]
 
@@ -240,9 +240,10 @@ def _told(error: Exception) -> str:
 
 def _differences(saved: Mapping[str, str]) -> tuple[str, ...]:
     now = environment()
+    names = (saved.keys() | now.keys()) - {name for name in FRAMEWORKS if name not in saved or name not in now}
     return tuple(
         f"not bit-exact: {name} was {saved.get(name)} and is {now.get(name)}"
-        for name in sorted(saved.keys() | now.keys())
+        for name in sorted(names)
         if saved.get(name) != now.get(name)
     )
 

@@ -8,6 +8,7 @@ import platform
 import re
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -72,9 +73,18 @@ class RunMetadata(msgspec.Struct, frozen=True):
     """Versions, processor and host: what the last bits of a result depend on."""
 
 
-@cache
+FRAMEWORKS = ("jax", "jaxlib", "torch")
+"""Libraries that an agent may compute with: only what is loaded counts."""
+
+
 def environment() -> dict[str, str]:
     """What the last bits of a result may depend on, besides the code that asks."""
+    frameworks = {name: str(sys.modules[name].__version__) for name in FRAMEWORKS if name in sys.modules}
+    return {**_platform(), **frameworks}
+
+
+@cache
+def _platform() -> dict[str, str]:
     return {
         "rekindle": __version__,
         "python": platform.python_version(),

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import forms
@@ -121,6 +122,22 @@ class TestApproximate:
             assert session.resumed.grade == "approximate"
             assert session.resumed.lost == (f"not bit-exact: {name} was {before[name]} and is other",)
         assert not rekindle.RunReader(path).metadata.exact
+
+    def test_another_version_of_a_framework_makes_a_resume_approximate_and_one_more_does_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lost: list[tuple[str, ...]] = []
+        for version in (None, "2.0", "2.1"):
+            module = ModuleType("torch")
+            module.__version__ = version
+            if version is None:
+                monkeypatch.delitem(sys.modules, "torch", raising=False)
+            else:
+                monkeypatch.setitem(sys.modules, "torch", module)
+            with rekindle.TrainingSession.open("plain", Learner(seed=1), root=tmp_path) as session:
+                session.stop("for now")
+                lost.append(session.resumed.lost if session.resumed else ())
+        assert lost == [(), (), ("not bit-exact: torch was 2.0 and is 2.1",)]
 
     def test_a_strict_session_refuses_and_leaves_the_run_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
