@@ -262,7 +262,7 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False):
         if mask is not None:
             output = np.where(mask, output, np.float32(-np.inf))
         actions = _CHOOSERS[self.kind](self, output, rng, self.exploration if exploration is None else exploration)
-        if actions.ndim > 1:
+        if self.shape or actions.ndim > 1:
             actions = actions.reshape(len(output), *self.shape)
         return actions.astype(self.dtype, copy=False)
 
@@ -287,6 +287,8 @@ def _softmax(head: ActionHead, values: Array, rng: np.random.Generator | None, t
 def _categorical(head: ActionHead, logits: Array, rng: np.random.Generator | None, _: float) -> Array:
     if rng is not None:
         logits = logits + rng.gumbel(size=logits.shape)  # see _sample
+    if len(head.counts) == 1:
+        return logits.argmax(axis=1) + head.starts[0]
     actions = np.empty((len(logits), len(head.counts)), np.int64)
     end = 0
     for index, (count, least) in enumerate(zip(head.counts, head.starts, strict=True)):
