@@ -44,7 +44,7 @@ from rekindle.agents.acting import CompiledPolicy
 from rekindle.checkpoint import codec
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
-from rekindle.policy import NetworkPolicy
+from rekindle.policy import NetworkPolicy, Normaliser
 from rekindle.run import TrainingRun
 from rekindle.session import TrainingSession
 
@@ -84,10 +84,20 @@ def values(learner: PPO, *seen: float) -> Array:
     return learner._scores(learner._acting, encoded, None, None)[1]
 
 
-def outputs(learner: PPO, *seen: float) -> Array:
+def policy_of(learner: PPO) -> NetworkPolicy:
     policy = learner.policy()
     assert isinstance(policy, NetworkPolicy)
-    return policy.output(numbers(*seen))
+    return policy
+
+
+def outputs(learner: PPO, *seen: float) -> Array:
+    return policy_of(learner).output(numbers(*seen))
+
+
+def normaliser_of(learner: PPO) -> Normaliser:
+    normaliser = policy_of(learner).normaliser
+    assert normaliser is not None
+    return normaliser
 
 
 def same(first: Any, second: Any) -> bool:
@@ -270,7 +280,7 @@ def test_updates_are_due_when_a_rollout_is_full_until_its_epochs_are_over() -> N
 def test_it_acts_with_the_same_policy_until_a_rollout_is_learned_from_whole() -> None:
     learner = agent()
     fill(learner, reward_by_action())
-    before, policy = outputs(learner, 0.5), learner.policy()
+    before, policy = outputs(learner, 0.5), policy_of(learner)
     learner.update(7)
     np.testing.assert_array_equal(outputs(learner, 0.5), before)
     assert (learner.policy(), learner.policy_version) == (policy, 0)
@@ -474,8 +484,7 @@ def test_an_action_that_is_masked_is_never_taken_nor_learned(tmp_path: Path) -> 
         # Half of the rows have one action, and the others two.
         assert np.asarray(metrics["entropy"]).max() <= np.log(2) * 0.6
     assert learner.act(masked([1, 0, 1], [1, 1, 0]), EXPLOIT, np.arange(2)).tolist()[0] == 2
-    exported = learner.policy()
-    assert isinstance(exported, NetworkPolicy)
+    exported = policy_of(learner)
     policies.save(exported, tmp_path / "policy.mpk")
     for policy in (exported, policies.load(tmp_path / "policy.mpk")):
         actions = policy.act(observations, EXPLORE, np.random.default_rng(0)).reshape(-1, 2)
@@ -499,7 +508,7 @@ def test_numpy_and_compiled_networks_act_alike(space: Any) -> None:
     compiled = learner._actor.output(observations, None)
     one_by_one = np.concatenate([learner._actor.output(row[None], None) for row in observations])
     np.testing.assert_allclose(compiled, one_by_one, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(learner.policy().output(observations), compiled, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(policy_of(learner).output(observations), compiled, rtol=1e-4, atol=1e-5)
     if space.shape:
         acted = learner.act(observations, EXPLOIT, np.arange(400))
         np.testing.assert_allclose(learner.policy().act(observations), acted, rtol=1e-4, atol=1e-5)
@@ -509,8 +518,7 @@ def test_an_exported_policy_acts_as_the_agent(tmp_path: Path) -> None:
     for space in (Discrete(3), Box(-1, 1, (2,), np.float32)):
         learner = agent(action_space=space, normalise_observations=True)
         play(learner, lambda seen, action: float(np.sum(action)), 2)
-        exported = learner.policy()
-        assert isinstance(exported, NetworkPolicy)
+        exported = policy_of(learner)
         policies.save(exported, tmp_path / "policy.mpk")
         loaded = policies.load(tmp_path / "policy.mpk")
         seen = numbers(*np.linspace(-1, 1, 9))
@@ -525,7 +533,7 @@ def test_an_exported_cnn_acts_as_the_compiled_one() -> None:
     learner = agent(IMAGE, hidden_sizes=(16,))
     images = np.random.default_rng(0).integers(0, 256, (3, 2, 36, 36), np.uint8)
     np.testing.assert_allclose(
-        learner.policy().output(images), learner._actor.output(images, None), rtol=1e-3, atol=1e-5
+        policy_of(learner).output(images), learner._actor.output(images, None), rtol=1e-3, atol=1e-5
     )
 
 
@@ -584,13 +592,13 @@ def test_normalisation_changes_when_a_rollout_was_learned_from_and_at_no_other_t
         learner.act(numbers(100), EXPLOIT, ONE)
         learner.update(1)
         np.testing.assert_array_equal(outputs(learner, 0.5), before)
-        assert learner.policy().normaliser.mean == 0.0
+        assert normaliser_of(learner).mean == 0.0
     scale = learner._reward_scale
     assert scale is not None
     assert scale.published == pytest.approx(1.0)  # of 1, 3, 1, 3, ...
     learner.update(1)
-    policy = learner.policy()
-    assert (policy.normaliser.mean, policy.normaliser.variance) == (2.0, 1.0)
+    policy, normaliser = learner.policy(), normaliser_of(learner)
+    assert (normaliser.mean, normaliser.variance) == (2.0, 1.0)
     learner.act(numbers(100), EXPLOIT, ONE)
     tell(learner, [(100, 0, 50, 100, TERMINATED)])
     assert learner.policy() is policy
@@ -723,7 +731,9 @@ def test_what_was_observed_is_a_copy() -> None:
     for array in arrays:
         array[:] = 0
     steps = learner._rollout.steps()
-    assert (steps.observations.item(), steps.last_observations.item()) == pytest.approx((0.5, 0.6))
+    assert [np.asarray(seen).item() for seen in (steps.observations, steps.last_observations)] == pytest.approx(
+        [0.5, 0.6]
+    )
 
 
 def test_transitions_that_do_not_fit_are_refused_and_change_nothing() -> None:
