@@ -140,6 +140,16 @@ def test_dict_observations_are_stacked_by_name_and_come_back() -> None:
         assert restored.action.tolist() == original.action
 
 
+def test_a_part_has_the_rows_asked_for() -> None:
+    arrays = np.arange(4.0)
+    whole = Transitions({"a": arrays, "b": arrays[:, None]}, arrays, arrays, {"a": arrays}, arrays.astype(np.uint8))
+    part = whole.part(slice(1, 3))
+    assert len(part) == 2
+    for column in (part.actions, part.rewards, part.statuses, part.observations["a"], part.next_observations["a"]):
+        assert column.tolist() == [1, 2]
+    assert part.observations["b"].tolist() == [[1], [2]]
+
+
 def test_stacking_copies_what_the_host_may_overwrite() -> None:
     buffer = np.zeros(2)
     transitions = Transitions.of([Experience(buffer, 0, 0.0, buffer)])

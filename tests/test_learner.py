@@ -190,6 +190,42 @@ def test_the_host_acts_with_the_newest_policy_and_its_own_random_numbers() -> No
     learner.close()
 
 
+def test_the_agent_is_told_which_policy_chose() -> None:
+    told: list[tuple[list[int], list[int]]] = []
+
+    class Versioned(PolicyAgent):
+        policy_version = 0
+
+        def chose(self, streams: Array, versions: Array) -> None:
+            told.append((streams.tolist(), versions.tolist()))
+
+        def update(self, n: int) -> Metrics:
+            self.policy_version += 1
+            return super().update(n)
+
+    agent = Versioned()
+    learner = background(agent)
+    observations = np.zeros((2, 1), np.float32)
+    learner.act(observations, ActMode.EXPLORE, np.array([0, 1]))
+    learner.observe(batch(1.0), np.array([1]))
+    assert eventually(lambda: learner.updates == 1)
+    learner.act(observations, ActMode.EXPLOIT, np.array([0, 1]))
+    learner.act(observations[:1], ActMode.EXPLORE, np.array([2]))
+    learner.observe(batch(1.0, 1.0, 1.0), np.array([0, 2, 3]))
+    learner.close()
+    assert told == [([1], [0]), ([0, 2, 3], [0, 1, 1])]
+
+
+def test_updates_that_an_agent_did_not_make_are_not_counted() -> None:
+    class Lazy(ToyAgent):
+        def update(self, n: int) -> Metrics:
+            return super().update(min(n, 2))
+
+    learner = DirectLearner(Lazy(), is_manual=False)
+    learner.observe(batch(1.0, 1.0, 1.0), SLOT)
+    assert [made for made, _ in learner.learned()] == [2]
+
+
 def test_numbers_on_episodes_are_those_last_published() -> None:
     agent = PolicyAgent()
     learner = background(agent)

@@ -281,10 +281,8 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
             actions = rng.uniform(self.low, self.high, (len(output), self.low.size))
         else:
             actions = _CHOOSERS[self.kind](self, output, rng)
-        if len(self.shape) > 1:
+        if self.shape or actions.ndim > 1:
             actions = actions.reshape(len(output), *self.shape)
-        elif not self.shape and actions.ndim > 1:
-            actions = actions[:, 0]
         return actions.astype(self.dtype, copy=False)
 
 
@@ -308,6 +306,8 @@ def _softmax(head: ActionHead, values: Array, rng: np.random.Generator | None) -
 def _categorical(head: ActionHead, logits: Array, rng: np.random.Generator | None) -> Array:
     if rng is not None:
         logits = logits + rng.gumbel(size=logits.shape)  # see _sample
+    if len(head.counts) == 1:
+        return logits.argmax(axis=1) + head.starts[0]
     actions = np.empty((len(logits), len(head.counts)), np.int64)
     end = 0
     for index, (count, least) in enumerate(zip(head.counts, head.starts, strict=True)):

@@ -14,7 +14,7 @@ CONTINUING, TERMINATED, TRUNCATED = EpisodeStatus
 NUMBER = Box(-2, 2, (1,), np.float32)
 TWO = Discrete(2)
 
-Move = tuple[float, int, float, float, EpisodeStatus]
+Move = tuple[float, Any, float, float, EpisodeStatus]
 """Observation, action, reward, next observation, status."""
 
 
