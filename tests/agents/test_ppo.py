@@ -3,6 +3,8 @@
 # JAX's types are partial.
 # pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -527,6 +529,13 @@ def test_an_exported_policy_acts_as_the_agent(tmp_path: Path) -> None:
         drawn = loaded.act(seen, EXPLORE, np.random.default_rng(7))
         np.testing.assert_array_equal(drawn, learner.act(seen, EXPLORE, np.arange(9)))
         assert loaded.algorithm == "ppo"
+        program = f"""if True:
+            import sys
+            sys.modules["jax"] = sys.modules["gymnasium"] = None
+            import numpy, rekindle.policy
+            print(rekindle.policy.load({str(tmp_path / "policy.mpk")!r}).act(numpy.zeros((1, 1), "f4")).tolist())"""
+        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+        assert done.stdout.strip() == str(loaded.act(numbers(0)).tolist())
 
 
 def test_an_exported_cnn_acts_as_the_compiled_one() -> None:

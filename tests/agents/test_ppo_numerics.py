@@ -67,7 +67,7 @@ class Case:
 
     def inputs(self, rng: np.random.Generator, params: Array) -> dict[str, Any]:
         """A rollout that another policy chose, but not an altogether different one."""
-        columns = self.agent._zero_columns()
+        columns = self.agent._zero_columns(ROWS)
         columns["observations"] = rng.normal(size=columns["observations"].shape).astype(np.float32)
         if self.is_continuous:
             raw = rng.normal(size=columns["actions"].shape).astype(np.float32)
