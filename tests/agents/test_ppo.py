@@ -315,11 +315,23 @@ def test_what_there_is_no_room_for_while_updates_are_owed_is_left_out_and_counte
     learner = agent(**FEW)
     for _ in range(5):
         learner.observe(batch(2), np.arange(2))
-    assert (learner.env_steps, learner.stale_steps) == (10, 2)
+    assert (learner.env_steps, learner.stale_steps, learner.updates_due()) == (10, 2, 2)
     assert learner.update(1)["stale_steps"] == 2
-    assert learner.updates_due() == 1  # the next rollout is full as well
+    assert (learner.updates_due(), learner.policy_version) == (1, 1)
     learner.update(1)
-    assert learner.updates_due() == 0
+    assert (learner.updates_due(), learner.policy_version) == (0, 2)
+
+
+def test_two_rollouts_that_are_full_are_learned_from_one_after_the_other() -> None:
+    states = []
+    for chunks in ([2], [1, 1]):
+        learner = agent(**FEW)
+        learner.act(np.zeros((8, 1), np.float32), EXPLORE, np.arange(8))
+        learner.observe(batch(8), np.arange(8))
+        assert [len(np.asarray(learner.update(n)["loss"])) for n in chunks] == chunks
+        assert (learner.policy_version, learner.updates_due(), learner.stale_steps) == (2, 0, 0)
+        states.append(learner.state())
+    assert same(*states)
 
 
 def test_what_a_policy_before_the_last_two_chose_is_left_out_and_counted() -> None:

@@ -408,6 +408,8 @@ class PPO:
         self._learned = self._learner.start()
         self._score = jax.jit(self._learner.score)
         self._minibatches = _minibatches(config)
+        self._updates_each = config.epochs * len(self._minibatches)
+        """Updates on a rollout."""
         self._dispatch = Dispatch(
             self._learner.step, self._learner.metrics, example={"indices": self._minibatches[0].astype(np.int32)}
         )
@@ -474,6 +476,11 @@ class PPO:
         """Whether another rollout is learned from before the one that is being collected."""
         return self._is_waiting or self._learning is not None
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether the one that is being collected is full."""
+        return len(self._rollout) == self.config.rollout_steps
+
     def _can_take(self, versions: NDArray[np.int64]) -> bool:
         """Whether there is room, and the policies that chose will be one of the last two when it is learned from."""
         if len(self._rollout) + len(versions) > self.config.rollout_steps:
@@ -486,7 +493,7 @@ class PPO:
 
     def _turn_over(self) -> None:
         """If the rollout is full and none is ahead of it, let it wait for updates, and collect another."""
-        if len(self._rollout) == self.config.rollout_steps and not self._is_ahead:
+        if self._is_full and not self._is_ahead:
             self._rollout, self._other = self._other, self._rollout
             self._is_waiting = True
 
@@ -497,22 +504,31 @@ class PPO:
         if not self._is_ahead:
             return 0
         made = 0 if self._learning is None else self._learning.made
-        return self.config.epochs * len(self._minibatches) - made
+        return self._updates_each * (1 + self._is_full) - made
 
     def update(self, n: int) -> Metrics:
         """Make `n` of the updates that are due: all of them if they are fewer, or those that `target_kl` allows."""
         due = self.updates_due()
         if n < 1 or not due:
             raise InputError(f"update({n}): {due} updates are due")
-        if self._learning is None:
-            self._learning = self._begun()
-            self._learned = self._learned._replace(**placed(_untouched(), self._learner.device))
-        learning = self._learning
-        settings, size = self._settings_at(learning.began_at), self._minibatches.shape[1]
-        inputs = _inputs(learning.columns, settings)
+        outcomes: list[Outcome] = []
+        about: dict[str, float] = {}
+        goal = self.updates + n
+        while self.updates < goal and self._is_ahead:
+            learning = self._learning = self._learning or self._begun()
+            about = {**self._settings_at(learning.began_at), "explained_variance": learning.explained_variance}
+            outcomes += self._learn_from(learning, goal - self.updates)
+        metrics = self._dispatch.metrics(outcomes)
+        self._losses.add(metrics["loss"])
+        return {**metrics, **about, "stale_steps": self.stale_steps}
+
+    def _learn_from(self, learning: _Learning, n: int) -> list[Outcome]:
+        """Make up to `n` updates on a rollout, in as few dispatches as there can be."""
+        inputs = _inputs(learning.columns, self._settings_at(learning.began_at))
+        size = self._minibatches.shape[1]
         outcomes: list[Outcome] = []
         is_over = False
-        for count in self._dispatch.split(min(n, due)):
+        for count in self._dispatch.split(min(n, self._updates_each - learning.made)):
             rows = slice(learning.made * size, (learning.made + count) * size)
             self._learned, outcome = self._dispatch(self._learned, {"indices": learning.order[rows]}, count, inputs)
             made = count
@@ -523,12 +539,9 @@ class PPO:
             outcomes.append(Outcome(outcome.table, None, made))
             if is_over:
                 break
-        metrics = self._dispatch.metrics(outcomes)
-        self._losses.add(metrics["loss"])
-        if is_over or not self.updates_due():
+        if is_over or learning.made == self._updates_each:
             self._finish()
-        about = {"explained_variance": learning.explained_variance, "stale_steps": self.stale_steps}
-        return {**metrics, **settings, **about}
+        return outcomes
 
     def warm_up(self) -> None:
         """Compile everything that acting and learning may need."""
@@ -574,6 +587,7 @@ class PPO:
             explained_variance=_explained_variance(values, returns),
             order=self._order(seed),
         )
+        self._learned = self._learned._replace(**placed(_untouched(), self._learner.device))
         self._other.clear()
         self._is_waiting = False
         return learning
@@ -788,7 +802,7 @@ class PPO:
     def _learning_from_state(self, state: Any) -> tuple[Array, _Learning]:
         saved: State = state if isinstance(state, dict) else {}
         seed, began_at, made = (saved_count(saved, name) for name in ("seed", "began_at", "made"))
-        most, explained = self.config.epochs * len(self._minibatches), saved.get("explained_variance")
+        most, explained = self._updates_each, saved.get("explained_variance")
         if made >= most or not isinstance(explained, float):
             raise StateError(f"{made} of {most} updates were made on a rollout that explained {explained!r:.40}")
         columns = tree_from_state(self._zero_columns(self.config.rollout_steps), saved.get("columns"), "rollout")
