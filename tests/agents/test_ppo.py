@@ -3,6 +3,8 @@
 # JAX's types are partial.
 # pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -313,11 +315,23 @@ def test_what_there_is_no_room_for_while_updates_are_owed_is_left_out_and_counte
     learner = agent(**FEW)
     for _ in range(5):
         learner.observe(batch(2), np.arange(2))
-    assert (learner.env_steps, learner.stale_steps) == (10, 2)
+    assert (learner.env_steps, learner.stale_steps, learner.updates_due()) == (10, 2, 2)
     assert learner.update(1)["stale_steps"] == 2
-    assert learner.updates_due() == 1  # the next rollout is full as well
+    assert (learner.updates_due(), learner.policy_version) == (1, 1)
     learner.update(1)
-    assert learner.updates_due() == 0
+    assert (learner.updates_due(), learner.policy_version) == (0, 2)
+
+
+def test_two_rollouts_that_are_full_are_learned_from_one_after_the_other() -> None:
+    states = []
+    for chunks in ([2], [1, 1]):
+        learner = agent(**FEW)
+        learner.act(np.zeros((8, 1), np.float32), EXPLORE, np.arange(8))
+        learner.observe(batch(8), np.arange(8))
+        assert [len(np.asarray(learner.update(n)["loss"])) for n in chunks] == chunks
+        assert (learner.policy_version, learner.updates_due(), learner.stale_steps) == (2, 0, 0)
+        states.append(learner.state())
+    assert same(*states)
 
 
 def test_what_a_policy_before_the_last_two_chose_is_left_out_and_counted() -> None:
@@ -527,6 +541,13 @@ def test_an_exported_policy_acts_as_the_agent(tmp_path: Path) -> None:
         drawn = loaded.act(seen, EXPLORE, np.random.default_rng(7))
         np.testing.assert_array_equal(drawn, learner.act(seen, EXPLORE, np.arange(9)))
         assert loaded.algorithm == "ppo"
+        program = f"""if True:
+            import sys
+            sys.modules["jax"] = sys.modules["gymnasium"] = None
+            import numpy, rekindle.policy
+            print(rekindle.policy.load({str(tmp_path / "policy.mpk")!r}).act(numpy.zeros((1, 1), "f4")).tolist())"""
+        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+        assert done.stdout.strip() == str(loaded.act(numbers(0)).tolist())
 
 
 def test_an_exported_cnn_acts_as_the_compiled_one() -> None:

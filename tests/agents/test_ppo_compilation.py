@@ -42,7 +42,13 @@ def compilations() -> Iterator[list[str]]:
         (
             SPACE,
             Box(-1, 1, (2,), np.float32),
-            {"normalise_observations": True, "normalise_rewards": True, "clip": Linear(0.2, 0.0, 200)},
+            {
+                "normalise_observations": True,
+                "normalise_rewards": True,
+                "clip": Linear(0.2, 0.0, 200),
+                "acting_device": "cpu",
+                "learning_device": "cpu",
+            },
         ),
     ],
     ids=["discrete", "continuous"],

@@ -96,10 +96,8 @@ class Actor(Generic[Network]):
             if self._normaliser is not None:
                 encoded = self._normaliser.apply(encoded)
             return self._forward(encoded, draw_noise(rng, rows, self._noise_size))
-        if self._is_stale_there:
-            self._there = self._newest if self._device is None else jax.device_put(self._newest, self._device)
-            self._is_stale_there = False
-        return self._dispatch(self._there, self._normaliser, observations, draw_noise(rng, rows, self._noise_size))
+        noise = draw_noise(rng, rows, self._noise_size)
+        return self._dispatch(self._on_device(), self._normaliser, observations, noise)
 
     def policy(self, head: ActionHead, algorithm: str) -> NetworkPolicy | CompiledPolicy:
         """The newest weights with a head, on their own."""
@@ -119,8 +117,14 @@ class Actor(Generic[Network]):
         """Compile for every number of rows that numpy does not take."""
         rows = self._least_rows
         while rows <= self._most_rows:
-            self._dispatch(self._newest, self._normaliser, zero_observations(observation_space, rows), None)
+            self._dispatch(self._on_device(), self._normaliser, zero_observations(observation_space, rows), None)
             rows *= 2
+
+    def _on_device(self) -> jax.Array:
+        if self._is_stale_there:
+            self._there = jax.device_put(self._newest, self._device)
+            self._is_stale_there = False
+        return self._there
 
     def _layers(self, vector: Array) -> list[Layer] | None:
         try:
@@ -130,7 +134,7 @@ class Actor(Generic[Network]):
 
     def _dispatch(
         self,
-        vector: jax.Array | Array,
+        vector: jax.Array,
         normaliser: Normaliser | None,
         observations: Observations,
         noise: Array | None,

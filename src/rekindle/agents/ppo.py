@@ -408,6 +408,8 @@ class PPO:
         self._learned = self._learner.start()
         self._score = jax.jit(self._learner.score)
         self._minibatches = _minibatches(config)
+        self._updates_each = config.epochs * len(self._minibatches)
+        """Updates on a rollout."""
         self._dispatch = Dispatch(
             self._learner.step, self._learner.metrics, example={"indices": self._minibatches[0].astype(np.int32)}
         )
@@ -424,12 +426,12 @@ class PPO:
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
         """An action for each row."""
-        rng = None
-        if mode is _EXPLORE:
-            rng = self._exploring
-            for stream in streams.tolist():
-                self._chosen_by[stream] = self.policy_version
-        return self._head.choose(self._actor.output(observations, None), self._encoding.mask(observations), rng)
+        output, mask = self._actor.output(observations, None), self._encoding.mask(observations)
+        if mode is not _EXPLORE:
+            return self._head.choose(output, mask, None)
+        for stream in streams.tolist():
+            self._chosen_by[stream] = self.policy_version
+        return self._head.choose(output, mask, self._exploring)
 
     def chose(self, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
         """Take note that policies of these versions chose the open actions of these streams."""
@@ -474,6 +476,11 @@ class PPO:
         """Whether another rollout is learned from before the one that is being collected."""
         return self._is_waiting or self._learning is not None
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether the one that is being collected is full."""
+        return len(self._rollout) == self.config.rollout_steps
+
     def _can_take(self, versions: NDArray[np.int64]) -> bool:
         """Whether there is room, and the policies that chose will be one of the last two when it is learned from."""
         if len(self._rollout) + len(versions) > self.config.rollout_steps:
@@ -486,7 +493,7 @@ class PPO:
 
     def _turn_over(self) -> None:
         """If the rollout is full and none is ahead of it, let it wait for updates, and collect another."""
-        if len(self._rollout) == self.config.rollout_steps and not self._is_ahead:
+        if self._is_full and not self._is_ahead:
             self._rollout, self._other = self._other, self._rollout
             self._is_waiting = True
 
@@ -497,21 +504,31 @@ class PPO:
         if not self._is_ahead:
             return 0
         made = 0 if self._learning is None else self._learning.made
-        return self.config.epochs * len(self._minibatches) - made
+        return self._updates_each * (1 + self._is_full) - made
 
     def update(self, n: int) -> Metrics:
         """Make `n` of the updates that are due: all of them if they are fewer, or those that `target_kl` allows."""
         due = self.updates_due()
         if n < 1 or not due:
             raise InputError(f"update({n}): {due} updates are due")
-        if self._learning is None:
-            self._learning = self._begun()
-            self._learned = self._learned._replace(**placed(_untouched(), self._learner.device))
-        learning = self._learning
-        inputs, size = self._inputs(learning.columns, learning.began_at), self._minibatches.shape[1]
+        outcomes: list[Outcome] = []
+        about: dict[str, float] = {}
+        goal = self.updates + n
+        while self.updates < goal and self._is_ahead:
+            learning = self._learning = self._learning or self._begun()
+            about = {**self._settings_at(learning.began_at), "explained_variance": learning.explained_variance}
+            outcomes += self._learn_from(learning, goal - self.updates)
+        metrics = self._dispatch.metrics(outcomes)
+        self._losses.add(metrics["loss"])
+        return {**metrics, **about, "stale_steps": self.stale_steps}
+
+    def _learn_from(self, learning: _Learning, n: int) -> list[Outcome]:
+        """Make up to `n` updates on a rollout, in as few dispatches as there can be."""
+        inputs = _inputs(learning.columns, self._settings_at(learning.began_at))
+        size = self._minibatches.shape[1]
         outcomes: list[Outcome] = []
         is_over = False
-        for count in self._dispatch.split(min(n, due)):
+        for count in self._dispatch.split(min(n, self._updates_each - learning.made)):
             rows = slice(learning.made * size, (learning.made + count) * size)
             self._learned, outcome = self._dispatch(self._learned, {"indices": learning.order[rows]}, count, inputs)
             made = count
@@ -522,18 +539,15 @@ class PPO:
             outcomes.append(Outcome(outcome.table, None, made))
             if is_over:
                 break
-        metrics = self._dispatch.metrics(outcomes)
-        self._losses.add(metrics["loss"])
-        if is_over or not self.updates_due():
+        if is_over or learning.made == self._updates_each:
             self._finish()
-        now = {name: float(inputs[name]) for name in ("learning_rate", "clip", "entropy_coef")}
-        about = {"explained_variance": learning.explained_variance, "stale_steps": self.stale_steps}
-        return {**metrics, **now, **about}
+        return outcomes
 
     def warm_up(self) -> None:
         """Compile everything that acting and learning may need."""
-        columns = self._zero_columns()
-        self._learned = self._dispatch.warm_up(self._learned, self._inputs(placed(columns, self._learner.device), 0))
+        columns = self._zero_columns(self.config.rollout_steps)
+        inputs = _inputs(placed(columns, self._learner.device), self._settings_at(0))
+        self._learned = self._dispatch.warm_up(self._learned, inputs)
         self._scores(self._acting, columns["observations"][:1], None, None)
         self._actor.warm_up(self.observation_space)
 
@@ -573,6 +587,7 @@ class PPO:
             explained_variance=_explained_variance(values, returns),
             order=self._order(seed),
         )
+        self._learned = self._learned._replace(**placed(_untouched(), self._learner.device))
         self._other.clear()
         self._is_waiting = False
         return learning
@@ -596,7 +611,7 @@ class PPO:
         """Log-probabilities and values of rows, so many at a time; without actions only the values mean anything."""
         rows = len(observations)
         most = min(_MOST_IMAGES_SCORED if self._encoding.image else _MOST_SCORED, self.config.rollout_steps)
-        zeros = each_array(self._zero_columns(), lambda column: np.broadcast_to(column[:1], (rows, *column.shape[1:])))
+        zeros = self._zero_columns(rows)
         columns = (
             observations,
             zeros["mask"] if mask is None else mask,
@@ -624,15 +639,18 @@ class PPO:
         epochs = [np.append(rng.permutation(rows), rows)[self._minibatches] for _ in range(self.config.epochs)]
         return np.concatenate(epochs).astype(np.int32).ravel()
 
-    def _inputs(self, columns: dict[str, Any], env_steps: int) -> dict[str, Any]:
-        """What an update takes beside a minibatch; arrays, so that a schedule compiles nothing."""
-        names = ("learning_rate", "clip", "entropy_coef")
-        settings = {name: np.float32(value_at(getattr(self.config, name), env_steps)) for name in names}
-        return {"rollout": columns, **settings}
+    def _settings_at(self, env_steps: int) -> dict[str, float]:
+        """What schedules have come to."""
+        config = self.config
+        return {
+            "learning_rate": value_at(config.learning_rate, env_steps),
+            "clip": value_at(config.clip, env_steps),
+            "entropy_coef": value_at(config.entropy_coef, env_steps),
+        }
 
-    def _zero_columns(self) -> dict[str, Any]:
-        """A rollout like any other, of zeros."""
-        rows, encoding, head = self.config.rollout_steps, self._encoding, self._head
+    def _zero_columns(self, rows: int) -> dict[str, Any]:
+        """A rollout of so many rows, of zeros."""
+        encoding, head = self._encoding, self._head
         is_continuous = head.kind == "gaussian"
         size = head.low.size if is_continuous else len(head.counts)
         return {
@@ -784,10 +802,10 @@ class PPO:
     def _learning_from_state(self, state: Any) -> tuple[Array, _Learning]:
         saved: State = state if isinstance(state, dict) else {}
         seed, began_at, made = (saved_count(saved, name) for name in ("seed", "began_at", "made"))
-        most, explained = self.config.epochs * len(self._minibatches), saved.get("explained_variance")
+        most, explained = self._updates_each, saved.get("explained_variance")
         if made >= most or not isinstance(explained, float):
             raise StateError(f"{made} of {most} updates were made on a rollout that explained {explained!r:.40}")
-        columns = tree_from_state(self._zero_columns(), saved.get("columns"), "rollout")
+        columns = tree_from_state(self._zero_columns(self.config.rollout_steps), saved.get("columns"), "rollout")
         learning = _Learning(placed(columns, self._learner.device), seed, began_at, explained, self._order(seed), made)
         return self._weights.from_state(saved.get("network"), "the weights being learned"), learning
 
@@ -795,6 +813,11 @@ class PPO:
 def _untouched() -> dict[str, Any]:
     """What counts the updates on a rollout, before the first."""
     return {"made": np.int32(0), "is_over": np.False_}
+
+
+def _inputs(columns: dict[str, Any], settings: dict[str, float]) -> dict[str, Any]:
+    """What an update takes beside a minibatch; arrays, so that a schedule compiles nothing."""
+    return {"rollout": columns, **{name: np.float32(value) for name, value in settings.items()}}
 
 
 def _minibatches(config: PPOConfig) -> Array:
