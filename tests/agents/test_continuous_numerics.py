@@ -1,4 +1,4 @@
-"""The losses of SAC and TD3, their gradients and their targets against plain numpy; many updates against single ones."""
+"""The losses of SAC and TD3 and their gradients against plain numpy, and many updates against one at a time."""
 
 # JAX's types are partial.
 # pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
@@ -179,9 +179,7 @@ def test_the_losses_are_those_of_the_reference(name: str, seed: int) -> None:
     actor_loss = it.actor_loss(state.actor, state, looked)
     actor_loss = actor_loss[0] if it.is_sac else actor_loss
     assert float(critic_loss) == pytest.approx(reference_critic_loss(it, state.critics, state, batch), rel=1e-3)
-    assert float(actor_loss) == pytest.approx(
-        reference_actor_loss(it, state.actor, state, batch), rel=1e-3, abs=1e-4
-    )
+    assert float(actor_loss) == pytest.approx(reference_actor_loss(it, state.actor, state, batch), rel=1e-3, abs=1e-4)
     assert surprise.shape == (ROWS,)
 
 
@@ -246,9 +244,7 @@ def test_actions_are_learned_as_from_minus_one_to_one() -> None:
     it = case("sac")
     batch = it.batch(np.random.default_rng(0))
     batch["actions"] = np.array([[-1, 0], [3, 0.5], [1, 0.25], [0, 0.5], [9, -9]], np.float32)
-    np.testing.assert_allclose(
-        it.see(batch).actions, [[-1, -1], [1, 1], [0, 0], [-0.5, 1], [1, -1]], atol=1e-6
-    )
+    np.testing.assert_allclose(it.see(batch).actions, [[-1, -1], [1, 1], [0, 0], [-0.5, 1], [1, -1]], atol=1e-6)
 
 
 def test_a_pair_is_two_different_critics_and_every_pair_is_as_likely() -> None:
