@@ -1,4 +1,4 @@
-"""A training that is cut in two, for every kind of memory; run by test_dqn_resume.py in processes of their own."""
+"""A training that is cut in two, for every kind of memory; run by test_agent_resume.py in processes of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from rekindle.agents import DQN, rainbow
+from rekindle.agents import DQN, SAC, TD3, rainbow
 from rekindle.experience import Array
 from rekindle.session import TrainingSession
 
@@ -21,26 +21,42 @@ SETTINGS: dict[str, Any] = {
     "batch_size": 4,
     "update_every": 4,
     "updates_each": 2,
-    "target_update_every": 5,
-    "epsilon_steps": 40,
 }
-MEMORIES: dict[str, dict[str, Any]] = {
-    "ring": {"normalise_observations": True, "gradient_accumulation": 2},
-    "n-step": {"n_step": 3, "tau": 0.1},
-    "prioritised": rainbow(**{**SETTINGS, "n_step": 2, "atoms": 5, "v_min": -5.0, "v_max": 5.0}),
-    "frames": {"frame_stack": 3, "n_step": 2},
+KINDS: dict[str, Any] = {"dqn": DQN, "sac": SAC, "td3": TD3}
+_RING: dict[str, Any] = {"normalise_observations": True, "gradient_accumulation": 2}
+_FRAMES: dict[str, Any] = {"frame_stack": 3, "n_step": 2}
+_DQN: dict[str, Any] = {**SETTINGS, "target_update_every": 5, "epsilon_steps": 40}
+MEMORIES: dict[str, dict[str, dict[str, Any]]] = {
+    "dqn": {
+        "ring": {**_DQN, **_RING},
+        "n-step": {**_DQN, "n_step": 3, "tau": 0.1},
+        "prioritised": rainbow(**{**_DQN, "n_step": 2, "atoms": 5, "v_min": -5.0, "v_max": 5.0}),
+        "frames": {**_DQN, **_FRAMES},
+    },
+    "sac": {
+        "ring": {**SETTINGS, **_RING},
+        "n-step": {**SETTINGS, "n_step": 3, "policy_delay": 2, "target_update_every": 3},
+        "prioritised": {**SETTINGS, "prioritised": True, "critics": 3, "layer_norm": True},
+        "frames": {**SETTINGS, **_FRAMES, "temperature": 0.1},
+    },
+    "td3": {
+        "ring": {**SETTINGS, **_RING},
+        "n-step": {**SETTINGS, "n_step": 3, "policy_delay": 3},
+        "prioritised": {**SETTINGS, "prioritised": True, "critics": 3},
+        "frames": {**SETTINGS, **_FRAMES},
+    },
 }
 
 
 class Track:
     """A walk on a line, seen as numbers or as a picture; three frames of it if they are stacked."""
 
-    def __init__(self, *, is_image: bool, is_stacked: bool) -> None:
+    def __init__(self, algorithm: str, *, is_image: bool, is_stacked: bool) -> None:
         self._is_image, self._is_stacked = is_image, is_stacked
         shape, dtype = ((36, 36), np.uint8) if is_image else ((2,), np.float32)
         frames = (3,) if is_stacked else (1,) if is_image else ()
         self.observation_space = Box(0 if is_image else -9, 255 if is_image else 9, (*frames, *shape), dtype)
-        self.action_space = Discrete(2)
+        self.action_space = Discrete(2) if algorithm == "dqn" else Box(-0.5, 1.5, (1,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         self._rng = np.random.default_rng(seed)
@@ -49,7 +65,7 @@ class Track:
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        self._place += (0.5 if int(action) else -0.5) + float(self._rng.normal(0, 0.4))
+        self._place += float(np.sum(action)) - 0.5 + float(self._rng.normal(0, 0.4))
         self._steps += 1
         self._frames = [*self._frames[1:], self._frame()]
         return self._observation(), -abs(self._place), abs(self._place) > 2, self._steps >= 9, {}
@@ -68,20 +84,20 @@ class Track:
         return self._frames[-1][None] if self._is_image else self._frames[-1]
 
 
-def make(memory: str, *, is_image: bool) -> DQN:
+def make(algorithm: str, memory: str, *, is_image: bool) -> Any:
     """An agent for a kind of memory."""
-    world = Track(is_image=is_image, is_stacked=memory == "frames")
-    settings = {**SETTINGS, **MEMORIES[memory]}
+    world = Track(algorithm, is_image=is_image, is_stacked=memory == "frames")
+    settings = dict(MEMORIES[algorithm][memory])
     if is_image:
         settings.pop("normalise_observations", None)
-    agent = DQN(world.observation_space, world.action_space, seed=3, **settings)
+    agent = KINDS[algorithm](world.observation_space, world.action_space, seed=3, **settings)
     agent.warm_up = lambda: None  # compile what is needed, and not what could be
     return agent
 
 
-def train(root: Path, memory: str, agent: DQN, *, is_image: bool, until: int) -> None:
+def train(root: Path, algorithm: str, memory: str, agent: Any, *, is_image: bool, until: int) -> None:
     """Go on with a run, two streams in turns, until it has so many steps."""
-    worlds = [Track(is_image=is_image, is_stacked=memory == "frames") for _ in range(2)]
+    worlds = [Track(algorithm, is_image=is_image, is_stacked=memory == "frames") for _ in range(2)]
     with TrainingSession.open(memory, agent, root=root, seed=5, max_steps=STEPS, metrics_every=20) as session:
         streams = [session.stream(index) for index in range(2)]
         actions = [stream.begin(stream.reset(world)) for stream, world in zip(streams, worlds, strict=True)]
@@ -97,19 +113,19 @@ def train(root: Path, memory: str, agent: DQN, *, is_image: bool, until: int) ->
     assert session.resumed is None or session.resumed.grade == "exact", session.resumed
 
 
-def main(root: Path, kind: str, part: str) -> None:
+def main(root: Path, algorithm: str, kind: str, part: str) -> None:
     """Train whole, or the first part, or the rest."""
     is_image = kind == "cnn"
-    for memory in MEMORIES:
-        agent = make(memory, is_image=is_image)
+    for memory in MEMORIES[algorithm]:
+        agent = make(algorithm, memory, is_image=is_image)
         if part == "first":
             fresh = agent.state()
-            train(root / "whole", memory, agent, is_image=is_image, until=STEPS)
+            train(root / "whole", algorithm, memory, agent, is_image=is_image, until=STEPS)
             agent.load_state(fresh)  # not another agent, which would compile everything again
-            train(root / "cut", memory, agent, is_image=is_image, until=CUT)
+            train(root / "cut", algorithm, memory, agent, is_image=is_image, until=CUT)
         else:
-            train(root / "cut", memory, agent, is_image=is_image, until=STEPS)
+            train(root / "cut", algorithm, memory, agent, is_image=is_image, until=STEPS)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), *sys.argv[2:])

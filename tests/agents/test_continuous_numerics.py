@@ -1,4 +1,4 @@
-"""The losses of SAC and TD3, their gradients and targets against plain numpy; many updates against single ones."""
+"""The losses of SAC and TD3 and their gradients against plain numpy, and many updates against one at a time."""
 
 # JAX's types are partial.
 # pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false

@@ -9,12 +9,13 @@ Wherever they learn, an action is a vector from -1 to 1, whatever the bounds of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 
 from rekindle.agents.networks import (
@@ -30,6 +31,7 @@ from rekindle.agents.networks import (
 from rekindle.agents.normalisation import normalise
 from rekindle.agents.offpolicy import check_off_policy, encoding_of
 from rekindle.agents.settings import check_flag, check_number, check_sizes, check_whole
+from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
@@ -44,8 +46,13 @@ __all__ = [
     "continuous_head",
     "draw_pairs",
     "followed",
+    "head_by_steps",
+    "in_turn",
+    "networks",
     "seen",
 ]
+
+LearnerState = TypeVar("LearnerState")
 
 
 def check_actor_critic(config: Any) -> None:
@@ -68,12 +75,12 @@ def continuous_head(
     dtype = getattr(space, "dtype", None)
     if type(space).__name__ != "Box" or np.dtype(dtype).kind != "f" or not np.size(space.low):
         raise ConfigError(f"action_space is {space!r}: {agent} needs a Box of floats")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         low, high = (np.asarray(bound, dtype).ravel() for bound in (space.low, space.high))
         width = high.astype(np.float32) - low.astype(np.float32)
     if not (np.isfinite(width) & (width >= 0)).all():
         raise ConfigError(
-            f"action_space is {space!r}: {agent} needs finite bounds; use gymnasium's RescaleAction or clip"
+            f"action_space is {space!r}: {agent} needs finite bounds; use a Box with the range that is of use"
         )
     return ActionHead(kind, np.dtype(dtype).str, list(space.shape), low=low, high=high, exploration=exploration)
 
@@ -84,6 +91,12 @@ def continuous_encoding(space: Any, config: Any) -> Encoding:
     if encoding.mask_size:
         raise ConfigError("the observations have an action_mask: only discrete actions can be masked")
     return encoding
+
+
+def head_by_steps(head: ActionHead, warmup_steps: int) -> Callable[[int], ActionHead]:
+    """The head after so many env steps: one that explores anywhere in the bounds while warming up, then the given."""
+    anywhere = msgspec.structs.replace(head, anywhere=True)
+    return lambda env_steps: anywhere if env_steps < warmup_steps else head
 
 
 class Seen(NamedTuple):
@@ -183,6 +196,26 @@ class Critics(eqx.Module):
         return jax.vmap(lambda body: jax.vmap(body)(inputs))(bodies)[..., 0]
 
 
+def networks(
+    encoding: Encoding, config: Any, *, outputs: int, dimensions: int, network: Any, rng: np.random.Generator
+) -> tuple[Weights[ActorNetwork], Weights[Critics]]:
+    """An actor with so many outputs, and critics of actions with so many dimensions."""
+    actor = ActorNetwork(encoding, outputs, config.hidden_sizes, network=network, rng=rng)
+    critics = Critics(
+        encoding,
+        dimensions,
+        config.hidden_sizes,
+        count=config.critics,
+        layer_norm=config.layer_norm,
+        network=network,
+        rng=rng,
+    )
+    return Weights(actor), Weights(critics)
+
+
+# Parts of an update
+
+
 def draw_pairs(rng: np.random.Generator, critics: int, count: int) -> Array | None:
     """Two different critics for each of so many updates, one pair after the other; None if there is no choice."""
     if critics <= 2:
@@ -190,11 +223,16 @@ def draw_pairs(rng: np.random.Generator, critics: int, count: int) -> Array | No
     return rng.random((count, critics)).argsort(axis=1)[:, :2].astype(np.int32).ravel()
 
 
-def followed(target: jax.Array, newest: jax.Array, config: Any, updates: jax.Array) -> jax.Array:
+def in_turn(config: Any, state: LearnerState, updates: jax.Array, improve: Callable[[], LearnerState]) -> LearnerState:
+    """The state after the actor's update, if it is its turn after so many updates, or as it is."""
+    if config.policy_delay == 1:
+        return improve()
+    return jax.lax.cond(updates % config.policy_delay == 0, improve, lambda: state)
+
+
+def followed(config: Any, target: jax.Array, newest: jax.Array, updates: jax.Array) -> jax.Array:
     """A target after so many updates: it moves by tau in every so many of them."""
-    moved = target + config.tau * (newest - target)
-    return (
-        moved
-        if config.target_update_every == 1
-        else jnp.where(updates % config.target_update_every == 0, moved, target)
-    )
+    nearer = target + config.tau * (newest - target)
+    if config.target_update_every == 1:
+        return nearer
+    return jnp.where(updates % config.target_update_every == 0, nearer, target)

@@ -42,7 +42,14 @@ from rekindle.agents.networks import (
     user_network,
 )
 from rekindle.agents.normalisation import normalise
-from rekindle.agents.offpolicy import OffPolicyAgent, check_off_policy, encoding_of, generators, optimiser_of
+from rekindle.agents.offpolicy import (
+    OffPolicyAgent,
+    check_off_policy,
+    encoding_of,
+    generators,
+    optimised,
+    optimiser_of,
+)
 from rekindle.agents.settings import (
     Linear,
     Setting,
@@ -337,8 +344,7 @@ class Learner:
         (loss, (metrics, surprise)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, state.target, batch, inputs
         )
-        step, optimiser = self._optimiser.update(gradient, state.optimiser, state.params)
-        params = state.params - inputs["learning_rate"] * step
+        params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, inputs["learning_rate"])
         updates = state.updates + 1
         if config.tau is None:
             target = jnp.where(updates % config.target_update_every == 0, params, state.target)

@@ -33,7 +33,15 @@ from rekindle.policy import ActionHead, NetworkPolicy
 from rekindle.replay import Batch, Memory, PrioritizedMemory
 from rekindle.rng import generator_from_state, generator_state
 
-__all__ = ["Learner", "OffPolicyAgent", "check_off_policy", "encoding_of", "generators", "optimiser_of"]
+__all__ = [
+    "Learner",
+    "OffPolicyAgent",
+    "check_off_policy",
+    "encoding_of",
+    "generators",
+    "optimised",
+    "optimiser_of",
+]
 
 Config = TypeVar("Config", bound=msgspec.Struct)
 
@@ -141,6 +149,14 @@ def optimiser_of(config: Any) -> optax.GradientTransformation:
     if config.gradient_accumulation > 1:
         return cast("Any", optax.MultiSteps(optimiser, config.gradient_accumulation).gradient_transformation())
     return optimiser
+
+
+def optimised(
+    optimiser: optax.GradientTransformation, gradient: Any, state: Any, params: Any, learning_rate: Any
+) -> tuple[Any, Any]:
+    """Parameters and the optimiser's state after a step along a gradient."""
+    step, state = optimiser.update(gradient, state, params)
+    return params - learning_rate * step, state
 
 
 class OffPolicyAgent(Generic[Config]):

@@ -34,9 +34,12 @@ from rekindle.agents.continuous import (
     continuous_head,
     draw_pairs,
     followed,
+    head_by_steps,
+    in_turn,
+    networks,
     seen,
 )
-from rekindle.agents.offpolicy import OffPolicyAgent, generators, optimiser_of
+from rekindle.agents.offpolicy import OffPolicyAgent, generators, optimised, optimiser_of
 from rekindle.agents.settings import Linear, Setting, check_number, make_config, network_setting
 from rekindle.agents.trees import placed
 from rekindle.agents.weights import Weights
@@ -44,7 +47,7 @@ from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.policy import ActionHead
 
-__all__ = ["SAC", "Learned", "Learner", "SACConfig", "squashed_log_prob"]
+__all__ = ["Learned", "Learner", "SAC", "SACConfig", "squashed_log_prob"]
 
 _LEAST_LOG_STD, _MOST_LOG_STD = -20.0, 2.0
 
@@ -225,17 +228,14 @@ class Learner:
         (critic_loss, (metrics, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
-        step, optimiser = self._optimiser.update(gradient, state.critic_optimiser)
-        critics = state.critics - inputs["learning_rate"] * step
+        critics, optimiser = optimised(
+            self._optimiser, gradient, state.critic_optimiser, state.critics, inputs["learning_rate"]
+        )
         state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
 
-        if config.policy_delay == 1:
-            state = self._improve(state, batch, inputs)
-        else:
-            turn = state.updates % config.policy_delay == 0
-            state = jax.lax.cond(turn, lambda: self._improve(state, batch, inputs), lambda: state)
+        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, inputs))
 
-        target = followed(state.target, critics, config, state.updates)
+        target = followed(config, state.target, critics, state.updates)
         metrics = {
             **metrics,
             "loss": critic_loss + state.actor_loss,
@@ -284,14 +284,17 @@ class Learner:
     def _improve(self, state: Learned, batch: Seen, inputs: Any) -> Learned:
         """The state after an update of the actor and the temperature."""
         (loss, log_prob), gradient = jax.value_and_grad(self.actor_loss, has_aux=True)(state.actor, state, batch)
-        step, optimiser = self._optimiser.update(gradient, state.actor_optimiser)
-        actor = state.actor - inputs["learning_rate"] * step
+        actor, optimiser = optimised(
+            self._optimiser, gradient, state.actor_optimiser, state.actor, inputs["learning_rate"]
+        )
         improved = state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
         if not isinstance(self._config.temperature, str):
             return improved
         gradient = jax.grad(self.temperature_loss)(state.log_temperature, jax.lax.stop_gradient(log_prob))
-        step, optimiser = self._optimiser.update(gradient, state.temperature_optimiser)
-        log_temperature = state.log_temperature - inputs["temperature_learning_rate"] * step
+        rate = inputs["temperature_learning_rate"]
+        log_temperature, optimiser = optimised(
+            self._optimiser, gradient, state.temperature_optimiser, state.log_temperature, rate
+        )
         return improved._replace(log_temperature=log_temperature, temperature_optimiser=optimiser)
 
     def _act(self, actor: jax.Array, observations: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -321,20 +324,10 @@ class SAC(OffPolicyAgent[SACConfig]):
         config = make_config(SACConfig, {**settings, "network": network_setting(network)})
         head = continuous_head(action_space, "squashed", agent="SAC")
         encoding = continuous_encoding(observation_space, config)
-        dimensions, sizes = head.low.size, config.hidden_sizes
-        actor = Weights(ActorNetwork(encoding, 2 * dimensions, sizes, network=network, rng=initial))
-        critics = Weights(
-            Critics(
-                encoding,
-                dimensions,
-                sizes,
-                count=config.critics,
-                layer_norm=config.layer_norm,
-                network=network,
-                rng=initial,
-            )
+        dimensions = head.low.size
+        actor, critics = networks(
+            encoding, config, outputs=2 * dimensions, dimensions=dimensions, network=network, rng=initial
         )
-        anywhere = msgspec.structs.replace(head, anywhere=True)
         super().__init__(
             observation_space,
             action_space,
@@ -347,7 +340,7 @@ class SAC(OffPolicyAgent[SACConfig]):
                 device=device_of(config.acting_device, "acting_device"),
             ),
             encoding=encoding,
-            head=lambda env_steps: anywhere if env_steps < config.warmup_steps else head,
+            head=head_by_steps(head, config.warmup_steps),
             exploring=exploring,
             sampling=sampling,
         )

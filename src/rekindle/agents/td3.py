@@ -33,16 +33,19 @@ from rekindle.agents.continuous import (
     continuous_head,
     draw_pairs,
     followed,
+    head_by_steps,
+    in_turn,
+    networks,
     seen,
 )
-from rekindle.agents.offpolicy import OffPolicyAgent, generators, optimiser_of
+from rekindle.agents.offpolicy import OffPolicyAgent, generators, optimised, optimiser_of
 from rekindle.agents.settings import Setting, check_number, make_config, network_setting
 from rekindle.agents.trees import placed
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
 from rekindle.policy import ActionHead
 
-__all__ = ["TD3", "Learned", "Learner", "TD3Config"]
+__all__ = ["Learned", "Learner", "TD3", "TD3Config"]
 
 
 class TD3Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,19 +182,16 @@ class Learner:
         (critic_loss, (metrics, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
-        step, optimiser = self._optimiser.update(gradient, state.critic_optimiser)
-        critics = state.critics - inputs["learning_rate"] * step
+        critics, optimiser = optimised(
+            self._optimiser, gradient, state.critic_optimiser, state.critics, inputs["learning_rate"]
+        )
         state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
 
-        if config.policy_delay == 1:
-            state = self._improve(state, batch, inputs)
-        else:
-            turn = state.updates % config.policy_delay == 0
-            state = jax.lax.cond(turn, lambda: self._improve(state, batch, inputs), lambda: state)
+        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, inputs))
 
         state = state._replace(
-            target_actor=followed(state.target_actor, state.actor, config, state.updates),
-            target_critics=followed(state.target_critics, state.critics, config, state.updates),
+            target_actor=followed(config, state.target_actor, state.actor, state.updates),
+            target_critics=followed(config, state.target_critics, state.critics, state.updates),
         )
         metrics = {
             **metrics,
@@ -228,8 +228,9 @@ class Learner:
     def _improve(self, state: Learned, batch: Seen, inputs: Any) -> Learned:
         """The state after an update of the actor."""
         loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
-        step, optimiser = self._optimiser.update(gradient, state.actor_optimiser)
-        actor = state.actor - inputs["learning_rate"] * step
+        actor, optimiser = optimised(
+            self._optimiser, gradient, state.actor_optimiser, state.actor, inputs["learning_rate"]
+        )
         return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
 
     def _act(self, actor: jax.Array, observations: jax.Array) -> jax.Array:
@@ -255,20 +256,10 @@ class TD3(OffPolicyAgent[TD3Config]):
         config = make_config(TD3Config, {**settings, "network": network_setting(network)})
         head = continuous_head(action_space, "noisy_tanh", agent="TD3", exploration=config.exploration_noise)
         encoding = continuous_encoding(observation_space, config)
-        dimensions, sizes = head.low.size, config.hidden_sizes
-        actor = Weights(ActorNetwork(encoding, dimensions, sizes, network=network, rng=initial))
-        critics = Weights(
-            Critics(
-                encoding,
-                dimensions,
-                sizes,
-                count=config.critics,
-                layer_norm=config.layer_norm,
-                network=network,
-                rng=initial,
-            )
+        dimensions = head.low.size
+        actor, critics = networks(
+            encoding, config, outputs=dimensions, dimensions=dimensions, network=network, rng=initial
         )
-        anywhere = msgspec.structs.replace(head, anywhere=True)
         super().__init__(
             observation_space,
             action_space,
@@ -281,7 +272,7 @@ class TD3(OffPolicyAgent[TD3Config]):
                 device=device_of(config.acting_device, "acting_device"),
             ),
             encoding=encoding,
-            head=lambda env_steps: anywhere if env_steps < config.warmup_steps else head,
+            head=head_by_steps(head, config.warmup_steps),
             exploring=exploring,
             sampling=sampling,
         )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from rekindle.agents import DQN, Linear, rainbow
+from rekindle.agents import DQN, SAC, TD3, Linear, rainbow
 from rekindle.experience import ActMode, Transitions
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -33,21 +33,25 @@ def compilations() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"learning_rate": Linear(1e-3, 0.0, 100), "normalise_observations": True},
-        rainbow(**SETTINGS, priority_beta=Linear(0.4, 1.0, 50)),
-    ],
-    ids=["plain", "rainbow"],
-)
-def test_nothing_compiles_after_the_warm_up(settings: dict[str, Any], compilations: list[str]) -> None:
-    learner = DQN(SPACE, Discrete(3), seed=0, **{**SETTINGS, **settings})
+CASES: dict[str, tuple[type, dict[str, Any]]] = {
+    "plain": (DQN, {"learning_rate": Linear(1e-3, 0.0, 100), "normalise_observations": True}),
+    "rainbow": (DQN, rainbow(**SETTINGS, priority_beta=Linear(0.4, 1.0, 50))),
+    "sac": (SAC, {"learning_rate": Linear(1e-3, 0.0, 100), "normalise_observations": True, "warmup_steps": 7}),
+    "sac, four critics, prioritised": (SAC, {"critics": 4, "prioritised": True, "policy_delay": 2, "n_step": 3}),
+    "td3": (TD3, {"priority_beta": Linear(0.4, 1.0, 50), "prioritised": True}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_compiles_after_the_warm_up(name: str, compilations: list[str]) -> None:
+    kind, settings = CASES[name]
+    space = Discrete(3) if kind is DQN else Box(-1, 3, (2,), np.float32)
+    learner: Any = kind(SPACE, space, seed=0, **{**SETTINGS, **settings})
     before = learner.state()["weights"]["network"]
     learner.warm_up()
     assert compilations
-    for name, array in learner.state()["weights"]["network"].items():
-        np.testing.assert_array_equal(array, before[name])
+    for path, array in learner.state()["weights"]["network"].items():
+        np.testing.assert_array_equal(array, before[path])
     compilations.clear()
     rng = np.random.default_rng(0)
     for streams in (1, 2, 3, 5, 8, 100, 129, 200, 300):
