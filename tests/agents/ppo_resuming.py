@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gymnasium.spaces import Box
 from resuming import Track
 
 from rekindle.agents import PPO, Linear
@@ -24,18 +22,6 @@ SETTINGS: dict[str, Any] = {
     "learning_rate": Linear(0.01, 0.0, 100),
     "normalise_rewards": True,
 }
-ARM = Box(-0.5, 0.5, (1,), np.float32)
-
-
-class Reach(Track):
-    """The same walk, steered by how far."""
-
-    def __init__(self, *, is_image: bool) -> None:
-        super().__init__(is_image=is_image, is_stacked=False)
-        self.action_space = ARM
-
-    def step(self, action: Any) -> Any:
-        return super().step(float(action[0]) > 0)
 
 
 class Gradual(PPO):
@@ -47,7 +33,7 @@ class Gradual(PPO):
 
 def make(kind: str, *, is_image: bool) -> PPO:
     """An agent for a kind of loop."""
-    world = Reach(is_image=is_image)
+    world = Track("ppo", is_stacked=False, is_image=is_image)
     settings = {**SETTINGS, "normalise_observations": not is_image, "target_kl": 0.05 if kind == "several" else None}
     agent = (Gradual if kind == "gradual" else PPO)(world.observation_space, world.action_space, seed=3, **settings)
     agent.warm_up = lambda: None  # compile what is needed, and not what could be
@@ -56,7 +42,7 @@ def make(kind: str, *, is_image: bool) -> PPO:
 
 def train(root: Path, kind: str, agent: PPO, *, is_image: bool, until: int) -> None:
     """Go on with a run until it has so many steps."""
-    worlds = [Reach(is_image=is_image) for _ in range(1 if kind == "one" else 3)]
+    worlds = [Track("ppo", is_stacked=False, is_image=is_image) for _ in range(1 if kind == "one" else 3)]
     with TrainingSession.open(kind, agent, root=root, seed=5, max_steps=STEPS, metrics_every=20) as session:
         streams = [session.stream(index) for index in range(len(worlds))]
         actions = [stream.begin(stream.reset(world)) for stream, world in zip(streams, worlds, strict=True)]

@@ -21,7 +21,7 @@ def test_sac_swings_a_pendulum_up_and_holds_it() -> None:
             action = stream.begin(stream.reset(env))
             while action is not None:
                 observation, reward, terminated, truncated, _ = env.step(action)
-                action = stream.step(observation, reward, terminated, truncated)
+                action = stream.step(observation, float(reward), terminated, truncated)
     policy, returns = agent.policy(), np.zeros(EPISODES)
     for episode in range(EPISODES):
         (observation, _), is_done = env.reset(seed=10_000 + episode), False

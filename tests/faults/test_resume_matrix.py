@@ -129,7 +129,7 @@ class TestApproximate:
         lost: list[tuple[str, ...]] = []
         for version in ("2.0", None, "2.1"):
             module = ModuleType("torch")
-            module.__version__ = version
+            vars(module)["__version__"] = version
             if version is None:
                 monkeypatch.delitem(sys.modules, "torch", raising=False)
             else:
