@@ -21,12 +21,12 @@ def test_sac_swings_a_pendulum_up_and_holds_it() -> None:
             action = stream.begin(stream.reset(env))
             while action is not None:
                 observation, reward, terminated, truncated, _ = env.step(action)
-                action = stream.step(observation, reward, terminated, truncated)
+                action = stream.step(observation, float(reward), terminated, truncated)
     policy, returns = agent.policy(), np.zeros(EPISODES)
     for episode in range(EPISODES):
         (observation, _), is_done = env.reset(seed=10_000 + episode), False
         while not is_done:
             observation, reward, terminated, truncated, _ = env.step(policy.act(observation[None])[0])
-            returns[episode] += reward
+            returns[episode] += float(reward)
             is_done = terminated or truncated
     assert returns.mean() >= -200
