@@ -27,6 +27,6 @@ def test_sac_swings_a_pendulum_up_and_holds_it() -> None:
         (observation, _), is_done = env.reset(seed=10_000 + episode), False
         while not is_done:
             observation, reward, terminated, truncated, _ = env.step(policy.act(observation[None])[0])
-            returns[episode] += reward
+            returns[episode] += float(reward)
             is_done = terminated or truncated
     assert returns.mean() >= -200
