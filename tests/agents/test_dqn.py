@@ -91,7 +91,7 @@ def learned(learner: DQN, fresh: dict[str, Any], moves: list[Any], *seen: float)
     learner.load_state(fresh)
     for _ in range(4):
         tell(learner, moves)
-    for _ in range(40):
+    for _ in range(60):
         learner.update(8)
     return values(learner, *seen)
 
@@ -301,7 +301,7 @@ def test_an_action_that_is_masked_has_no_part_in_a_target() -> None:
         )
         learner.observe(start, ONE)
         learner.observe(end, ONE)
-    for _ in range(40):
+    for _ in range(60):
         learner.update(8)
     policy = learner.policy()
     assert isinstance(policy, NetworkPolicy)

@@ -38,6 +38,7 @@ from rekindle.agents.networks import (
     hidden_layers,
     layers_of,
     noise_size,
+    normal_fan_in,
     split_noise,
     user_network,
 )
@@ -204,6 +205,8 @@ def rainbow(**settings: Any) -> dict[str, Any]:
 
 # The network
 
+_BEFORE_RELU, _OUTPUT = normal_fan_in(math.sqrt(2)), normal_fan_in(1.0)
+
 
 class QNetwork(eqx.Module):
     """Features of an observation, and from them the value of each action, or the logits of its atoms."""
@@ -227,7 +230,8 @@ class QNetwork(eqx.Module):
         elif encoding.image:
             self.body = Sequential(convolutions(encoding, rng=rng))
         else:
-            self.body, sizes = Sequential(hidden_layers(encoding.shape[0], sizes[:-1], rng=rng)), sizes[-1:]
+            hidden = hidden_layers(encoding.shape[0], sizes[:-1], rng=rng, weight=_BEFORE_RELU, bias=0.0)
+            self.body, sizes = Sequential(hidden), sizes[-1:]
         features = feature_size(self.body, encoding)
         self.atoms = config.atoms
         self.support = tuple(np.linspace(config.v_min, config.v_max, config.atoms).tolist())
@@ -268,11 +272,12 @@ class QNetwork(eqx.Module):
 def _stream(config: DQNConfig, features: int, sizes: Sequence[int], rng: np.random.Generator) -> Sequential:
     """Hidden layers and an output, all of them noisy or none."""
     modules: list[Any] = []
-    for size in sizes:
+    for index, size in enumerate(sizes, 1):
         if config.noisy:
             modules.append(NoisyDense(features, size, rng=rng, sigma=config.noisy_sigma))
         else:
-            modules.append(Dense(features, size, rng=rng))
+            weight = _BEFORE_RELU if index < len(sizes) else _OUTPUT
+            modules.append(Dense(features, size, rng=rng, weight=weight, bias=0.0))
         modules.append(Activation("relu"))
         features = size
     return Sequential(modules[:-1])
