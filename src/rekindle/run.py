@@ -68,6 +68,10 @@ class RunMetadata(msgspec.Struct, frozen=True):
     exact: bool = True
     """False once anything (a background learner, an approximate resume) made the run one of its kind."""
     resumes: tuple[Resume, ...] = ()
+    agent: str | None = None
+    """The class of the agent."""
+    max_steps: int | None = None
+    """Env steps at which the training is finished; None if it has no such end."""
     environment: dict[str, str] = {}
     """Versions, processor and host: what the last bits of a result depend on."""
 
@@ -405,6 +409,11 @@ class TrainingRun:
     def update_metadata(self, **changes: Any) -> None:
         """Change fields of the metadata, durably."""
         self._change_metadata(changes, durably=True)
+
+    def describe(self, agent: str, max_steps: int | None) -> None:
+        """Note what trains and how far, for those who look at the run, unless that is known."""
+        if (agent, max_steps) != (self.metadata.agent, self.metadata.max_steps):
+            self.update_metadata(agent=agent, max_steps=max_steps)
 
     def update_counts(self, *, total_steps: int, total_episodes: int, updates: int) -> None:
         """Change the counters in the metadata; a power cut may bring the former ones back."""
