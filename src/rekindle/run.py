@@ -22,6 +22,7 @@ import numpy as np
 from rekindle import files
 from rekindle.errors import ConfigError, RunError, StorageError
 from rekindle.files import JsonLines, Lock, LogPosition, LogTail
+from rekindle.frames import Aggregate, Frame, log_frame
 from rekindle.stats import EpisodeRecord
 from rekindle.version import __version__
 
@@ -207,6 +208,22 @@ class RunReader:
         """Every metrics record flushed so far."""
         return files.read_rows(self.path / "metrics.jsonl")
 
+    def frame(self, log: Log, *, aggregate: Aggregate = "mean") -> Frame:
+        """A log by column: a pandas frame if pandas is installed, a dict of numpy arrays otherwise.
+
+        Extras are `extras.<name>`; a metric is its mean over each window, or another aggregate.
+        """
+        return log_frame(self.path / f"{log}.jsonl", aggregate=aggregate)
+
+    def episodes(self, split: Literal["train", "eval"] = "train") -> Frame:
+        """Every training or evaluation episode by column, see `frame`."""
+        return self.frame("train_episodes" if split == "train" else "eval_episodes")
+
+    def _repr_html_(self) -> str:
+        from rekindle.ui.notebook import run_html
+
+        return run_html(self.path)
+
     def last_rows(self, log: Log, count: int) -> list[dict[str, Any]]:
         """The newest rows of a log, oldest first, without reading the rest of it."""
         return files.read_last_rows(self.path / f"{log}.jsonl", count)
@@ -369,6 +386,19 @@ class TrainingRun:
     def read_config(self) -> dict[str, Any]:
         """What `write_config` stored; empty if nothing was."""
         return self.reader.read_config()
+
+    def episodes(self, split: Literal["train", "eval"] = "train") -> Frame:
+        """Every episode logged so far by column: a pandas frame, or numpy arrays by name without pandas."""
+        return self.reader.episodes(split)
+
+    def metrics(self, *, aggregate: Aggregate = "mean") -> Frame:
+        """Every window of metrics logged so far by column, as `episodes`."""
+        return self.reader.frame("metrics", aggregate=aggregate)
+
+    def _repr_html_(self) -> str:
+        from rekindle.ui.notebook import run_html
+
+        return run_html(self.path)
 
     def open_logs(self, positions: Mapping[str, LogPosition]) -> None:
         """Go on with each log at a position."""
