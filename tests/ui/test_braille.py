@@ -124,6 +124,6 @@ def test_steps_are_written_in_few_characters() -> None:
 
 def test_single_values_far_outside_do_not_press_the_curve_flat() -> None:
     curve = Curve()
-    curve.add(0, 1.0, least=0.9, greatest=1000.0)
-    curve.add(1, 2.0)
-    assert value_range([curve.points()]) == (0.9, 2.5)
+    for step, value in [(0, 0.9), (0, 1.1), (1, 2.0), (1, 0.0), (1, 1000.0), (1, -994.0)]:
+        curve.add(step, value)
+    assert value_range([curve.points()]) == (0.5, 2.5)

@@ -58,14 +58,6 @@ def test_values_at_one_step_are_one_point() -> None:
     assert curve.least == Extreme(2.0, 5)
 
 
-def test_a_summary_brings_its_own_least_greatest_and_weight() -> None:
-    curve = Curve()
-    curve.add(1, 2.0, least=0.0, greatest=9.0, weight=3)
-    curve.add(1, 6.0)
-    assert curve.last == 3.0
-    assert (curve.points().least[0], curve.points().greatest[0]) == (0.0, 9.0)
-
-
 def test_an_empty_curve_has_nothing() -> None:
     curve = Curve()
     assert math.isnan(curve.last)

@@ -49,7 +49,7 @@ def draw(
     visible = [line.points.between(first, last) for line in lines]
     low, high = value_range(visible)
     rows = max(1, height - 2)
-    marks = {_row(value, low, high, rows): value_label(value) for value in ticks(low, high, max(2, rows // 3))}
+    marks = {_row(value, low, high, rows): value_label(value) for value in ticks(low, high, max(2, rows * 2 // 5))}
     left = max(map(len, marks.values()), default=0) + 1
     columns = max(1, width - left - 1)
     canvas = _Canvas(columns, rows, first, last, low, high)

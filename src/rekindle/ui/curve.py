@@ -77,32 +77,30 @@ class Curve:
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = capacity
         self._table = np.empty((capacity, 5))
-        """A row a point: last step, weight, total, least, greatest."""
+        """A row a point: last step, count, total, least, greatest."""
         self._count = 0
         self._stride = 1
         """How many steps with values a full point holds."""
         self._filled = 0
         self._recent = deque[float](maxlen=_RECENT)
         self._step = -1
-        self._weight = self._total = 0.0
+        self._values, self._total = 0, 0.0
+        """How many values the last step has, and their sum."""
         self._least: Extreme | None = None
         self._greatest: Extreme | None = None
 
     def __len__(self) -> int:
         return self._count
 
-    def add(
-        self, step: int, mean: float, *, least: float | None = None, greatest: float | None = None, weight: float = 1
-    ) -> None:
-        """Add a value, or the mean, least and greatest of several; steps must not go back."""
-        least, greatest = mean if least is None else least, mean if greatest is None else greatest
-        self._recent.append(mean)
+    def add(self, step: int, value: float) -> None:
+        """Add a value; steps must not go back."""
+        self._recent.append(value)
         is_new = step != self._step or not self._count
         if is_new:
             self._least, self._greatest = self.least, self.greatest
-            self._step, self._weight, self._total = step, 0.0, 0.0
-        self._weight += weight
-        self._total += weight * mean
+            self._step, self._values, self._total = step, 0, 0.0
+        self._values += 1
+        self._total += value
         if is_new and (self._filled == self._stride or not self._count):
             if self._count == self._capacity:
                 self._merge()
@@ -112,10 +110,10 @@ class Curve:
         self._filled += is_new
         row = self._table[self._count - 1]
         row[0] = step
-        row[1] += weight
-        row[2] += weight * mean
-        row[3] = min(row[3], least)
-        row[4] = max(row[4], greatest)
+        row[1] += 1
+        row[2] += value
+        row[3] = min(row[3], value)
+        row[4] = max(row[4], value)
 
     def _merge(self) -> None:
         pairs = self._table.reshape(-1, 2, 5)
@@ -127,13 +125,13 @@ class Curve:
 
     def points(self) -> Points:
         """Everything that is kept."""
-        steps, weights, totals, least, greatest = self._table[: self._count].T.copy()
-        return Points(steps, totals / weights, least, greatest)
+        steps, counts, totals, least, greatest = self._table[: self._count].T.copy()
+        return Points(steps, totals / counts, least, greatest)
 
     @property
     def last(self) -> float:
         """The value at the last step, the mean if there were several; NaN when there is none."""
-        return self._total / self._weight if self._weight else math.nan
+        return self._total / self._values if self._values else math.nan
 
     @property
     def step(self) -> int | None:
@@ -148,13 +146,13 @@ class Curve:
     @property
     def least(self) -> Extreme | None:
         """The least value at a step, and the first step that had it."""
-        if not self._weight or (self._least is not None and self._least.value <= self.last):
+        if not self._values or (self._least is not None and self._least.value <= self.last):
             return self._least
         return Extreme(self.last, self._step)
 
     @property
     def greatest(self) -> Extreme | None:
         """The greatest value at a step, and the first step that had it."""
-        if not self._weight or (self._greatest is not None and self._greatest.value >= self.last):
+        if not self._values or (self._greatest is not None and self._greatest.value >= self.last):
             return self._greatest
         return Extreme(self.last, self._step)

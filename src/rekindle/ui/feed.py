@@ -270,7 +270,7 @@ class RunFeed:
             for name, summary in _mapping(row.get("metrics")).items():
                 prefix, _, rest = name.partition("/") if "/" in name else ("train", "", name)
                 if prefix not in ("episode", "eval"):  # the logs of episodes have more of these
-                    self._add_summary(Metric(rest, _SPLITS.get(prefix, prefix)), step, _mapping(summary))
+                    self._add(Metric(rest, _SPLITS.get(prefix, prefix)), step, _mapping(summary).get("mean"))
             return
         split = "train" if log == "train_episodes" else "eval"
         if log == "train_episodes":
@@ -303,14 +303,6 @@ class RunFeed:
             self._take_null(metric, step)
         elif (curve := self._curve(metric)) is not None:
             curve.add(step, number)
-
-    def _add_summary(self, metric: Metric, step: int, summary: Mapping[str, Any]) -> None:
-        mean, least, greatest = (real(summary.get(part)) for part in ("mean", "min", "max"))
-        if mean is None:
-            self._take_null(metric, step)
-        elif (curve := self._curve(metric)) is not None:
-            weight = real(summary.get("count")) or 1.0
-            curve.add(step, mean, least=least, greatest=greatest, weight=max(1.0, weight))
 
     def _take_null(self, metric: Metric, step: int) -> None:
         """NaN and infinities are null in the logs: told at the first of a row of them."""

@@ -328,7 +328,7 @@ class WatchScreen(Screen[None]):
             made.append_text(cell(f"{checkpoint.file:<20}"))
             made.append(f"{bytes_text(checkpoint.size):>8}", self._style("text-muted"))
             marks = ["latest"] * checkpoint.latest
-            marks += [f"best, score {decimal(checkpoint.score)}"] * checkpoint.best
+            marks += [f"best {decimal(checkpoint.score)}"] * checkpoint.best
             made.append(f"  {', '.join(marks)}\n", self._style("success"))
         return made if self.feed.checkpoints else Text("none yet", self._style("text-muted"))
 
