@@ -41,7 +41,8 @@ class Terminal:
         self._terminal = terminal
         self.before = termios.tcgetattr(terminal)
         self.written = ""
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        modules = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": modules}
         environment.pop("COLUMNS", None)
         environment.pop("LINES", None)
         self.process = subprocess.Popen(
@@ -183,6 +184,43 @@ def test_a_signal_ends_the_view_and_leaves_the_terminal_sane(tmp_path: Path, num
         terminal.process.send_signal(number)
         assert terminal.wait() == -number
         assert terminal.is_sane
+
+
+IN_PROCESS = """
+import sys, threading
+from pathlib import Path
+import watched_runs
+from rekindle.ui import watch
+
+root, opened = Path(sys.argv[2]), []
+training = threading.Thread(target=watched_runs.train_until_stopped, args=(root, opened.append))
+training.start()
+while not opened:
+    training.join(0.01)
+left = watch(root / "lake", in_process_stop=opened[0].stop)
+training.join()
+print("left:", left, opened[0].stop_reason)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["key", "signal"])
+def test_a_program_shows_the_run_that_it_trains_itself(tmp_path: Path, how: str) -> None:
+    with watching(tmp_path, program=IN_PROCESS) as terminal:
+        terminal.until_shown("running")
+        if how == "key":
+            terminal.press("q")
+            terminal.until_shown("The run is still training.")
+            terminal.press("s")
+        else:
+            terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.wait() == 0
+        assert terminal.is_sane
+        reason = "ended asked to stop in the terminal UI" if how == "key" else "signal SIGTERM"
+        assert f"left: {reason}" in terminal.text
+    reader = RunReader(tmp_path / "lake")
+    assert reader.status == "stopped"
+    assert (reader.path / "checkpoints" / f"step_{reader.metadata.total_steps}.mpk").exists()
 
 
 FAILING = """
