@@ -14,8 +14,9 @@ RECORDS = [EpisodeRecord(value, 10, EpisodeStatus.TERMINATED) for value in (1.0,
 
 def test_a_run_is_shown_with_its_return(tmp_path: Path) -> None:
     writer = written(tmp_path)
+    writer.end()
     page = RunReader(writer.path)._repr_html_()
-    for part in ("running", "q-learning", "FrozenLake-v1", "600 of 1,200", "<svg", "return by env step", "eval"):
+    for part in ("finished", "q-learning", "FrozenLake-v1", "600 of 1,200", "<svg", "return by env step", "eval"):
         assert part in page
     assert page == writer.run._repr_html_()
     assert "<script" not in page

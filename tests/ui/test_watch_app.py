@@ -34,7 +34,7 @@ Piloted = Callable[..., WatchApp]
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the run so often that a test need not wait."""
-    monkeypatch.setattr(screen_module, "_POLL", 0.05)
+    monkeypatch.setattr(screen_module, "_POLL", 0.15)
 
 
 def piloted(path: Path, play: Play, *, size: tuple[int, int] = (120, 40), **options: Any) -> WatchApp:

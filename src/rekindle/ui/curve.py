@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 __all__ = ["Curve", "Extreme", "Points"]
 
 _RECENT = 100
+_EMPTY = (0, 0.0, math.inf, -math.inf)
 
 
 class Points(NamedTuple):
@@ -62,12 +63,12 @@ class Extreme(NamedTuple):
 
 
 class Curve:
-    """Values by env step, of which at most `capacity` points (an even number) are kept.
+    """Values by env step, of which fewer than `capacity` points (an even number) are kept.
 
     Values at one step (the episodes of an evaluation) are one point. When there are too many points, each two
     neighbours become one.
 
-    >>> curve = Curve(capacity=4)
+    >>> curve = Curve(capacity=6)
     >>> for step in range(8):
     ...     curve.add(step, float(step % 4))
     >>> curve.points().steps.tolist(), curve.points().greatest.tolist()
@@ -75,57 +76,66 @@ class Curve:
     """
 
     def __init__(self, capacity: int = 4096) -> None:
-        self._capacity = capacity
-        self._table = np.empty((capacity, 5))
-        """A row a point: last step, count, total, least, greatest."""
-        self._count = 0
+        self._closed = np.empty((capacity - 2, 5))
+        """Points that no more values go into: last step, count, total, least, greatest."""
+        self._closed_count = 0
         self._stride = 1
-        """How many steps with values a full point holds."""
+        """How many steps with values a point holds before it is closed."""
         self._filled = 0
+        self._open: tuple[int, float, float, float] = _EMPTY
+        """The last point: count, total, least, greatest."""
         self._recent = deque[float](maxlen=_RECENT)
-        self._step = -1
+        self._step: int = -1
         self._values, self._total = 0, 0.0
         """How many values the last step has, and their sum."""
         self._least: Extreme | None = None
         self._greatest: Extreme | None = None
+        """Of the steps before the last."""
 
     def __len__(self) -> int:
-        return self._count
+        return self._closed_count + bool(self._values)
 
     def add(self, step: int, value: float) -> None:
         """Add a value; steps must not go back."""
         self._recent.append(value)
-        is_new = step != self._step or not self._count
-        if is_new:
+        if step == self._step and self._values:
+            self._values += 1
+            self._total += value
+        else:
             self._least, self._greatest = self.least, self.greatest
-            self._step, self._values, self._total = step, 0, 0.0
-        self._values += 1
-        self._total += value
-        if is_new and (self._filled == self._stride or not self._count):
-            if self._count == self._capacity:
-                self._merge()
-            self._table[self._count] = (step, 0.0, 0.0, math.inf, -math.inf)
-            self._count += 1
-            self._filled = 0
-        self._filled += is_new
-        row = self._table[self._count - 1]
-        row[0] = step
-        row[1] += 1
-        row[2] += value
-        row[3] = min(row[3], value)
-        row[4] = max(row[4], value)
-
-    def _merge(self) -> None:
-        pairs = self._table.reshape(-1, 2, 5)
-        self._table[: len(pairs)] = np.column_stack(
-            (pairs[:, 1, 0], pairs[:, :, 1].sum(1), pairs[:, :, 2].sum(1), pairs[:, :, 3].min(1), pairs[:, :, 4].max(1))
+            if self._filled == self._stride:
+                self._close_point()
+            self._filled += 1
+            self._step, self._values, self._total = step, 1, value
+        count, total, least, greatest = self._open
+        self._open = (
+            count + 1,
+            total + value,
+            value if value < least else least,
+            value if value > greatest else greatest,
         )
-        self._count = len(pairs)
-        self._stride *= 2
+
+    def _close_point(self) -> None:
+        if self._closed_count == len(self._closed):
+            # The open point holds as many steps as each of the others did, which is half of what it holds from now on.
+            pairs = self._closed.reshape(-1, 2, 5)
+            last_steps, (counts, totals) = pairs[:, 1, 0], pairs[:, :, 1:3].sum(1).T
+            merged = np.column_stack((last_steps, counts, totals, pairs[:, :, 3].min(1), pairs[:, :, 4].max(1)))
+            self._closed[: len(merged)] = merged
+            self._closed_count = len(merged)
+            self._stride *= 2
+        else:
+            self._closed[self._closed_count] = (self._step, *self._open)
+            self._closed_count += 1
+            self._open = _EMPTY
+            self._filled = 0
 
     def points(self) -> Points:
         """Everything that is kept."""
-        steps, counts, totals, least, greatest = self._table[: self._count].T.copy()
+        table = self._closed[: self._closed_count]
+        if self._values:
+            table = np.vstack((table, [(self._step, *self._open)]))
+        steps, counts, totals, least, greatest = table.T
         return Points(steps, totals / counts, least, greatest)
 
     @property
@@ -136,7 +146,7 @@ class Curve:
     @property
     def step(self) -> int | None:
         """The last step."""
-        return self._step if self._count else None
+        return self._step if self._values else None
 
     @property
     def recent_mean(self) -> float:
@@ -146,13 +156,13 @@ class Curve:
     @property
     def least(self) -> Extreme | None:
         """The least value at a step, and the first step that had it."""
-        if not self._values or (self._least is not None and self._least.value <= self.last):
+        if not self._values or (self._least is not None and self._least.value <= self._total / self._values):
             return self._least
         return Extreme(self.last, self._step)
 
     @property
     def greatest(self) -> Extreme | None:
         """The greatest value at a step, and the first step that had it."""
-        if not self._values or (self._greatest is not None and self._greatest.value >= self.last):
+        if not self._values or (self._greatest is not None and self._greatest.value >= self._total / self._values):
             return self._greatest
         return Extreme(self.last, self._step)

@@ -96,7 +96,6 @@ class RunFeed:
         self.changes += 1
         self.curves: dict[Metric, Curve] = {}
         self.steps = self.updates = self.episodes = 0
-        self.last_episodes: deque[Mapping[str, Any]] = deque(maxlen=100)
         self._stamps: deque[Stamp] = deque()
         self._newest = 0.0
         self._nulls: dict[Metric, int] = {}
@@ -273,9 +272,7 @@ class RunFeed:
                     self._add(Metric(rest, _SPLITS.get(prefix, prefix)), step, _mapping(summary).get("mean"))
             return
         split = "train" if log == "train_episodes" else "eval"
-        if log == "train_episodes":
-            self.last_episodes.append(row)
-        else:
+        if split == "eval":
             self._take_evaluation(step, when or 0.0, real(row.get("total_reward")))
         self._add(Metric("return", split), step, row.get("total_reward"))
         self._add(Metric("length", split), step, row.get("length"))
@@ -292,16 +289,15 @@ class RunFeed:
         if len(self._stamps) > 1000:
             self._stamps = deque(list(self._stamps)[::2])
 
-    def _curve(self, metric: Metric) -> Curve | None:
-        if metric not in self.curves and len(self.curves) < _MOST_METRICS:
-            self.curves[metric] = Curve()
-        return self.curves.get(metric)
-
     def _add(self, metric: Metric, step: int, value: object) -> None:
         number = real(value)
+        curve = self.curves.get(metric)
         if number is None:
             self._take_null(metric, step)
-        elif (curve := self._curve(metric)) is not None:
+        elif curve is not None:
+            curve.add(step, number)
+        elif len(self.curves) < _MOST_METRICS:
+            self.curves[metric] = curve = Curve()
             curve.add(step, number)
 
     def _take_null(self, metric: Metric, step: int) -> None:
