@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from rekindle.run import Resume
 from rekindle.ui import feed as feed_module
 from rekindle.ui.curve import Extreme
 from rekindle.ui.feed import Metric, RunFeed
+from rekindle.ui.report import report_page
+from rekindle.ui.summary import progress_line
 
 RETURN = Metric("return", "train")
 
@@ -102,7 +105,9 @@ def test_a_long_log_is_read_in_parts_between_which_others_get_their_turn(
 
 def test_rows_that_a_resume_cut_off_are_dropped(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
-    writer.episodes_of([1.0, 2.0])
+    writer.episodes_of([1.0])
+    writer.evaluation_of([1.0])
+    writer.episodes_of([2.0])
     positions = {log: writer.run.log(log).position for log in ("train_episodes", "eval_episodes", "metrics")}
     writer.episodes_of([100.0])
     writer.evaluation_of([50.0])
@@ -114,7 +119,8 @@ def test_rows_that_a_resume_cut_off_are_dropped(tmp_path: Path) -> None:
     run.rewind(positions)
     feed.poll()
     assert feed.curves[RETURN].points().means.tolist() == [1.0, 2.0]
-    assert Metric("return", "eval") not in feed.curves
+    assert feed.curves[Metric("return", "eval")].points().means.tolist() == [1.0]
+    assert [text for text in texts(feed) if text.startswith("evaluated")] == ["evaluated 1 episode: return 1.00"]
     assert (feed.steps, feed.episodes, feed.status) == (20, 2, "running")
     assert "the logs were cut back to the checkpoint of a resume" in texts(feed)
     run.close()
@@ -130,6 +136,13 @@ def test_a_damaged_log_is_told_and_the_others_are_read(tmp_path: Path) -> None:
     assert feed.curves[RETURN].step == 600
     feed.poll()
     assert sum("not JSON" in text for text in texts(feed)) == 1
+
+
+def test_a_row_that_is_still_being_written_does_not_keep_the_reader_busy(tmp_path: Path) -> None:
+    writer = written(tmp_path)
+    with (writer.path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"row": 2, "long": "' + b"x" * 2**20)
+    assert polled(writer.path).problems == []
 
 
 def test_values_that_are_no_numbers_are_left_out_and_told_once(tmp_path: Path) -> None:
@@ -151,6 +164,8 @@ def test_values_that_are_no_numbers_are_left_out_and_told_once(tmp_path: Path) -
         {"env_steps": 5, "total_reward": "<script>", "extras": "none"},
         {"env_steps": 5, "total_reward": 1e308, "extras": {"x": [], "y": {}}},
         {"env_steps": 5, "wall_time": "noon", "updates": None, "episodes": True, "total_reward": True},
+        {"env_steps": 5, "wall_time": 1e299, "total_reward": None},
+        {"env_steps": 5, "wall_time": -1e299},
         {},
     ],
 )
@@ -158,9 +173,16 @@ def test_rows_that_no_session_writes_do_no_harm(tmp_path: Path, row: dict[str, A
     writer = Writer(tmp_path)
     (writer.path / "train_episodes.jsonl").write_text(json.dumps({"row": 0, **row}) + "\n")
     (writer.path / "metrics.jsonl").write_text(json.dumps({"row": 0, **row, "metrics": {"a": 1, "b/c/d": {}}}) + "\n")
+    (writer.path / "eval_episodes.jsonl").write_text(json.dumps({"row": 0, **row, "total_reward": 1.0}) + "\n")
+    writer.run.update_metadata(max_steps=-1)
+    writer.steps = 2**63
+    writer.end("stopped", "\x1b]0;x\x07")
     feed = polled(writer.path)
     assert feed.problems == []
-    assert all(len(curve) == 0 for metric, curve in feed.curves.items() if metric.name == "return")
+    assert progress_line(feed).isprintable()
+    assert report_page([writer.path]).endswith("</html>\n")
+    assert (feed.max_steps, feed.rate) == (None, None)
+    assert all(len(curve) == 0 for metric, curve in feed.curves.items() if metric == RETURN)
 
 
 def test_the_number_of_curves_and_events_is_bounded(tmp_path: Path) -> None:
@@ -169,7 +191,7 @@ def test_the_number_of_curves_and_events_is_bounded(tmp_path: Path) -> None:
         writer.metrics_of(**{f"agent__m{number}": 1.0 for number in range(start, start + 500)})
         writer.metrics_of(**{f"agent__n{number}": None for number in range(start, start + 500)})
     feed = polled(writer.path)
-    assert (len(feed.curves), len(feed.happenings)) == (500, 500)
+    assert (len(feed.curves), len(feed.happenings)) == (500, 501)
 
 
 def test_events_tell_the_story_in_order(tmp_path: Path) -> None:
@@ -207,3 +229,27 @@ def test_a_run_without_metadata_is_unreadable_not_an_error(tmp_path: Path) -> No
     feed.poll()
     assert feed.status == "unreadable"
     assert "not the metadata of a run" in feed.problems[0]
+
+
+def test_an_evaluation_is_told_when_training_has_gone_on(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.episodes_of([0.0])
+    writer.evaluation_of([1.0])
+    feed = polled(writer.path)
+    writer.evaluation_of([3.0])
+    feed.poll()
+    assert not any(text.startswith("evaluated") for text in texts(feed))
+    writer.episodes_of([0.0])
+    feed.poll()
+    feed.poll()
+    assert texts(feed).count("evaluated 2 episodes: return 2.00") == 1
+
+
+def test_a_run_that_is_removed_while_it_is_looked_at_is_unreadable(tmp_path: Path) -> None:
+    writer = written(tmp_path)
+    feed = polled(writer.path)
+    writer.end()
+    shutil.rmtree(writer.path)
+    feed.poll()
+    assert (feed.status, feed.is_live) == ("unreadable", False)
+    assert "No such file" in feed.problems[0]

@@ -28,6 +28,9 @@ _PART = 2**18
 _MOST_METRICS = 500
 _MOST_HAPPENINGS = 500
 _RATE_SECONDS = 60.0
+_MOST_STEPS = 2**53
+_LATEST = 2.0**36
+"""No clock shows more; what a hostile file says may be anything."""
 _SPLITS = {"episode": "train", "train": "logged"}
 """What the prefixes of metrics are called here: episodes are what training and evaluation have in common."""
 _FIRST = {"return": 0, "length": 1}
@@ -76,11 +79,10 @@ class RunFeed:
         """running, finished, stopped, failed, crashed, or unreadable."""
         self.config: dict[str, Any] = {}
         self.checkpoints: list[CheckpointFile] = []
-        self.happenings: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
-        """Oldest first."""
         self.problems: list[str] = []
         """What cannot be read, now."""
         self.is_stop_requested = False
+        self._happenings: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
         self._tails = {log: self.reader.tail(log) for log in LOGS}
         self._damaged: dict[Log, str] = {}
         self._seen_resumes = 0
@@ -98,7 +100,9 @@ class RunFeed:
         self.steps = self.updates = self.episodes = 0
         self._stamps: deque[Stamp] = deque()
         self._newest = 0.0
-        self._nulls: dict[Metric, int] = {}
+        self._logged: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
+        """Happenings that are known from the logs."""
+        self._nulls: set[Metric] = set()
         self._round: list[float] = []
         self._round_step: int | None = None
         self._round_time = 0.0
@@ -132,7 +136,8 @@ class RunFeed:
     @property
     def max_steps(self) -> int | None:
         """Env steps at which it is finished, if it has such an end."""
-        return self.metadata.max_steps if self.metadata else None
+        known = self.metadata.max_steps if self.metadata else None
+        return min(known, _MOST_STEPS) if known is not None and known > 0 else None
 
     @property
     def share_done(self) -> float | None:
@@ -171,6 +176,11 @@ class RunFeed:
         resumes = self.metadata.resumes
         return _seconds(resumes[-1].wall_time if resumes else self.metadata.started_at)
 
+    @property
+    def happenings(self) -> list[Happening]:
+        """What is worth a line, oldest first."""
+        return sorted((*self._happenings, *self._logged), key=lambda happening: happening.time)
+
     def splits(self, name: str) -> list[tuple[str, Curve]]:
         """The curves of one metric; training first."""
         return [(metric.split, curve) for metric, curve in self.curves.items() if metric.name == name]
@@ -194,23 +204,22 @@ class RunFeed:
     def poll(self, *, seconds: float = math.inf) -> float:
         """Read what is new, for about so long at most; how much of the logs has been read, from 0 to 1."""
         deadline = time.monotonic() + seconds
-        self.problems = []
+        before, self.problems = (self.status, self.problems), []
         self._read_metadata()
+        has_more = False
         for log in LOGS:
-            while log not in self._damaged and self._read_part(log) and time.monotonic() < deadline:
-                pass
+            while log not in self._damaged and self._read_part(log):
+                if has_more := time.monotonic() >= deadline:
+                    break
         self.problems += self._damaged.values()
         self._read_checkpoints()
         self._look_for_stop()
         self._look_for_end()
-        return self._share_read()
-
-    def _share_read(self) -> float:
-        sizes = {log: _size(tail.path) for log, tail in self._tails.items() if log not in self._damaged}
-        total = sum(sizes.values())
-        # The last line may be half-written.
-        is_done = all(self._tails[log].position >= size - 2**16 for log, size in sizes.items())
-        return 1.0 if is_done or not total else sum(self._tails[log].position for log in sizes) / total
+        if not has_more and self._round_step is not None and self._round_step < self.steps:
+            self._end_round()
+        self.changes += before != (self.status, self.problems)
+        size = sum(_size(tail.path) for tail in self._tails.values())
+        return min(0.99, sum(tail.position for tail in self._tails.values()) / max(1, size)) if has_more else 1.0
 
     def _read_metadata(self) -> None:
         metadata = tolerant(self.problems, lambda: self.reader.metadata, None)
@@ -229,7 +238,7 @@ class RunFeed:
             self._note(_seconds(resume.wall_time), resume.step, level, f"resumed, {resume.grade}{lost}")
             self._damaged.clear()  # a resume cuts damage off
         self._seen_resumes = len(metadata.resumes)
-        self.steps = max(self.steps, metadata.total_steps)
+        self.steps = max(self.steps, min(metadata.total_steps, _MOST_STEPS))
         self.episodes = max(self.episodes, metadata.total_episodes)
         self.updates = max(self.updates, metadata.updates)
 
@@ -257,7 +266,7 @@ class RunFeed:
 
     def _take(self, log: Log, row: Mapping[str, Any]) -> None:
         step, when = row.get("env_steps"), real(row.get("wall_time"))
-        if type(step) is not int or not 0 <= step < 2**53:
+        if type(step) is not int or not 0 <= step < _MOST_STEPS:
             return
         self.steps = max(self.steps, step)
         for counter in ("updates", "episodes"):
@@ -303,8 +312,9 @@ class RunFeed:
     def _take_null(self, metric: Metric, step: int) -> None:
         """NaN and infinities are null in the logs: told at the first of a row of them."""
         if metric not in self._nulls and len(self._nulls) < _MOST_METRICS:
-            self._note(self._newest, step, "warning", f"{metric.split} {metric.name} is not a finite number")
-            self._nulls[metric] = step
+            text = f"{metric.split} {metric.name} is not a finite number"
+            self._logged.append(_happening(self._newest, step, "warning", text))
+            self._nulls.add(metric)
 
     def _take_evaluation(self, step: int, when: float, value: float | None) -> None:
         if step != self._round_step:
@@ -317,7 +327,9 @@ class RunFeed:
         if self._round:
             mean, count = math.fsum(self._round) / len(self._round), len(self._round)
             episodes = f"{whole(count)} episode{'s' * (count > 1)}"
-            self._note(self._round_time, self._round_step, "note", f"evaluated {episodes}: return {decimal(mean)}")
+            text = f"evaluated {episodes}: return {decimal(mean)}"
+            self._logged.append(_happening(self._round_time, self._round_step, "note", text))
+            self.changes += 1
         self._round = []
 
     def _read_checkpoints(self) -> None:
@@ -356,13 +368,12 @@ class RunFeed:
         self._note(seen, self.steps, _ENDS[self.status], f"{self.status}{reason}")
 
     def _note(self, when: float, step: int | None, level: Level, text: str) -> None:
-        """Put a happening where it belongs: files are looked at one after the other, so they come out of order."""
+        self._happenings.append(_happening(when, step, level, text))
         self.changes += 1
-        later: list[Happening] = []
-        while self.happenings and self.happenings[-1].time > when:
-            later.append(self.happenings.pop())
-        self.happenings.append(Happening(when, step, level, text))
-        self.happenings.extend(reversed(later))
+
+
+def _happening(when: float, step: int | None, level: Level, text: str) -> Happening:
+    return Happening(min(max(0.0, when), _LATEST), step, level, text)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -94,7 +94,7 @@ class Plot(Widget):
         self._redraw()
 
     def values_at(self, step: float) -> list[tuple[str, float]]:
-        """The value of each curve at the last point up to a step."""
+        """The value of each curve at the point that a step belongs to."""
         found: list[tuple[str, float]] = []
         for split, curve in self._curves:
             points = curve.points()

@@ -174,7 +174,7 @@ def _history(feed: RunFeed) -> Iterator[str]:
     yield "</div><div><h3>Events</h3>"
     happenings = [
         (_date(happening.time), happening.text, "" if happening.step is None else whole(happening.step))
-        for happening in list(feed.happenings)[-_MOST_ROWS:]
+        for happening in feed.happenings[-_MOST_ROWS:]
     ]
     yield table(("when", "", "step"), happenings, words=2) + "</div></div>"
 
@@ -185,7 +185,7 @@ def _video(run_path: Path) -> str:
     for directory in (run_path, run_path / "videos"):
         if not directory.is_dir() or directory.is_symlink():
             continue
-        for path in directory.iterdir():
+        for path in files.entries(directory):
             status = os.stat(path, follow_symlinks=False)
             if path.suffix in _VIDEOS and stat.S_ISREG(status.st_mode) and 0 < status.st_size <= _MOST_VIDEO:
                 found.append(("best" in path.name, status.st_mtime, path))

@@ -313,7 +313,7 @@ class WatchScreen(Screen[None]):
     def _events(self) -> Table:
         made = Table.grid(padding=(0, 1))
         muted = self._style("text-muted")
-        for happening in reversed(list(self.feed.happenings)[-_MOST_EVENTS:]):
+        for happening in reversed(self.feed.happenings[-_MOST_EVENTS:]):
             mark, name = _MARKS[happening.level]
             colour = self._style(name)
             when = datetime.fromtimestamp(happening.time, UTC).astimezone().strftime("%H:%M:%S")

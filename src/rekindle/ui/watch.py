@@ -80,7 +80,10 @@ def watch(
 
 def _watch_plainly(feed: RunFeed, interval: float) -> None:
     printed = -math.inf
-    while feed.poll() and feed.is_live:
+    while True:
+        feed.poll()
+        if not feed.is_live:
+            break
         if time.monotonic() - printed >= interval:
             print_whole(console(), cell(progress_line(feed)))
             printed = time.monotonic()
