@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from rekindle.errors import ConfigError
-from rekindle.ui.watch import watch
+from rekindle.ui.watching import watch
 
 __all__ = ["watch_run"]
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rekindle.ui.feed import RunFeed
-from rekindle.ui.watch import watch
+from rekindle.ui.watching import watch
 
 __all__ = ["RunFeed", "watch"]
