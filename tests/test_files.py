@@ -588,6 +588,40 @@ def test_a_tail_does_not_mind_a_log_that_was_built_anew(tmp_path: Path, monkeypa
     assert numbers(tail) == ([1], False)
 
 
+def test_a_tail_takes_a_long_log_in_parts(tmp_path: Path) -> None:
+    logged(tmp_path / "log", 30)
+    size = (tmp_path / "log").stat().st_size
+    tail, parts = LogTail(tmp_path / "log"), []
+    while rows := tail.poll(100)[0]:
+        parts.append([row["number"] for row in rows])
+    assert [number for part in parts for number in part] == list(range(30))
+    assert len(parts) > 5
+    assert tail.position == size
+
+
+def test_a_tail_reads_a_row_that_is_longer_than_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, tail = JsonLines(tmp_path / "log"), LogTail(tmp_path / "log")
+    for number in range(2):
+        log.append({"number": number, "text": "x" * 500})
+    log.close()
+    assert [tail.poll(10)[0][0]["number"] for _ in range(2)] == [0, 1]
+    assert tail.poll(10) == ([], False)
+    monkeypatch.setattr(files, "_LONGEST_ROW", 100)
+    with pytest.raises(LogCorrupt, match="row 0 takes more than 100 bytes"):
+        LogTail(tmp_path / "log").poll(10)
+
+
+def test_a_tail_that_reads_parts_notices_a_cut(tmp_path: Path) -> None:
+    position = logged(tmp_path / "log", 9)[2]
+    tail = LogTail(tmp_path / "log")
+    while tail.poll(30)[0]:
+        pass
+    cut(tmp_path / "log", position, tmp_path / "rewound")
+    rows, rewound = tail.poll(30)
+    assert ([row["number"] for row in rows], rewound) == ([0], True)
+    assert [row["number"] for row in tail.poll(30)[0]] == [1]
+
+
 def test_a_tail_keeps_up_with_a_concurrent_writer(tmp_path: Path) -> None:
     writer = threading.Thread(target=logged, args=(tmp_path / "log", 3000))
     tail, seen = LogTail(tmp_path / "log"), []

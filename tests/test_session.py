@@ -1263,3 +1263,12 @@ def test_an_own_loop_over_an_environment_is_exact(tmp_path: Path) -> None:
                 drive(session, Corridor(), until=stop)
         digests.append(verify(tmp_path / name / "walk").digests)
     assert digests[0] == digests[1]
+
+
+def test_the_run_says_what_trains_and_how_far_for_those_who_look_at_it(tmp_path: Path) -> None:
+    with opened(tmp_path, max_steps=40) as session:
+        known = reader_of(session).metadata
+        assert (known.agent, known.max_steps) == ("ToyAgent", 40)
+        drive(session, until=10)
+    with opened(tmp_path, max_steps=20) as session:
+        assert reader_of(session).metadata.max_steps == 20

@@ -17,7 +17,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -57,6 +57,8 @@ _TEMPORARY = ".tmp"
 _LARGE = 2**16
 _NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """What file systems say that have none, or no more of them."""
+_LONGEST_ROW = 2**26
+"""Bytes of a row, for a reader that takes a log in parts."""
 _UNSYNCED_LIMIT = 8 * 2**20
 """A log that nobody checkpoints is synced when this much of it is held in memory."""
 
@@ -490,21 +492,27 @@ class LogTail:
         self._offset = self._rows = 0
         self._last = b""
 
-    def poll(self) -> tuple[list[dict[str, Any]], bool]:
-        """New rows, and whether a resume cut the log back, in which case they start again from row 0."""
+    @property
+    def position(self) -> int:
+        """Bytes of the log that have been read."""
+        return self._offset
+
+    def poll(self, most_bytes: int = -1) -> tuple[list[dict[str, Any]], bool]:
+        """New rows, and whether a resume cut the log back, in which case they start again from row 0.
+
+        Of a long log, `most_bytes` takes a part at a time: call until there are no rows. A longer row is read whole.
+        """
         try:
             descriptor = os.open(self.path, _READ)
         except FileNotFoundError:
             return [], False
         with open(descriptor, "rb") as file:
-            file.seek(self._offset - len(self._last))
-            data = file.read()
+            data = self._read(file, most_bytes)
             # The last line seen must still be there, byte for byte (every row carries its own wall time).
             rewound = not data.startswith(self._last)
             if rewound:
                 self._restart()
-                file.seek(0)
-                data = file.read()
+                data = self._read(file, most_bytes)
         new = data[len(self._last) :]
         rows = check_rows(self.path, new, first=self._rows)
         complete = new.rfind(b"\n") + 1
@@ -513,6 +521,17 @@ class LogTail:
             self._offset += complete
             self._rows += len(rows)
         return rows, rewound
+
+    def _read(self, file: BinaryIO, most_bytes: int) -> bytes:
+        file.seek(self._offset - len(self._last))
+        if most_bytes < 0:
+            return file.read()
+        data = file.read(len(self._last) + most_bytes)
+        if data.count(b"\n") <= bool(self._last):
+            data += file.readline(_LONGEST_ROW)
+            if len(data) > _LONGEST_ROW:
+                raise LogCorrupt(f"{self.path}: row {self._rows} takes more than {_LONGEST_ROW} bytes")
+        return data
 
 
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()

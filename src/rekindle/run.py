@@ -23,6 +23,7 @@ import numpy as np
 from rekindle import files
 from rekindle.errors import ConfigError, RunError, StorageError
 from rekindle.files import JsonLines, Lock, LogPosition, LogTail
+from rekindle.frames import Aggregate, Frame, log_frame
 from rekindle.stats import EpisodeRecord
 from rekindle.version import __version__
 
@@ -69,6 +70,10 @@ class RunMetadata(msgspec.Struct, frozen=True):
     exact: bool = True
     """False once anything (a background learner, an approximate resume) made the run one of its kind."""
     resumes: tuple[Resume, ...] = ()
+    agent: str | None = None
+    """The class of the agent."""
+    max_steps: int | None = None
+    """Env steps at which the training is finished; None if it has no such end."""
     environment: dict[str, str] = {}
     """Versions, processor and host: what the last bits of a result depend on."""
 
@@ -212,6 +217,22 @@ class RunReader:
     def metrics(self) -> list[dict[str, Any]]:
         """Every metrics record flushed so far."""
         return files.read_rows(self.path / "metrics.jsonl")
+
+    def frame(self, log: Log, *, aggregate: Aggregate = "mean") -> Frame:
+        """A log by column: a pandas frame if pandas is installed, a dict of numpy arrays otherwise.
+
+        Extras are `extras.<name>`; a metric is its mean over each window, or another aggregate.
+        """
+        return log_frame(self.path / f"{log}.jsonl", aggregate=aggregate)
+
+    def episodes(self, split: Literal["train", "eval"] = "train") -> Frame:
+        """Every training or evaluation episode by column, see `frame`."""
+        return self.frame("train_episodes" if split == "train" else "eval_episodes")
+
+    def _repr_html_(self) -> str:
+        from rekindle.ui.notebook import run_html
+
+        return run_html(self.path)
 
     def last_rows(self, log: Log, count: int) -> list[dict[str, Any]]:
         """The newest rows of a log, oldest first, without reading the rest of it."""
@@ -376,6 +397,19 @@ class TrainingRun:
         """What `write_config` stored; empty if nothing was."""
         return self.reader.read_config()
 
+    def episodes(self, split: Literal["train", "eval"] = "train") -> Frame:
+        """Every episode logged so far by column: a pandas frame, or numpy arrays by name without pandas."""
+        return self.reader.episodes(split)
+
+    def metrics(self, *, aggregate: Aggregate = "mean") -> Frame:
+        """Every window of metrics logged so far by column, as `episodes`."""
+        return self.reader.frame("metrics", aggregate=aggregate)
+
+    def _repr_html_(self) -> str:
+        from rekindle.ui.notebook import run_html
+
+        return run_html(self.path)
+
     def open_logs(self, positions: Mapping[str, LogPosition]) -> None:
         """Go on with each log at a position."""
         for log in LOGS:
@@ -415,6 +449,11 @@ class TrainingRun:
     def update_metadata(self, **changes: Any) -> None:
         """Change fields of the metadata, durably."""
         self._change_metadata(changes, durably=True)
+
+    def describe(self, agent: str, max_steps: int | None) -> None:
+        """Note what trains and how far, for those who look at the run, unless that is known."""
+        if (agent, max_steps) != (self.metadata.agent, self.metadata.max_steps):
+            self.update_metadata(agent=agent, max_steps=max_steps)
 
     def update_counts(self, *, total_steps: int, total_episodes: int, updates: int) -> None:
         """Change the counters in the metadata; a power cut may bring the former ones back."""

@@ -197,6 +197,7 @@ class TrainingSession:
             codec.encode({"agent": agent.state()})  # what cannot be saved is said now, not at the first checkpoint
             if self._persistence.run.is_resumed:
                 self._restore(self._persistence, strict=strict)
+            self._write(self._persistence.run.describe, type(agent).__name__, max_steps)
         if learner == "background":
             self._streams.learner = self._learner = BackgroundLearner(agent, self._exploration)
         deferred = (

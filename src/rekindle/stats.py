@@ -430,6 +430,11 @@ class EvalReport(msgspec.Struct, frozen=True):
         counts = {status.label: float(statuses.count(status)) for status in EpisodeStatus}
         return cls(total_steps=total_steps, n_episodes=len(statuses), stats={**tracker.summary(), **counts})
 
+    def _repr_html_(self) -> str:
+        from rekindle.ui.notebook import evaluation_html
+
+        return evaluation_html(self.total_steps, self.n_episodes, self.stats)
+
     def __str__(self) -> str:
         """A line of what was evaluated, then a line a stat, names and numbers aligned."""
         numbers = {name: f"{value:.6g}" for name, value in self.stats.items()}

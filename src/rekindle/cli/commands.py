@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from rekindle.cli.text import complain
 
-__all__ = ["COMMANDS", "compare", "runs", "show", "stop", "verify"]
+__all__ = ["COMMANDS", "compare", "report", "runs", "show", "stop", "verify", "watch"]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
@@ -98,10 +98,59 @@ def stop(
     return stop_run(path, wait=wait, as_json=as_json)
 
 
+def watch(
+    path: RunPath,
+    /,
+    *,
+    plain: Annotated[bool, arg(help_behavior_hint="")] = False,
+    interval: Annotated[float, arg(metavar="S", help_behavior_hint="(default: 10)")] = 10.0,
+    stay: Annotated[bool, arg(help_behavior_hint="")] = False,
+    theme: Annotated[
+        Literal["auto", "dark", "light"], arg(metavar="NAME", help_behavior_hint="(default: auto)")
+    ] = "auto",
+) -> int:
+    """Watch a run of any process in the terminal, live or not.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        plain: Print a line now and then, as is done wherever there is no terminal.
+        interval: Seconds between two lines.
+        stay: When the run ends, stay and show the summary.
+        theme: Colours for a terminal: auto, dark or light.
+    """
+    from rekindle.cli.watch import watch_run
+
+    return watch_run(path, plain=plain, interval=interval, stay=stay, theme=theme)
+
+
+def report(
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
+    /,
+    *,
+    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: report.html)")] = Path(
+        "report.html"
+    ),
+) -> int:
+    """Write one self-contained web page about runs: curves, tables, config, video.
+
+    Args:
+        paths: Runs, or version or name directories (the newest run of each).
+        output: The file to write; it is replaced if it exists.
+    """
+    if not paths:
+        complain("report needs at least one PATH; see rekindle report --help")
+        return 2
+    from rekindle.cli.report import report_runs
+
+    return report_runs(paths, output)
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
     "runs": runs,
     "show": show,
     "compare": compare,
     "verify": verify,
     "stop": stop,
+    "watch": watch,
+    "report": report,
 }

@@ -17,7 +17,7 @@ from rekindle.checkpoint import codec
 from rekindle.cli.summary import RunSummary, glimpse, real, summarise, tolerant
 from rekindle.run import RunMetadata, RunReader
 
-__all__ = ["CheckpointFile", "LogFile", "RunDetails", "read_details"]
+__all__ = ["CheckpointFile", "LogFile", "RunDetails", "list_checkpoints", "read_details"]
 
 _CHECKPOINT = re.compile(r"(step|best)_(\d{1,30})\.mpk")
 _EPISODES = 10
@@ -74,7 +74,7 @@ def read_details(reader: RunReader) -> RunDetails:
         writer=tolerant(problems, lambda: _writer(reader), None),
         metadata=seen.metadata,
         config=tolerant(problems, reader.read_config, {}),
-        checkpoints=_checkpoints(reader.path / "checkpoints", problems),
+        checkpoints=list_checkpoints(reader.path / "checkpoints", problems),
         replay_size=sum(status.st_size for _, status in _files(reader.path / "replay")),
         logs={log: _log_file(reader.path / f"{log}.jsonl", rows) for log, rows in tails.items()},
         metrics=tails["metrics"][-1] if tails["metrics"] else None,
@@ -102,7 +102,8 @@ def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
                 yield name, status
 
 
-def _checkpoints(directory: Path, problems: list[str]) -> list[CheckpointFile]:
+def list_checkpoints(directory: Path, problems: list[str]) -> list[CheckpointFile]:
+    """The checkpoints in a directory by step, best agents among them; what cannot be read is noted."""
     found = [(match, status) for name, status in _files(directory) if (match := _CHECKPOINT.fullmatch(name))]
     latest = max((int(match[2]) for match, _ in found if match[1] == "step"), default=None)
     best = directory / "best.mpk"

@@ -1,0 +1,397 @@
+"""Everything to be seen of a run, brought up to date as its files change; reads the run directory and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+from rekindle.cli.details import CheckpointFile, list_checkpoints
+from rekindle.cli.settings import flat_settings
+from rekindle.cli.summary import real, tolerant
+from rekindle.cli.text import decimal, moment, whole
+from rekindle.errors import RekindleError
+from rekindle.run import LOGS, Log, RunMetadata, RunReader
+from rekindle.ui.curve import Curve, Extreme
+
+__all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]
+
+Level = Literal["note", "good", "warning", "error"]
+
+_PART = 2**18
+"""Bytes of a log between two looks at the clock."""
+_MOST_METRICS = 500
+_MOST_HAPPENINGS = 500
+_RATE_SECONDS = 60.0
+_MOST_STEPS = 2**53
+_LATEST = 2.0**36
+"""No clock shows more; what a hostile file says may be anything."""
+_SPLITS = {"episode": "train", "train": "logged"}
+"""What the prefixes of metrics are called here: episodes are what training and evaluation have in common."""
+_FIRST = {"return": 0, "length": 1}
+_LOWER_IS_BETTER = ("loss", "error", "stall")
+_ENDS: dict[str, Level] = {"finished": "good", "stopped": "warning", "failed": "error", "crashed": "error"}
+
+
+class Metric(NamedTuple):
+    """What a curve shows: `return` of `train`, `loss` of `agent`."""
+
+    name: str
+    split: str
+
+
+class Happening(NamedTuple):
+    """Something worth a line: when (seconds since 1970), at which env step if that is known, and what."""
+
+    time: float
+    step: int | None
+    level: Level
+    text: str
+
+
+class Stamp(NamedTuple):
+    """When a row was written, and how far the run was."""
+
+    time: float
+    steps: int
+
+
+def is_lower_better(name: str) -> bool:
+    """Whether the best value of a metric is its least."""
+    return any(word in name for word in _LOWER_IS_BETTER)
+
+
+class RunFeed:
+    """A run as it can be seen now; call `poll` now and then.
+
+    Nothing is read twice, unless a resume cut the logs back. Memory is bounded, however long the run.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.reader = RunReader(path)
+        self.metadata: RunMetadata | None = None
+        self.status = "unreadable"
+        """running, finished, stopped, failed, crashed, or unreadable."""
+        self.config: dict[str, Any] = {}
+        self.checkpoints: list[CheckpointFile] = []
+        self.problems: list[str] = []
+        """What cannot be read, now."""
+        self.is_stop_requested = False
+        self._happenings: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
+        self._tails = {log: self.reader.tail(log) for log in LOGS}
+        self._damaged: dict[Log, str] = {}
+        self._seen_resumes = 0
+        self._noted_status = ""
+        self._seen_checkpoints: tuple[int, ...] = ()
+        self._known_files: set[str] = set()
+        self.changes = 0
+        """Grows whenever anything that can be asked changes, but for the clock."""
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start over with what comes from the logs."""
+        self.changes += 1
+        self.curves: dict[Metric, Curve] = {}
+        self.steps = self.updates = self.episodes = 0
+        self._stamps: deque[Stamp] = deque()
+        self._newest = 0.0
+        self._logged: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
+        """Happenings that are known from the logs."""
+        self._nulls: set[Metric] = set()
+        self._round: list[float] = []
+        self._round_step: int | None = None
+        self._round_time = 0.0
+
+    # What can be asked
+
+    @property
+    def name(self) -> str:
+        """Name, version and id, as in the path."""
+        return "/".join(self.reader.path.parts[-3:])
+
+    @property
+    def algorithm(self) -> str | None:
+        """What the config calls it, or else the class of the agent."""
+        return self._setting("algorithm", "algo", "agent.name") or (self.metadata and self.metadata.agent)
+
+    @property
+    def environment(self) -> str | None:
+        """The environment, if the config names one."""
+        return self._setting("env", "env.id", "env_id", "environment", "environment.id")
+
+    def _setting(self, *names: str) -> str | None:
+        settings = flat_settings(self.config)
+        return next((value for name in names if isinstance(value := settings.get(name), str) and value), None)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process was writing the run at the last poll."""
+        return self.status == "running"
+
+    @property
+    def max_steps(self) -> int | None:
+        """Env steps at which it is finished, if it has such an end."""
+        known = self.metadata.max_steps if self.metadata else None
+        return min(known, _MOST_STEPS) if known is not None and known > 0 else None
+
+    @property
+    def share_done(self) -> float | None:
+        """How much of it is done, from 0 to 1."""
+        return min(1.0, self.steps / self.max_steps) if self.max_steps else None
+
+    @property
+    def rate(self) -> float | None:
+        """Env steps a second: of the last minute of a live run, over all of one that has ended."""
+        since = self._process_start if self.is_live else 0.0
+        stamps = [stamp for stamp in self._stamps if stamp.time >= since]
+        if len(stamps) < 2 or stamps[-1].time <= stamps[0].time:
+            return None
+        return max(0.0, (stamps[-1].steps - stamps[0].steps) / (stamps[-1].time - stamps[0].time))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it will take at this rate; None if that cannot be said."""
+        if not self.is_live or not self.max_steps or not self.rate:
+            return None
+        return max(0.0, self.max_steps - self.steps) / self.rate
+
+    @property
+    def uptime(self) -> float | None:
+        """Seconds since this process took the run; of a run that has ended, from its start to its last sign of life."""
+        if self.metadata is None:
+            return None
+        if self.is_live:
+            return max(0.0, time.time() - self._process_start)
+        return max(0.0, max(self._newest, _seconds(self.metadata.last_updated)) - _seconds(self.metadata.started_at))
+
+    @property
+    def _process_start(self) -> float:
+        if self.metadata is None:
+            return 0.0
+        resumes = self.metadata.resumes
+        return _seconds(resumes[-1].wall_time if resumes else self.metadata.started_at)
+
+    @property
+    def happenings(self) -> list[Happening]:
+        """What is worth a line, oldest first."""
+        return sorted((*self._happenings, *self._logged), key=lambda happening: happening.time)
+
+    def splits(self, name: str) -> list[tuple[str, Curve]]:
+        """The curves of one metric; training first."""
+        return [(metric.split, curve) for metric, curve in self.curves.items() if metric.name == name]
+
+    @property
+    def names(self) -> list[str]:
+        """Every metric: return and length first, what depends on the clock last."""
+        order: dict[str, int] = {}
+        for metric in self.curves:
+            place = _FIRST.get(metric.name, 3 if metric.split == "time" else 2)
+            order[metric.name] = min(place, order.get(metric.name, place))
+        return sorted(order, key=lambda name: (order[name], name))
+
+    def best(self, metric: Metric) -> Extreme | None:
+        """The best value of a metric, and where."""
+        curve = self.curves[metric]
+        return curve.least if is_lower_better(metric.name) else curve.greatest
+
+    # Reading
+
+    def poll(self, *, seconds: float = math.inf) -> float:
+        """Read what is new, for about so long at most; how much of the logs has been read, from 0 to 1."""
+        deadline = time.monotonic() + seconds
+        before, self.problems = (self.status, self.problems), []
+        self._read_metadata()
+        has_more = False
+        for log in LOGS:
+            while log not in self._damaged and self._read_part(log):
+                if has_more := time.monotonic() >= deadline:
+                    break
+        self.problems += self._damaged.values()
+        self._read_checkpoints()
+        self._look_for_stop()
+        self._look_for_end()
+        if not has_more and self._round_step is not None and self._round_step < self.steps:
+            self._end_round()
+        self.changes += before != (self.status, self.problems)
+        size = sum(_size(tail.path) for tail in self._tails.values())
+        return min(0.99, sum(tail.position for tail in self._tails.values()) / max(1, size)) if has_more else 1.0
+
+    def _read_metadata(self) -> None:
+        metadata = tolerant(self.problems, lambda: self.reader.metadata, None)
+        if metadata is None:
+            self.status = "unreadable"
+            return
+        self.changes += metadata != self.metadata
+        if self.metadata is None:
+            self._note(_seconds(metadata.started_at), 0, "note", f"started with seed {metadata.seed}")
+        self.metadata = metadata
+        self.status = tolerant(self.problems, lambda: self.reader.status, metadata.status)
+        self.config = self.config or tolerant(self.problems, self.reader.read_config, {})
+        for resume in metadata.resumes[self._seen_resumes :]:
+            level = "note" if resume.grade == "exact" else "warning"
+            lost = f": {'; '.join(resume.lost)}" if resume.lost else ""
+            self._note(_seconds(resume.wall_time), resume.step, level, f"resumed, {resume.grade}{lost}")
+            self._damaged.clear()  # a resume cuts damage off
+        self._seen_resumes = len(metadata.resumes)
+        self.steps = max(self.steps, min(metadata.total_steps, _MOST_STEPS))
+        self.episodes = max(self.episodes, metadata.total_episodes)
+        self.updates = max(self.updates, metadata.updates)
+
+    def _read_part(self, log: Log) -> bool:
+        """Read a part of a log; whether there may be more."""
+        try:
+            rows, rewound = self._tails[log].poll(_PART)
+        except (RekindleError, OSError) as error:
+            self._damaged[log] = str(error)
+            self._note(time.time(), None, "error", str(error))
+            return False
+        if rewound:
+            self._rewind()
+            return True
+        for row in rows:
+            self._take(log, row)
+        self.changes += bool(rows)
+        return bool(rows)
+
+    def _rewind(self) -> None:
+        """The logs were cut back: rows that were seen are no more, so all that is left is read again."""
+        self._forget()
+        self._tails = {log: self.reader.tail(log) for log in LOGS}
+        self._note(time.time(), None, "note", "the logs were cut back to the checkpoint of a resume")
+
+    def _take(self, log: Log, row: Mapping[str, Any]) -> None:
+        step, when = row.get("env_steps"), real(row.get("wall_time"))
+        if type(step) is not int or not 0 <= step < _MOST_STEPS:
+            return
+        self.steps = max(self.steps, step)
+        for counter in ("updates", "episodes"):
+            if type(value := row.get(counter)) is int:
+                setattr(self, counter, max(getattr(self, counter), value))
+        if when is not None and log != "eval_episodes":
+            self._stamp(when, step)
+        if log == "metrics":
+            for name, summary in _mapping(row.get("metrics")).items():
+                prefix, _, rest = name.partition("/") if "/" in name else ("train", "", name)
+                if prefix not in ("episode", "eval"):  # the logs of episodes have more of these
+                    self._add(Metric(rest, _SPLITS.get(prefix, prefix)), step, _mapping(summary).get("mean"))
+            return
+        split = "train" if log == "train_episodes" else "eval"
+        if split == "eval":
+            self._take_evaluation(step, when or 0.0, real(row.get("total_reward")))
+        self._add(Metric("return", split), step, row.get("total_reward"))
+        self._add(Metric("length", split), step, row.get("length"))
+        for name, value in _mapping(row.get("extras")).items():
+            self._add(Metric(name, split), step, value)
+
+    def _stamp(self, when: float, step: int) -> None:
+        self._newest = max(self._newest, when)
+        if self._stamps and when - self._stamps[-1].time < 0.5:
+            return  # a clock that goes back is left out as well
+        self._stamps.append(Stamp(when, step))
+        while self.is_live and len(self._stamps) > 5 and when - self._stamps[0].time > _RATE_SECONDS:
+            self._stamps.popleft()
+        if len(self._stamps) > 1000:
+            self._stamps = deque(list(self._stamps)[::2])
+
+    def _add(self, metric: Metric, step: int, value: object) -> None:
+        number = real(value)
+        curve = self.curves.get(metric)
+        if number is None:
+            self._take_null(metric, step)
+        elif curve is not None:
+            curve.add(step, number)
+        elif len(self.curves) < _MOST_METRICS:
+            self.curves[metric] = curve = Curve()
+            curve.add(step, number)
+
+    def _take_null(self, metric: Metric, step: int) -> None:
+        """NaN and infinities are null in the logs: told at the first of a row of them."""
+        if metric not in self._nulls and len(self._nulls) < _MOST_METRICS:
+            text = f"{metric.split} {metric.name} is not a finite number"
+            self._logged.append(_happening(self._newest, step, "warning", text))
+            self._nulls.add(metric)
+
+    def _take_evaluation(self, step: int, when: float, value: float | None) -> None:
+        if step != self._round_step:
+            self._end_round()
+            self._round_step, self._round = step, []
+        self._round_time = when
+        self._round += [] if value is None else [value]
+
+    def _end_round(self) -> None:
+        if self._round:
+            mean, count = math.fsum(self._round) / len(self._round), len(self._round)
+            episodes = f"{whole(count)} episode{'s' * (count > 1)}"
+            text = f"evaluated {episodes}: return {decimal(mean)}"
+            self._logged.append(_happening(self._round_time, self._round_step, "note", text))
+            self.changes += 1
+        self._round = []
+
+    def _read_checkpoints(self) -> None:
+        directory = self.reader.path / "checkpoints"
+        seen = (_changed(directory), _changed(directory / "best.mpk"))
+        if seen == self._seen_checkpoints:
+            return
+        problems: list[str] = []
+        checkpoints = list_checkpoints(directory, problems)
+        self.problems += problems
+        self._seen_checkpoints = () if problems else seen
+        for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.modified):
+            if checkpoint.file not in self._known_files:
+                kind, score = ("checkpoint", "") if checkpoint.file.startswith("step") else ("best agent", "")
+                if checkpoint.score is not None:
+                    score = f", score {decimal(checkpoint.score)}"
+                self._note(checkpoint.modified, checkpoint.step, "good", f"{kind} saved{score}")
+        self._known_files = {checkpoint.file for checkpoint in checkpoints}
+        self.checkpoints = checkpoints
+        self.changes += 1
+
+    def _look_for_stop(self) -> None:
+        request = self.reader.path / "control" / "stop"
+        requested = self.is_live and os.path.lexists(request)
+        if requested and not self.is_stop_requested:
+            self._note(time.time(), self.steps, "warning", "asked to checkpoint and stop")
+        self.is_stop_requested = requested
+
+    def _look_for_end(self) -> None:
+        before, self._noted_status = self._noted_status, self.status
+        if self.status == before or self.metadata is None or self.status not in _ENDS:
+            return
+        self._end_round()
+        reason = f": {self.metadata.stop_reason}" if self.metadata.stop_reason else ""
+        seen = time.time() if before == "running" else max(self._newest, _seconds(self.metadata.last_updated))
+        self._note(seen, self.steps, _ENDS[self.status], f"{self.status}{reason}")
+
+    def _note(self, when: float, step: int | None, level: Level, text: str) -> None:
+        self._happenings.append(_happening(when, step, level, text))
+        self.changes += 1
+
+
+def _happening(when: float, step: int | None, level: Level, text: str) -> Happening:
+    return Happening(min(max(0.0, when), _LATEST), step, level, text)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _seconds(stamp: str) -> float:
+    then = moment(stamp)
+    return 0.0 if then is None else then.timestamp()
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(path, follow_symlinks=False).st_size
+    return 0
+
+
+def _changed(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(path, follow_symlinks=False).st_mtime_ns
+    return 0

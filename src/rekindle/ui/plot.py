@@ -1,0 +1,173 @@
+"""The plot: one metric by env step, all of it, the newest part, or any part."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.app import App
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from rekindle.ui.braille import Chart, Line, draw
+from rekindle.ui.curve import Curve
+from rekindle.ui.themes import LINES, chart_colours
+
+__all__ = ["Plot", "View"]
+
+View = Literal["full", "recent", "zoom"]
+
+SMOOTHING = (0.0, 0.01, 0.02, 0.05)
+"""Shares of a curve, see `Points.smoothed`."""
+_RECENT_SHARE = 0.2
+"""How much of the run is its newest part."""
+_ZOOM = 0.7
+
+
+class Plot(Widget):
+    """Curves of one metric; the wheel zooms, dragging moves, a double click shows everything again."""
+
+    DEFAULT_CSS = "Plot { height: 1fr; min-height: 6; }"
+
+    class Changed(Message):
+        """What is shown has changed, or the pointer has moved."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as Textual has it
+        super().__init__(id=id)
+        self.view: View = "full"
+        self.smoothing = SMOOTHING[2]
+        self.cursor: float | None = None
+        """The env step under the pointer."""
+        self._curves: list[tuple[str, Curve]] = []
+        self._end = 1.0
+        self._zoomed = (0.0, 1.0)
+        self._dragged_from: tuple[int, tuple[float, float]] | None = None
+        self._chart: Chart | None = None
+        self._drawn: tuple[object, ...] | None = None
+
+    def show(self, curves: list[tuple[str, Curve]], end: int) -> None:
+        """Show curves by split, of a run that has come this far."""
+        self._curves = curves
+        self._end = float(max(1, end))
+        self._redraw()
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The first and the last env step that are shown."""
+        if self.view == "full":
+            return 0.0, self._end
+        if self.view == "recent":
+            return self._end * (1 - _RECENT_SHARE), self._end
+        return self._zoomed
+
+    def set_view(self, view: View) -> None:
+        """Show everything, or the newest part."""
+        self._zoomed, self.view = self.range, view
+        self._redraw()
+
+    def zoom(self, factor: float, around: float | None = None) -> None:
+        """Show less or more, around an env step or the middle."""
+        first, last = self.range
+        centre = (first + last) / 2 if around is None else around
+        least = max(2.0, self._end * 1e-4)
+        width = min(self._end, max(least, (last - first) * factor))
+        share = (centre - first) / (last - first)
+        self._move_to(centre - share * width, width)
+
+    def pan(self, share: float) -> None:
+        """Move by a share of what is shown."""
+        first, last = self.range
+        self._move_to(first + share * (last - first), last - first)
+
+    def _move_to(self, first: float, width: float) -> None:
+        first = min(max(0.0, first), self._end - width)
+        self._zoomed = (first, first + width)
+        self.view = "full" if width >= self._end else "zoom"
+        self._redraw()
+
+    def next_smoothing(self) -> None:
+        """Smooth more, or after the most not at all."""
+        self.smoothing = SMOOTHING[(SMOOTHING.index(self.smoothing) + 1) % len(SMOOTHING)]
+        self._redraw()
+
+    def values_at(self, step: float) -> list[tuple[str, float]]:
+        """The value of each curve at the point that a step belongs to."""
+        found: list[tuple[str, float]] = []
+        for split, curve in self._curves:
+            points = curve.points()
+            index = int(points.steps.searchsorted(step))
+            if len(points.steps):
+                found.append((split, float(points.means[min(index, len(points.steps) - 1)])))
+        return found
+
+    def _redraw(self) -> None:
+        self._drawn = None
+        self.refresh()
+        self.post_message(self.Changed())
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the chart, which is drawn when its first line is asked for and something has changed."""
+        first, last = self.range
+        key = (self.size, first, last, self.cursor)
+        if self._chart is None or self._drawn != key:
+            lines = [
+                Line(curve.points(), 0.0 if split == "eval" else self.smoothing)
+                for split, curve in self._curves[: len(LINES)]
+            ]
+            self._chart = draw(lines, self.size.width, self.size.height, first=first, last=last, cursor=self.cursor)
+            self._drawn = key
+        app = cast("App[object]", self.app)  # pyright: ignore[reportUnknownMemberType] - Textual leaves it open
+        colours = chart_colours(app.current_theme)
+        if y >= len(self._chart.rows):
+            return Strip.blank(self.size.width, self.rich_style)
+        segments = [Segment(run.text, self.rich_style + Style(color=colours[run.style])) for run in self._chart.rows[y]]
+        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+
+    def _step_at(self, x: int) -> float | None:
+        if self._chart is None or not 0 <= x - self._chart.left < self._chart.width:
+            return None
+        first, last = self.range
+        return first + (x - self._chart.left) / max(1, self._chart.width - 1) * (last - first)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Say what is under the pointer, or move along with it."""
+        if self._dragged_from is not None and self._chart is not None:
+            x, (first, last) = self._dragged_from
+            if event.x != x:
+                self._move_to(first - (event.x - x) / self._chart.width * (last - first), last - first)
+            return
+        self.cursor = self._step_at(event.x)
+        self._redraw()
+
+    def on_leave(self, _event: events.Leave) -> None:
+        """Forget the pointer."""
+        self.cursor = None
+        self._redraw()
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Begin to move."""
+        self._dragged_from = (event.x, self.range)
+        self.capture_mouse()
+
+    def on_mouse_up(self, _event: events.MouseUp) -> None:
+        """End the move."""
+        self._dragged_from = None
+        self.release_mouse()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Look closer."""
+        event.stop()
+        self.zoom(_ZOOM, self._step_at(event.x))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Step back."""
+        event.stop()
+        self.zoom(1 / _ZOOM, self._step_at(event.x))
+
+    def on_click(self, event: events.Click) -> None:
+        """Twice: everything again."""
+        if event.chain == 2:
+            self.set_view("full")

@@ -1,0 +1,210 @@
+"""A report: one page with everything about some runs, to be kept or sent."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rekindle import files
+from rekindle.cli.runs import best_text
+from rekindle.cli.settings import flat_settings, setting_text
+from rekindle.cli.summary import best_evaluation, tolerant
+from rekindle.cli.text import NOTHING, bytes_text, decimal, moment, path_text, time_text, whole
+from rekindle.ui.curve import Extreme
+from rekindle.ui.feed import RunFeed
+from rekindle.ui.markup import Drawn, chart, escaped, facts, table
+from rekindle.version import __version__
+
+__all__ = ["report_page", "run_facts", "smoothing_of"]
+
+_MOST_ROWS = 200
+_MOST_VIDEO = 64 * 2**20
+"""Bytes of a video that a page may hold."""
+_VIDEOS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+
+_STYLE = """
+:root { color-scheme: light dark; --back: #fdfcfa; --text: #1f2328; --soft: #57534c; --rule: #dcd7cd; --box: #f5f3ef;
+  --line-0: #b3400a; --line-1: #0a62a0; --line-2: #7d3bb8; --line-3: #1a6b33; --line-4: #835400; --line-5: #b3231d; }
+@media (prefers-color-scheme: dark) { :root { --back: #14161a; --text: #e8e6e3; --soft: #a5abb6; --rule: #343a45;
+  --box: #1a1d23; --line-0: #ff9d4d; --line-1: #58c4f5; --line-2: #d6a3ff; --line-3: #7fd88f; --line-4: #f2cc60;
+  --line-5: #ff7b72; } }
+body { margin: 0 auto; max-width: 1180px; padding: 24px; background: var(--back); color: var(--text);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6em; margin: 0; } h2 { font-size: 1.25em; margin: 2em 0 .4em; overflow-wrap: anywhere; }
+h3 { font-size: 1em; margin: 1.6em 0 .4em; } header p, .note { color: var(--soft); margin: .2em 0; }
+section { border-top: 1px solid var(--rule); margin-top: 2em; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); gap: 14px; }
+figure { margin: 0; padding: 10px 12px; background: var(--box); border: 1px solid var(--rule); border-radius: 8px;
+  min-width: 0; }
+figcaption { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: .88em; overflow-wrap: anywhere; }
+figcaption i { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .4em; }
+svg { display: block; width: 100%; height: auto; }
+table { border-collapse: collapse; font-size: .9em; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 3px 14px 3px 0; vertical-align: top; border-bottom: 1px solid var(--rule);
+  overflow-wrap: anywhere; } .number { text-align: right; white-space: nowrap; }
+thead th, .facts th { color: var(--soft); font-weight: 500; } .wide { overflow-x: auto; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); gap: 0 32px; }
+.columns > div { min-width: 0; overflow-x: auto; } video, img { max-width: 100%; border-radius: 8px; }
+.finished { color: var(--line-3); } .stopped, .running { color: var(--line-4); }
+.failed, .crashed, .unreadable, .problem { color: var(--line-5); }
+"""
+
+
+def smoothing_of(split: str) -> float:
+    """How much a curve is smoothed in a picture: an evaluation is a mean already."""
+    return 0.0 if split == "eval" else 0.02
+
+
+def report_page(paths: Sequence[Path]) -> str:
+    """One page about runs (for a version or name directory, its newest), that needs nothing but itself."""
+    feeds = [RunFeed(path) for path in paths]
+    for feed in feeds:
+        feed.poll()
+    now = datetime.now(UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+    names = ", ".join(feed.name for feed in feeds)
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        'img-src data:; media-src data:">',
+        f"<title>{escaped(names, most=120)}</title><style>{_STYLE}</style></head><body>",
+        f"<header><h1>{'Report on a run' if len(feeds) == 1 else f'Report on {len(feeds)} runs'}</h1>",
+        f"<p>made with rekindle {escaped(__version__)} on {escaped(now)}</p></header>",
+        *(_comparison(feeds) if len(feeds) > 1 else ()),
+        *(part for feed in feeds for part in _run(feed)),
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def run_facts(feed: RunFeed) -> list[tuple[str, str]]:
+    """What there is to say about a run in a few lines."""
+    metadata = feed.metadata
+    reason = f", {metadata.stop_reason}" if metadata and metadata.stop_reason else ""
+    best = tolerant([], lambda: best_evaluation(feed.reader.path), None)
+    items = [
+        ("status", f"{feed.status}{reason}"),
+        ("algorithm", feed.algorithm or NOTHING),
+        ("environment", feed.environment or NOTHING),
+        ("steps", whole(feed.steps) + (f" of {whole(feed.max_steps)}" if feed.max_steps else "")),
+        ("updates", whole(feed.updates)),
+        ("episodes", whole(feed.episodes)),
+        ("wall time", time_text(feed.uptime)),
+        ("best evaluation", best_text(best)),
+    ]
+    if metadata is not None:
+        grade = "exact" if metadata.exact else "approximate"
+        items += [
+            ("resumes", f"{len(metadata.resumes) or 'none'}, {grade}"),
+            ("seed", str(metadata.seed)),
+            ("started", _when(metadata.started_at)),
+        ]
+    return items
+
+
+def _comparison(feeds: Sequence[RunFeed]) -> Iterator[str]:
+    yield "<section><h2>Side by side</h2>"
+    columns = [dict(run_facts(feed)) for feed in feeds]
+    rows = [[name, *(column.get(name, NOTHING) for column in columns)] for name in columns[0]]
+    heads = ["", *(feed.name for feed in feeds)]
+    yield f'<div class="wide">{table(heads, rows, words=len(heads))}</div>'
+    yield '<h3>Curves</h3><div class="charts">'
+    metrics = {metric: None for feed in feeds for name in feed.names for metric in feed.curves if metric.name == name}
+    for metric in metrics:
+        known = [(feed.name, feed.curves[metric].points()) for feed in feeds if metric in feed.curves]
+        if len(known) > 1:
+            # Without what lies around the means: runs hide each other as it is.
+            bare = [(name, points._replace(least=points.means, greatest=points.means)) for name, points in known]
+            lines = [Drawn(name, points, smoothing_of(metric.split)) for name, points in bare]
+            yield chart(f"{metric.name}, {metric.split}", lines)
+    yield "</div></section>"
+
+
+def _run(feed: RunFeed) -> Iterator[str]:
+    yield f"<section><h2>{escaped(feed.name)} <span class={escaped(feed.status)}>{escaped(feed.status)}</span></h2>"
+    yield f'<p class="note">{escaped(path_text(feed.reader.path))}</p>'
+    yield from (f'<p class="problem">{escaped(problem)}</p>' for problem in feed.problems)
+    yield '<div class="columns"><div>' + facts(run_facts(feed)) + "</div>"
+    settings = flat_settings(feed.config)
+    if settings:
+        shown = [(name, setting_text(value)) for name, value in settings.items()][:_MOST_ROWS]
+        yield f"<div><b>Config</b>{facts(shown)}</div>"
+    yield "</div>"
+    yield _video(feed.reader.path)
+    yield '<h3>Curves</h3><div class="charts">'
+    for name in feed.names:
+        yield chart(name, [Drawn(split, curve.points(), smoothing_of(split)) for split, curve in feed.splits(name)])
+    yield '</div><h3>Metrics</h3><div class="wide">'
+    heads = ("metric", "", "last", "mean of 100", "least", "at step", "greatest", "at step")
+    yield table(heads, _metric_rows(feed), words=2) + "</div>"
+    yield from _history(feed)
+    yield "</section>"
+
+
+def _metric_rows(feed: RunFeed) -> Iterator[list[object]]:
+    for name in feed.names[:_MOST_ROWS]:
+        for split, curve in feed.splits(name):
+            extremes = [*_extreme(curve.least), *_extreme(curve.greatest)]
+            yield [name, split, decimal(curve.last), decimal(curve.recent_mean), *extremes]
+
+
+def _extreme(extreme: Extreme | None) -> list[str]:
+    return [NOTHING, NOTHING] if extreme is None else [decimal(extreme.value), whole(extreme.step)]
+
+
+def _history(feed: RunFeed) -> Iterator[str]:
+    yield '<div class="columns"><div><h3>Checkpoints</h3>'
+    marked = [
+        (
+            checkpoint.file,
+            ", ".join(["latest"] * checkpoint.latest + ["best"] * checkpoint.best),
+            whole(checkpoint.step),
+            bytes_text(checkpoint.size),
+        )
+        for checkpoint in feed.checkpoints[-_MOST_ROWS:]
+    ]
+    yield table(("file", "", "step", "size"), marked, words=2) if marked else '<p class="note">none</p>'
+    if feed.metadata is not None:
+        yield f"<h3>Made with</h3>{facts(feed.metadata.environment.items())}"
+    yield "</div><div><h3>Events</h3>"
+    happenings = [
+        (_date(happening.time), happening.text, "" if happening.step is None else whole(happening.step))
+        for happening in feed.happenings[-_MOST_ROWS:]
+    ]
+    yield table(("when", "", "step"), happenings, words=2) + "</div></div>"
+
+
+def _video(run_path: Path) -> str:
+    """The video of the best policy, or else the newest; empty if there is none that a page can hold."""
+    found: list[tuple[bool, float, Path]] = []
+    for directory in (run_path, run_path / "videos"):
+        if not directory.is_dir() or directory.is_symlink():
+            continue
+        for path in files.entries(directory):
+            status = os.stat(path, follow_symlinks=False)
+            if path.suffix in _VIDEOS and stat.S_ISREG(status.st_mode) and 0 < status.st_size <= _MOST_VIDEO:
+                found.append(("best" in path.name, status.st_mtime, path))
+    if not found:
+        return ""
+    path = max(found)[2]
+    source = f"data:{_VIDEOS[path.suffix]};base64,{base64.b64encode(files.read_bytes(path)).decode()}"
+    shown = (
+        f'<img src="{source}" alt="the policy at work">'
+        if path.suffix == ".gif"
+        else f'<video controls loop muted src="{source}"></video>'
+    )
+    return f'<h3>Video</h3>{shown}<p class="note">{escaped(path.name)}</p>'
+
+
+def _when(stamp: str) -> str:
+    then = moment(stamp)
+    return NOTHING if then is None else _date(then.timestamp())
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,102 @@
+"""Watch a run: on a terminal with the terminal UI, anywhere else line by line."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from rekindle.cli.tables import cell, console, print_problems, print_whole
+from rekindle.cli.text import path_text
+from rekindle.errors import MissingExtra
+from rekindle.ui.feed import RunFeed
+from rekindle.ui.summary import progress_line, summary_table
+from rekindle.ui.writer import kill_writer
+
+__all__ = ["Watched", "is_terminal", "watch"]
+
+Watched = Literal["ended", "detached", "killed", "signal", "failed"]
+"""Why it ended: the run did, somebody left or killed it, the process that trains got a signal, the view failed."""
+
+_POLL = 0.5
+
+
+def is_terminal() -> bool:
+    """Whether people look at both ends, and the terminal can do more than print lines."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def watch(
+    path: str | Path,
+    *,
+    plain: bool | None = None,
+    interval: float = 10.0,
+    stay: bool = False,
+    theme: Literal["dark", "light"] | None = None,
+    in_process_stop: Callable[[str], object] | None = None,
+) -> Watched:
+    """Show a run until it ends or the one who looks leaves; reads its directory and nothing else.
+
+    Args:
+        path: a run, or a version or name directory (its newest run).
+        plain: lines instead of the terminal UI; None for lines wherever there is no terminal.
+        interval: seconds between two lines.
+        stay: keep the terminal UI open, with the summary, when the run ends.
+        theme: colours for a dark or a light terminal; None to ask the terminal.
+        in_process_stop: given by a process that trains the run on another thread: called with the reason when the
+            training is to checkpoint and stop. Killing is then left to the caller (`killed`).
+    """
+    feed = RunFeed(path)
+    if plain or (plain is None and not is_terminal()):
+        _watch_plainly(feed, interval)
+        return "ended"
+    try:
+        from rekindle.ui.app import WatchApp
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"the terminal UI needs {error.name}: pip install rekindle[ui], or use --plain", name=error.name
+        ) from None
+    app = WatchApp(feed, theme=theme, stay=stay, in_process_stop=in_process_stop)
+    leaving = app.run()
+    if leaving is None:
+        return "failed"
+    if app.signal is not None:
+        if in_process_stop is None:
+            signal.raise_signal(app.signal)  # now that the terminal is as it was
+        return "signal"
+    if leaving == "kill" and in_process_stop is None:
+        kill_writer(feed.reader)
+        while feed.reader.is_live:
+            time.sleep(_POLL / 10)
+        feed.poll()
+    _print_end(feed)
+    return "killed" if leaving == "kill" else leaving
+
+
+def _watch_plainly(feed: RunFeed, interval: float) -> None:
+    printed = -math.inf
+    while True:
+        feed.poll()
+        if not feed.is_live:
+            break
+        if time.monotonic() - printed >= interval:
+            print_whole(console(), cell(progress_line(feed)))
+            printed = time.monotonic()
+        time.sleep(min(_POLL, interval))
+    _print_end(feed)
+
+
+def _print_end(feed: RunFeed) -> None:
+    """The summary of a run that has ended; of one that goes on, where it stands and how to come back."""
+    out = console()
+    if feed.is_live:
+        print_whole(out, cell(progress_line(feed)))
+        print_whole(out, cell(f"It goes on: rekindle watch {path_text(feed.reader.path)}"))
+    else:
+        out.print(summary_table(feed))
+    print_problems(out, feed.problems)
