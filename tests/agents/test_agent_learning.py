@@ -1,0 +1,48 @@
+"""Agents learn tasks that nobody wrote for them."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rekindle.agents import DQN, SAC
+from rekindle.agents.presets import find_preset
+from rekindle.session import TrainingSession
+
+EPISODES = 20
+
+
+def greedy_return(agent: DQN | SAC, env: gym.Env[Any, Any], *, after: int) -> float:
+    """Train for so many steps, then act greedily in episodes that the training has not seen."""
+    with TrainingSession(agent, seed=0, max_steps=after) as session:
+        stream = session.stream()
+        while not session.is_done:
+            action = stream.begin(stream.reset(env))
+            while action is not None:
+                observation, reward, terminated, truncated, _ = env.step(action)
+                action = stream.step(observation, float(reward), terminated, truncated)
+    policy, returns = agent.policy(), np.zeros(EPISODES)
+    for episode in range(EPISODES):
+        (observation, _), is_done = env.reset(seed=10_000 + episode), False
+        while not is_done:
+            observation, reward, terminated, truncated, _ = env.step(policy.act(observation[None])[0])
+            returns[episode] += float(reward)
+            is_done = terminated or truncated
+    return float(returns.mean())
+
+
+@pytest.mark.slow
+def test_dqn_balances_a_pole_with_its_preset() -> None:
+    env, preset = gym.make("CartPole-v1"), find_preset("dqn", "CartPole-v1")
+    assert preset is not None
+    agent = DQN(env.observation_space, env.action_space, seed=0, **preset.settings())
+    assert greedy_return(agent, env, after=preset.steps) >= 450
+
+
+@pytest.mark.slow
+def test_sac_swings_a_pendulum_up_and_holds_it() -> None:
+    env = gym.make("Pendulum-v1")
+    settings = {"hidden_sizes": (64, 64), "learning_rate": 1e-3, "warmup_steps": 100, "capacity": 16_000}
+    agent = SAC(env.observation_space, env.action_space, seed=0, **settings)
+    assert greedy_return(agent, env, after=8_000) >= -200
