@@ -33,6 +33,7 @@ def greedy_return(agent: DQN | SAC, env: gym.Env[Any, Any], *, after: int) -> fl
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_dqn_balances_a_pole_with_its_preset() -> None:
     env, preset = gym.make("CartPole-v1"), find_preset("dqn", "CartPole-v1")
     assert preset is not None
@@ -41,6 +42,7 @@ def test_dqn_balances_a_pole_with_its_preset() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_sac_swings_a_pendulum_up_and_holds_it() -> None:
     env = gym.make("Pendulum-v1")
     settings = {"hidden_sizes": (64, 64), "learning_rate": 1e-3, "warmup_steps": 100, "capacity": 16_000}
