@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from rekindle.cli.text import complain
 
-__all__ = ["COMMANDS", "compare", "runs", "show", "stop", "verify"]
+__all__ = ["COMMANDS", "compare", "dashboard", "runs", "show", "stop", "verify"]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
@@ -98,10 +98,30 @@ def stop(
     return stop_run(path, wait=wait, as_json=as_json)
 
 
+def dashboard(
+    directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
+    /,
+    *,
+    port: Annotated[int, arg(metavar="N")] = 8642,
+    host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1",
+) -> int:
+    """Show every run in a browser, live: charts, comparisons.
+
+    Args:
+        directory: Where to look: a directory of runs, or one name or version in it.
+        port: Where to listen; 0 takes any port that is free.
+        host: The address to listen on; any but a loopback address shows the runs to the network.
+    """
+    from rekindle.cli.dashboard import show_dashboard
+
+    return show_dashboard(directory, port=port, host=host)
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
     "runs": runs,
     "show": show,
     "compare": compare,
     "verify": verify,
     "stop": stop,
+    "dashboard": dashboard,
 }
