@@ -23,7 +23,7 @@ from rekindle.ui.dashboard.rows import Floats, decode_returns
 
 __all__ = ["Listing", "RunRow"]
 
-_WHOLE = 2**15
+_WHOLE: dict[Log, int] = {"train_episodes": 2**15, "eval_episodes": 2**18}
 """Bytes of a log that are read in full; of a longer one, pieces."""
 _PIECES = 24
 _PIECE = 2**10
@@ -211,7 +211,8 @@ def _sample(path: Path, log: Log) -> _Sample | None:
         return None
     try:
         size = os.fstat(descriptor).st_size
-        if size <= _WHOLE:
+        is_whole = size <= _WHOLE[log]
+        if is_whole:
             pieces = [_whole_lines(b"\n" + os.pread(descriptor, size, 0))]
         else:
             between = (size - _TAIL) // _PIECES
@@ -224,11 +225,11 @@ def _sample(path: Path, log: Log) -> _Sample | None:
     if not lines:
         return None
     steps, returns, is_broken = decode_returns(lines)
-    if size <= _WHOLE:
+    if is_whole:
         groups = sorted({len(steps) * part // _PIECES for part in range(_PIECES)})
     else:
         groups = list(accumulate((piece.count(b"\n") for piece in pieces[:-1]), initial=0))
-    return _Sample(steps, returns, is_broken, groups, size <= _WHOLE, _fields(lines[lines.rfind(b"\n", 0, -1) + 1 :]))
+    return _Sample(steps, returns, is_broken, groups, is_whole, _fields(lines[lines.rfind(b"\n", 0, -1) + 1 :]))
 
 
 def _whole_lines(data: bytes) -> bytes:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["TOKEN_HEADER", "Guard", "Token", "is_loopback"]
+__all__ = ["Guard", "TOKEN_HEADER", "Token", "is_loopback"]
 
 TOKEN_HEADER = "x-rekindle-token"  # noqa: S105 - the name of a header
 
