@@ -55,6 +55,15 @@ class Client:
             connection.close()
 
 
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a process in any case, once or again."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
+
+
 class Process(Client):
     """A dashboard as a user starts it."""
 
@@ -77,8 +86,7 @@ class Process(Client):
         return self.process.returncode, err
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        kill(self.process)
 
 
 class Training:
@@ -96,8 +104,7 @@ class Training:
         self.id = self.path.relative_to(root).as_posix()
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        kill(self.process)
 
 
 def wait_until(condition: Callable[[], Any], *, seconds: float = 30.0) -> Any:

@@ -21,7 +21,7 @@ from rekindle.files import Lock
 from rekindle.run import LOGS, Log, RunMetadata, RunReader, find_runs
 from rekindle.ui.dashboard.rows import Floats, decode_returns
 
-__all__ = ["Listing", "RunRow"]
+__all__ = ["Listing", "RunRow", "sign"]
 
 _WHOLE: dict[Log, int] = {"train_episodes": 2**15, "eval_episodes": 2**18}
 """Bytes of a log that are read in full; of a longer one, pieces."""
@@ -172,12 +172,13 @@ def _id(path: Path, root: Path) -> str:
 def _signs(known: _Known) -> tuple[Any, ...]:
     """What changes when the run does. The metadata of one that is not running change first, when it is resumed."""
     if not known.is_running:
-        return (_sign(f"{known.path}/metadata.json"),)
-    files = (_sign(f"{known.path}/{name}") for name in ("metadata.json", *(f"{log}.jsonl" for log in LOGS)))
+        return (sign(f"{known.path}/metadata.json"),)
+    files = (sign(f"{known.path}/{name}") for name in ("metadata.json", *(f"{log}.jsonl" for log in LOGS)))
     return (*files, tolerant([], lambda: Lock.is_held(known.path / "lock"), True))
 
 
-def _sign(path: str) -> tuple[int, int, int] | None:
+def sign(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file, or the names in a directory, change; None if there is none."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except OSError:

@@ -19,7 +19,7 @@ from rekindle.cli.summary import tolerant
 from rekindle.cli.text import printable
 from rekindle.run import LOGS, Log, RunMetadata, RunReader
 from rekindle.ui.dashboard.blocks import Axis, Points
-from rekindle.ui.dashboard.listing import Listing, RunRow
+from rekindle.ui.dashboard.listing import Listing, RunRow, sign
 from rekindle.ui.dashboard.log_index import LogIndex
 from rekindle.ui.dashboard.rows import Floats
 
@@ -28,8 +28,8 @@ __all__ = ["Gone", "IndexCache", "LogPoints", "RunDetails", "RunWatch", "Warned"
 MEMORY = 2**28
 """Bytes of charts that are kept for runs at which nobody looks."""
 _MOST_SETTINGS = 1000
-_DETAILS_PAUSE = 2.0
-_QUIET_PAUSE = 5.0
+_DETAILS_PAUSE = 1.0
+_QUIET_PAUSE = 2.0
 """Seconds between looks at a run that is not live."""
 _TABLE_PAUSE = 0.5
 """Seconds between two full tables of a log that is being read for the first time."""
@@ -136,7 +136,7 @@ class RunWatch:
         self._band = band
         self._indexes = cache.acquire(path)
         self._sent: dict[Log, _Sent] = {log: _Sent() for log in LOGS}
-        self._details = b""
+        self._signs: tuple[Any, ...] = ()
         self._next_details = self._next_look = 0.0
         self._is_busy = True
 
@@ -193,11 +193,17 @@ class RunWatch:
 
     def _look_at_details(self) -> Iterator[bytes]:
         row = self._listing.row(self.id)
+        parts = ("config.json", "checkpoints", "replay", "control")
+        signs = (
+            row,
+            *(sign(f"{self.path}/{part}") for part in parts),
+            *(i.broken_count for i in self._indexes.values()),
+        )
+        if signs == self._signs:
+            return
+        self._signs = signs
         details = Gone(self.id) if row is None else _details(self.id, self.path, row, self._listing, self._indexes)
-        encoded = msgspec.json.encode(details)
-        if encoded != self._details:
-            self._details = encoded
-            yield encoded
+        yield msgspec.json.encode(details)
 
     def detail(self, axis: Axis, low: float, high: float) -> Iterator[LogPoints]:
         """A part of each log, as finely as it can be shown."""

@@ -150,7 +150,7 @@ export class Chart {
       axes: [
         { stroke: text, grid: { show: false }, ticks: { stroke: grid.stroke, size: 4 }, font, size: 26, space: 70,
           values: (_, ticks) => ticks.map((tick) => (axis === "step" ? compact(tick) : clock(tick))) },
-        { stroke: text, grid, ticks: { show: false }, font, size: 46, space: 32, gap: 6,
+        { stroke: text, grid, ticks: { show: false }, font, size: 50, space: 32, gap: 6,
           values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : compact(tick))) },
       ],
       cursor: {
