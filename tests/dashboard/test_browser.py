@@ -392,7 +392,7 @@ def test_a_run_that_is_not_there_is_told(tmp_path: Path, serve: Serve, open_page
 
 
 def test_the_page_comes_back_when_the_server_does(
-    tmp_path: Path, train: Train, open_page: Open, serve_process: Callable[..., Process]
+    tmp_path: Path, train: Train, serve_process: Callable[..., Process], open_page: Open
 ) -> None:
     training = train(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -439,7 +439,7 @@ def many_runs(root: Path, count: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("rows", [300_000, pytest.param(10_000_000, marks=pytest.mark.exhaustive)])
 def test_a_long_run_is_drawn_with_every_extreme_and_looked_into_to_the_row(
-    tmp_path: Path, rows: int, open_page: Open, serve_process: Callable[..., Process]
+    tmp_path: Path, rows: int, serve_process: Callable[..., Process], open_page: Open
 ) -> None:
     path = write_run(tmp_path, episodes=0)
     spike = rows // 3

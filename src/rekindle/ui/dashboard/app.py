@@ -31,7 +31,7 @@ from rekindle.version import __version__
 __all__ = ["Dashboard"]
 
 STATIC = Path(__file__).parent / "static"
-TICK = 0.5
+TICK = 1.0
 """Seconds between looks at the files."""
 _HEARTBEAT = 15.0
 _MOST_RUNS = 100
@@ -86,7 +86,7 @@ class Dashboard:
             else:
                 yield b""
             if not more:
-                await self._pause(1.0)
+                await self._pause(TICK)
 
     async def _watch(self, request: Request) -> Response:
         watches = await to_thread.run_sync(self._watches, request)

@@ -194,11 +194,8 @@ class RunWatch:
     def _look_at_details(self) -> Iterator[bytes]:
         row = self._listing.row(self.id)
         parts = ("config.json", "checkpoints", "replay", "control")
-        signs = (
-            row,
-            *(sign(f"{self.path}/{part}") for part in parts),
-            *(i.broken_count for i in self._indexes.values()),
-        )
+        broken = [index.broken_count for index in self._indexes.values()]
+        signs = (row, *(sign(f"{self.path}/{part}") for part in parts), *broken)
         if signs == self._signs:
             return
         self._signs = signs
@@ -222,6 +219,10 @@ class RunWatch:
 
 def log_points(id_: str, index: LogIndex, points: Points, *, keep: int, progress: float, band: bool) -> LogPoints:
     """Points as a message; without the band, only the means."""
+    names = list(points.mean)
+    parts = (points.mean, points.least, points.most)[: 3 if band else 1]
+    values = _short(np.array([[part[name] for name in names] for part in parts])).tolist()
+    columns = [dict(zip(names, part, strict=True)) for part in values]
     return LogPoints(
         id=id_,
         log=index.log,
@@ -230,19 +231,18 @@ def log_points(id_: str, index: LogIndex, points: Points, *, keep: int, progress
         progress=round(progress, 3),
         rows=points.rows.tolist(),
         steps=points.steps.tolist(),
-        times=[round(time, 3) for time in points.times.tolist()],
-        mean={name: _short(values) for name, values in points.mean.items()},
-        least={name: _short(values) for name, values in points.least.items()} if band else {},
-        most={name: _short(values) for name, values in points.most.items()} if band else {},
+        times=np.round(points.times, 3).tolist(),
+        mean=columns[0],
+        least=columns[1] if band else {},
+        most=columns[2] if band else {},
     )
 
 
-def _short(values: Floats) -> list[float | None]:
-    """Numbers to six digits, as a screen shows no more; NaN becomes null."""
+def _short(values: Floats) -> Floats:
+    """Numbers to six digits, as a screen shows no more."""
     with np.errstate(all="ignore"):
         scale = 10.0 ** (5 - np.floor(np.log10(np.abs(values))))
-        rounded = np.where(np.isfinite(scale) & (scale > 0), np.round(values * scale) / scale, values)
-    return rounded.tolist()
+        return np.where(np.isfinite(scale) & (scale > 0), np.round(values * scale) / scale, values)
 
 
 def _details(id_: str, path: Path, row: RunRow, listing: Listing, indexes: dict[Log, LogIndex]) -> RunDetails:
