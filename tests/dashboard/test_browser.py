@@ -335,6 +335,23 @@ def test_the_stop_button_stops_a_live_run(tmp_path: Path, serve: Serve, train: T
     assert RunReader(training.path).metadata.stop_reason == "asked to stop in the dashboard"
 
 
+def test_the_printed_link_lets_somebody_stop_a_run_from_another_machine(
+    tmp_path: Path, train: Train, serve_process: Callable[..., Process], open_page: Open
+) -> None:
+    training = train(tmp_path)
+    server = serve_process(tmp_path, "--host", "0.0.0.0")
+    link, server.address = server.address, f"http://127.0.0.1:{server.port}/"
+    page = open_page(server, place(training.id), tolerant=True)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Stop the run").click()
+    expect(page.locator(".dialog .problem")).to_contain_text("open the link that rekindle dashboard printed")
+    page = open_page(server, "#" + link.partition("#")[2])
+    page.locator(".runs tbody tr").click()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Stop the run").click()
+    assert training.process.wait(30) == 0
+
+
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 

@@ -70,12 +70,12 @@ def test_only_runs_that_changed_are_read_again(tmp_path: Path, monkeypatch: pyte
     real = listing_module._read  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(listing_module, "_read", lambda id_, path: (read.append(id_), real(id_, path))[1])
     look_again(listing)
-    assert (read, listing.changed_since(version)) == ([], ([], []))
+    assert (read, listing.changed_since(version)) == ([], ([], [], version))
     run = TrainingRun.resume(paths[3])
     run.open_logs({})
     run.update_metadata(status="running")
     look_again(listing)
-    changed, gone = listing.changed_since(version)
+    changed, gone, _ = listing.changed_since(version)
     assert [(row.name, row.status) for row in changed] == [("run3", "running")]
     assert (gone, set(read)) == ([], {changed[0].id})
     run.log("eval_episodes").append(evaluation(50, 1.0)[0])
@@ -94,7 +94,7 @@ def test_runs_come_and_go(tmp_path: Path) -> None:
     second = write_run(tmp_path, "second")
     shutil.rmtree(first)
     look_again(listing)
-    rows, gone = listing.changed_since(version)
+    rows, gone, _ = listing.changed_since(version)
     assert ([row.name for row in rows], gone) == (["second"], [first.relative_to(tmp_path).as_posix()])
     assert listing.find(second.relative_to(tmp_path).as_posix()) == second
 

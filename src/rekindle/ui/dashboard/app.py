@@ -78,8 +78,7 @@ class Dashboard:
         version, is_first = 0, True
         while not self.is_closing.is_set():
             more = await to_thread.run_sync(self._listing.refresh)
-            rows, gone = self._listing.changed_since(version)
-            version = max([version, self._listing.version])
+            rows, gone, version = self._listing.changed_since(version)
             if rows or gone or is_first:
                 yield _event({"runs": rows, "gone": gone, "count": self._listing.count})
                 is_first = False
@@ -107,7 +106,7 @@ class Dashboard:
                 watch.close()
 
     def _watches(self, request: Request) -> list[RunWatch]:
-        ids = list(dict.fromkeys(request.query_params.getlist("id")))[:_MOST_RUNS]
+        ids = list(dict.fromkeys(request.query_params.getlist("id")))[:_MOST_RUNS] or [""]
         points = min(5000, max(20, int(_number(request, "points", 1000))))
         paths = [self._path(id_) for id_ in ids]
         band = request.query_params.get("band", "1") == "1"
@@ -150,8 +149,8 @@ class Dashboard:
         count = min(500, max(1, int(_number(request, "count", 50))))
 
         def read() -> Response:
-            with self._watching(request) as (watch,):
-                rows, total = watch.rows(cast("Log", log), before, count)
+            with self._watching(request) as watches:
+                rows, total = watches[0].rows(cast("Log", log), before, count)
                 return _json({"rows": rows, "total": total})
 
         return await to_thread.run_sync(read)

@@ -30,6 +30,7 @@ _PIECE = 2**10
 _TAIL = 3 * 2**13
 _RECENT = 100
 """Episodes in the mean return."""
+_LONGEST_NAME = 100
 _MOST_SETTINGS = 40
 _SHARE = 0.005
 """Of the time, spent on looking whether anything is new."""
@@ -127,11 +128,11 @@ class Listing:
                 self._next_look = _pause_after(now)
             return len(unread) > most
 
-    def changed_since(self, version: int) -> tuple[list[RunRow], list[str]]:
-        """The runs that changed after a version, and the ids that are gone."""
+    def changed_since(self, version: int) -> tuple[list[RunRow], list[str], int]:
+        """The runs that changed after a version, the ids that are gone, and the version that this is."""
         with self._guard:
             rows = [known.row for known in self._runs.values() if known.version > version and known.row]
-            return rows, [id_ for id_, gone in self._gone.items() if gone > version]
+            return rows, [id_ for id_, gone in self._gone.items() if gone > version], self.version
 
     @property
     def count(self) -> int:
@@ -261,9 +262,9 @@ def _read(id_: str, path: Path) -> RunRow:
     recent = _finite(train.returns[train.end][-_RECENT:]) if train else np.empty(0)
     return RunRow(
         id=id_,
-        name=metadata.name,
-        version=metadata.version,
-        run_id=metadata.run_id,
+        name=printable(metadata.name, most=_LONGEST_NAME),
+        version=printable(metadata.version, most=_LONGEST_NAME),
+        run_id=printable(metadata.run_id, most=_LONGEST_NAME),
         status=tolerant(problems, lambda: _status(reader, metadata), metadata.status),
         seed=metadata.seed,
         steps=greatest(metadata.total_steps, newest, "env_steps"),

@@ -25,6 +25,8 @@ PIECE = 2**22
 """Bytes read at a time; a longer line is not a row."""
 _LINE_HEAD = 2**12
 """Bytes of a line by which it is known again."""
+_LONGEST_SHOWN = 2**16
+"""Bytes of a row that somebody may want to read."""
 _NAMED = 20
 """Broken lines that are remembered by number."""
 
@@ -221,11 +223,11 @@ class LogIndex:
             if first >= end:
                 return []
             block = first >> self.blocks.level
+            number = block << self.blocks.level
             last = ((end - 1) >> self.blocks.level) + 1
             begin = int(self._offsets[block])
             stop = int(self._offsets[last]) if last < len(self.blocks) else self.offset
         found: list[dict[str, Any]] = []
-        number = block << self.blocks.level
         for lines in self._lines(begin, stop):
             for line in lines.split(b"\n")[:-1]:
                 if first <= number < end:
@@ -236,7 +238,7 @@ class LogIndex:
 
 def _row(number: int, line: bytes) -> dict[str, Any]:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        value: Any = msgspec.json.decode(line)
+        value: Any = msgspec.json.decode(line) if len(line) <= _LONGEST_SHOWN else None
         if isinstance(value, dict):
             return {**cast("dict[str, Any]", value), "row": number}
     return {"row": number, "broken": printable(line[:100].decode(errors="replace"))}

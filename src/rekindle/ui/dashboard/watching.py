@@ -205,6 +205,8 @@ class RunWatch:
     def detail(self, axis: Axis, low: float, high: float) -> Iterator[LogPoints]:
         """A part of each log, as finely as it can be shown."""
         for index in self._indexes.values():
+            while index.poll():
+                pass
             points = index.detail(axis, low, high, self._most)
             yield log_points(self.id, index, points, keep=0, progress=1.0, band=self._band)
 
