@@ -35,6 +35,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, which is not installed"),
 ]
 
+expect.set_options(timeout=30_000)
+
 DATA = "metric => document.querySelector(`[data-metric='${metric}']`)?.chart.data?.map(column => [...column])"
 
 
@@ -56,7 +58,7 @@ def open_page(browser: Browser) -> Generator[Open]:
     def start(client: Client, place: str = "", *, tolerant: bool = False, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(30_000)
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
 
