@@ -92,7 +92,7 @@ class Dashboard:
         return _stream(self._watch_events(watches))
 
     async def _watch_events(self, watches: list[RunWatch]) -> AsyncIterator[bytes]:
-        try:
+        with _all_of(watches):
             while not self.is_closing.is_set():
                 is_busy = False
                 for watch in watches:
@@ -101,9 +101,6 @@ class Dashboard:
                     yield b"".join(b"data: " + message + b"\n\n" for message in messages)
                 if not is_busy:
                     await self._pause(TICK)
-        finally:
-            for watch in watches:
-                watch.close()
 
     def _watches(self, request: Request) -> list[RunWatch]:
         ids = list(dict.fromkeys(request.query_params.getlist("id")))[:_MOST_RUNS] or [""]
@@ -114,14 +111,6 @@ class Dashboard:
             RunWatch(id_, path, self._listing, self._cache, points=points, band=band)
             for id_, path in zip(ids, paths, strict=True)
         ]
-
-    @contextmanager
-    def _watching(self, request: Request) -> Generator[list[RunWatch]]:
-        with ExitStack() as stack:
-            watches = self._watches(request)
-            for watch in watches:
-                stack.callback(watch.close)
-            yield watches
 
     def _path(self, id_: str) -> Path:
         path = self._listing.find(id_)
@@ -136,7 +125,7 @@ class Dashboard:
         low, high = _number(request, "from"), _number(request, "to")
 
         def read() -> Response:
-            with self._watching(request) as watches:
+            with _all_of(self._watches(request)) as watches:
                 return _json([part for watch in watches for part in watch.detail(cast("Axis", axis), low, high)])
 
         return await to_thread.run_sync(read)
@@ -149,7 +138,7 @@ class Dashboard:
         count = min(500, max(1, int(_number(request, "count", 50))))
 
         def read() -> Response:
-            with self._watching(request) as watches:
+            with _all_of(self._watches(request)) as watches:
                 rows, total = watches[0].rows(cast("Log", log), before, count)
                 return _json({"rows": rows, "total": total})
 
@@ -177,6 +166,12 @@ class Dashboard:
             await asyncio.wait_for(self.is_closing.wait(), seconds)
         except TimeoutError:
             return
+
+
+@contextmanager
+def _all_of(watches: list[RunWatch]) -> Generator[list[RunWatch]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(watch) for watch in watches]
 
 
 class _Static(StaticFiles):
@@ -208,9 +203,7 @@ def _event(value: Any) -> bytes:
 
 
 def _stream(events: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(
-        _with_heartbeats(events), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
-    )
+    return StreamingResponse(_with_heartbeats(events), media_type="text/event-stream")
 
 
 async def _with_heartbeats(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

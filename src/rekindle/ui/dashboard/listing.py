@@ -32,6 +32,7 @@ _RECENT = 100
 """Episodes in the mean return."""
 _LONGEST_NAME = 100
 _MOST_SETTINGS = 40
+_SIGNS = ("metadata.json", *(f"{log}.jsonl" for log in LOGS))
 _SHARE = 0.005
 """Of the time, spent on looking whether anything is new."""
 
@@ -150,14 +151,15 @@ class Listing:
         self._runs = {id_: self._runs.get(id_) or _Known(path) for id_, path in found.items()}
 
     def _look_at(self, id_: str, known: _Known) -> None:
-        signs = _signs(known)
-        if known.row is not None and signs == known.signs:
+        # The metadata of a run that is not running change first, when it is resumed.
+        looked_at = None if known.is_running else 1
+        if known.row is not None and _signs(known.path, looked_at) == known.signs[:looked_at]:
             return
+        known.signs = _signs(known.path)  # before it is read: what changes meanwhile is seen next time
         row = _read(id_, known.path)
         if row != known.row:
             self.version += 1
             known.row, known.version = row, self.version
-        known.signs = _signs(known)
 
 
 def _pause_after(began: float) -> float:
@@ -170,12 +172,12 @@ def _id(path: Path, root: Path) -> str:
     return path.name if path == root else path_text(path.relative_to(root))
 
 
-def _signs(known: _Known) -> tuple[Any, ...]:
-    """What changes when the run does. The metadata of one that is not running change first, when it is resumed."""
-    if not known.is_running:
-        return (sign(f"{known.path}/metadata.json"),)
-    files = (sign(f"{known.path}/{name}") for name in ("metadata.json", *(f"{log}.jsonl" for log in LOGS)))
-    return (*files, tolerant([], lambda: Lock.is_held(known.path / "lock"), True))
+def _signs(path: Path, most: int | None = None) -> tuple[Any, ...]:
+    """What changes when a run does, or the first so many of it."""
+    if most is not None:
+        return tuple(sign(f"{path}/{name}") for name in _SIGNS[:most])
+    is_live = tolerant([], lambda: Lock.is_held(path / "lock"), True)
+    return (*(sign(f"{path}/{name}") for name in _SIGNS), is_live)
 
 
 def sign(path: str) -> tuple[int, int, int] | None:
@@ -274,7 +276,8 @@ def _read(id_: str, path: Path) -> RunRow:
         best_return=_best_evaluation(evaluations) or _best_episode(train),
         spark=_spark(train or evaluations),
         started=_seconds(metadata.started_at),
-        updated=max([*(real(row.get("wall_time")) or 0.0 for row in newest), _seconds(metadata.last_updated) or 0.0]),
+        updated=max([*(real(row.get("wall_time")) or 0.0 for row in newest), _seconds(metadata.last_updated) or 0.0])
+        or None,
         resumes=len(metadata.resumes),
         exact=metadata.exact,
         settings=_settings(tolerant(problems, reader.read_config, {})),

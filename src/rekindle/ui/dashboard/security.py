@@ -14,9 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["Guard", "TOKEN_HEADER", "Token", "is_loopback"]
-
-TOKEN_HEADER = "x-rekindle-token"  # noqa: S105 - the name of a header
+__all__ = ["Guard", "Token", "is_loopback"]
 
 _HEADERS = {
     "content-security-policy": (
@@ -93,10 +91,13 @@ class Token:
         A page of another origin can send requests, but can neither read the token nor hide where it comes from.
         """
         origin = request.headers.get("origin", "")
-        if urlsplit(origin).netloc != request.headers.get("host") or not origin.startswith(("http://", "https://")):
+        is_same_origin = (
+            origin.startswith(("http://", "https://"))
+            and urlsplit(origin).netloc == request.headers.get("host")
+            and request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
+        )
+        if not is_same_origin:
             return "requests that change a run must come from the dashboard's own pages"
-        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return "requests that change a run must come from the dashboard's own pages"
-        if not hmac.compare_digest(request.headers.get(TOKEN_HEADER, "").encode(), self.text.encode()):
+        if not hmac.compare_digest(request.headers.get("x-rekindle-token", "").encode(), self.text.encode()):
             return "the token is missing or is not that of this server: open the link that rekindle dashboard printed"
         return None

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -125,7 +125,7 @@ class _Sent(msgspec.Struct):
 
 
 class RunWatch:
-    """One browser that looks at one run."""
+    """One browser that looks at one run, while the watch is entered."""
 
     def __init__(self, id_: str, path: Path, listing: Listing, cache: IndexCache, *, points: int, band: bool) -> None:
         self.id = id_
@@ -134,14 +134,17 @@ class RunWatch:
         self._cache = cache
         self._most = points
         self._band = band
-        self._indexes = cache.acquire(path)
+        self._indexes: dict[Log, LogIndex] = {}
         self._sent: dict[Log, _Sent] = {log: _Sent() for log in LOGS}
         self._signs: tuple[Any, ...] = ()
         self._next_details = self._next_look = 0.0
         self._is_busy = True
 
-    def close(self) -> None:
-        """Stop looking."""
+    def __enter__(self) -> Self:
+        self._indexes = self._cache.acquire(self.path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._cache.release(self.path)
 
     def look(self) -> tuple[list[bytes], bool]:

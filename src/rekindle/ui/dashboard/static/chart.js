@@ -22,10 +22,6 @@ export function colour(index) {
   return colours[index % colours.length];
 }
 
-export function colourCount() {
-  return COLOURS.light.length;
-}
-
 function variable(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
