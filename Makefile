@@ -5,7 +5,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
-SYSTEM_TOOLS := strace faketime
+SYSTEM_TOOLS := strace faketime chromium
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -45,9 +45,10 @@ docs: $(READY) ## Build the documentation into site/; a warning is an error
 	@out=$$($(BIN)/zensical build --clean --strict 2>&1) || { echo "$$out"; exit 1; }
 	@echo "docs: ok"
 
-bench: $(READY) ## Measure what a session costs per step, and an agent per update
+bench: $(READY) ## Measure what a session, an agent and the dashboard cost
 	@$(BIN)/python benchmarks/session_overhead.py
 	@$(BIN)/python benchmarks/updates.py
+	@$(BIN)/python benchmarks/dashboard.py
 
 clean: ## Remove everything that make created
 	@rm -rf .venv .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from rekindle.cli.text import complain
 
-__all__ = ["COMMANDS", "compare", "report", "runs", "show", "stop", "verify", "watch"]
+__all__ = ["COMMANDS", "compare", "dashboard", "report", "runs", "show", "stop", "verify", "watch"]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
@@ -145,6 +145,25 @@ def report(
     return report_runs(paths, output)
 
 
+def dashboard(
+    directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
+    /,
+    *,
+    port: Annotated[int, arg(metavar="N")] = 8642,
+    host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1",
+) -> int:
+    """Show every run in a browser, live: charts, comparisons.
+
+    Args:
+        directory: Where to look: a directory of runs, or one name or version in it.
+        port: Where to listen; 0 takes any port that is free.
+        host: The address to listen on; any but a loopback address shows the runs to the network.
+    """
+    from rekindle.cli.dashboard import show_dashboard
+
+    return show_dashboard(directory, port=port, host=host)
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
     "runs": runs,
     "show": show,
@@ -153,4 +172,5 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "stop": stop,
     "watch": watch,
     "report": report,
+    "dashboard": dashboard,
 }

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from rekindle.checkpoint import codec
 from rekindle.cli.summary import RunSummary, glimpse, real, summarise, tolerant
 from rekindle.run import RunMetadata, RunReader
 
-__all__ = ["CheckpointFile", "LogFile", "RunDetails", "list_checkpoints", "read_details"]
+__all__ = [
+    "CheckpointFile",
+    "LogFile",
+    "RunDetails",
+    "list_checkpoints",
+    "read_details",
+    "replay_size",
+    "writer",
+]
 
 _CHECKPOINT = re.compile(r"(step|best)_(\d{1,30})\.mpk")
 _EPISODES = 10
@@ -71,11 +80,11 @@ def read_details(reader: RunReader) -> RunDetails:
     tails = seen.tails
     return RunDetails(
         summary=summary,
-        writer=tolerant(problems, lambda: _writer(reader), None),
+        writer=tolerant(problems, lambda: writer(reader), None),
         metadata=seen.metadata,
         config=tolerant(problems, reader.read_config, {}),
         checkpoints=list_checkpoints(reader.path / "checkpoints", problems),
-        replay_size=sum(status.st_size for _, status in _files(reader.path / "replay")),
+        replay_size=replay_size(reader.path),
         logs={log: _log_file(reader.path / f"{log}.jsonl", rows) for log, rows in tails.items()},
         metrics=tails["metrics"][-1] if tails["metrics"] else None,
         episodes=tails["train_episodes"][-_EPISODES:],
@@ -83,10 +92,16 @@ def read_details(reader: RunReader) -> RunDetails:
     )
 
 
-def _writer(reader: RunReader) -> str | None:
+def writer(reader: RunReader) -> str | None:
+    """The process that writes a run now, and its host."""
     if not reader.is_live:
         return None
     return files.read_bytes(reader.path / "lock")[:200].decode(errors="replace").strip()
+
+
+def replay_size(run_path: Path) -> int:
+    """Bytes of replay memory that the checkpoints of a run share."""
+    return sum(status.st_size for _, status in _files(run_path / "replay"))
 
 
 def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -107,7 +122,9 @@ def list_checkpoints(directory: Path, problems: list[str]) -> list[CheckpointFil
     found = [(match, status) for name, status in _files(directory) if (match := _CHECKPOINT.fullmatch(name))]
     latest = max((int(match[2]) for match, _ in found if match[1] == "step"), default=None)
     best = directory / "best.mpk"
-    step, score = tolerant(problems, lambda: _best(best), (None, None)) if best.exists() else (None, None)
+    step, score = (
+        tolerant(problems, lambda: _best(best, _identity(best)), (None, None)) if best.exists() else (None, None)
+    )
     checkpoints = [
         CheckpointFile(
             file=match[0],
@@ -123,8 +140,17 @@ def list_checkpoints(directory: Path, problems: list[str]) -> list[CheckpointFil
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.file))
 
 
-def _best(path: Path) -> tuple[int | None, float | None]:
-    """The step and the score of the best agent; its other name, in a run that was copied, is another file."""
+def _identity(path: Path) -> tuple[int, int, int]:
+    status = os.stat(path, follow_symlinks=False)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=256)
+def _best(path: Path, identity: tuple[int, int, int]) -> tuple[int | None, float | None]:  # noqa: ARG001
+    """The step and the score of the best agent; its other name, in a run that was copied, is another file.
+
+    It may be large, so it is read again only when it is another file.
+    """
     tree = codec.read_file(path)
     step = tree.get("step")
     return step if type(step) is int else None, real(tree.get("score"))

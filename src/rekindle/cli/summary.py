@@ -21,6 +21,7 @@ __all__ = [
     "RunSummary",
     "best_evaluation",
     "glimpse",
+    "greatest",
     "real",
     "summarise",
     "tolerant",
@@ -123,9 +124,9 @@ def summarise(seen: Glimpse) -> RunSummary:
         stop_reason=metadata.stop_reason,
         exact=metadata.exact,
         resumes=len(metadata.resumes),
-        steps=_greatest(metadata.total_steps, newest, "env_steps"),
-        episodes=_greatest(metadata.total_episodes, newest, "episodes"),
-        updates=_greatest(metadata.updates, newest, "updates"),
+        steps=greatest(metadata.total_steps, newest, "env_steps"),
+        episodes=greatest(metadata.total_episodes, newest, "episodes"),
+        updates=greatest(metadata.updates, newest, "updates"),
         last_return=returns[-1] if returns else None,
         mean_return=math.fsum(returns) / len(returns) if returns else None,
         best_return=best,
@@ -143,7 +144,7 @@ def real(value: object) -> float | None:
     return None
 
 
-def _greatest(known: int, newest: Iterable[Mapping[str, Any]], field: str) -> int:
+def greatest(known: int, newest: Iterable[Mapping[str, Any]], field: str) -> int:
     """A counter: the metadata lag behind the logs, but a log may not have been written for a while."""
     return max([known, *(value for row in newest if type(value := row.get(field)) is int)])
 

@@ -1,0 +1,32 @@
+"""`rekindle dashboard`: a web page over the runs below a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rekindle.cli.text import complain
+from rekindle.errors import MissingExtra, RunError
+
+__all__ = ["show_dashboard"]
+
+
+def show_dashboard(directory: Path, *, port: int, host: str) -> int:
+    """Serve the dashboard until Ctrl-C."""
+    if not directory.is_dir():
+        raise RunError(f"{directory} is not a directory; say where the runs are: rekindle dashboard DIR")
+    try:
+        from rekindle.ui.dashboard import serve
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "rekindle":
+            raise
+        message = f"the dashboard needs {error.name}: pip install rekindle[dashboard]"
+        raise MissingExtra(message, name=error.name) from None
+
+    serve(directory, host=host, port=port, announce=lambda address: _announce(address, directory))
+    complain("the dashboard has ended; trainings go on")
+    return 0
+
+
+def _announce(address: str, directory: Path) -> None:
+    complain(f"runs in {directory}; Ctrl-C ends it")
+    print(address, flush=True)

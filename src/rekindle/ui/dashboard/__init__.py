@@ -1,0 +1,8 @@
+"""A web page over run directories: every run, live charts, comparisons. Needs `pip install rekindle[dashboard]`."""
+
+from __future__ import annotations
+
+from rekindle.ui.dashboard.app import Dashboard
+from rekindle.ui.dashboard.server import serve
+
+__all__ = ["Dashboard", "serve"]

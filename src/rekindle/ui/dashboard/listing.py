@@ -1,0 +1,341 @@
+"""The list of runs: what there is to know about each at a glance, for a thousand of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from itertools import accumulate
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+import numpy as np
+
+from rekindle.cli.settings import flat_settings, setting_text
+from rekindle.cli.summary import BestReturn, greatest, real, tolerant
+from rekindle.cli.text import moment, path_text, printable
+from rekindle.files import Lock
+from rekindle.run import LOGS, Log, RunMetadata, RunReader, find_runs
+from rekindle.ui.dashboard.rows import Floats, decode_returns
+
+__all__ = ["Listing", "RunRow", "sign"]
+
+_WHOLE: dict[Log, int] = {"train_episodes": 2**15, "eval_episodes": 2**18}
+"""Bytes of a log that are read in full; of a longer one, pieces."""
+_PIECES = 24
+_PIECE = 2**10
+_TAIL = 3 * 2**13
+_RECENT = 100
+"""Episodes in the mean return."""
+_LONGEST_NAME = 100
+_MOST_SETTINGS = 40
+_SIGNS = ("metadata.json", *(f"{log}.jsonl" for log in LOGS))
+_SHARE = 0.005
+"""Of the time, spent on looking whether anything is new."""
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One run in the list; None where nothing is known."""
+
+    id: str
+    """Its path below the directory that is shown."""
+    name: str
+    version: str = ""
+    run_id: str = ""
+    status: str
+    """running, finished, stopped, failed, crashed, or unreadable."""
+    seed: int | None = None
+    steps: int | None = None
+    episodes: int | None = None
+    updates: int | None = None
+    mean_return: float | None = None
+    best_return: BestReturn | None = None
+    spark: list[float | None] = []
+    """The return from the start to now, in a few points."""
+    started: float | None = None
+    """Seconds since 1970, as is the next."""
+    updated: float | None = None
+    resumes: int = 0
+    exact: bool | None = None
+    settings: dict[str, str] = {}
+    problem: str | None = None
+
+
+class _Known(msgspec.Struct):
+    """A run, and how its files looked when it was read."""
+
+    path: Path
+    signs: tuple[Any, ...] = ()
+    row: RunRow | None = None
+    version: int = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it may change at any time."""
+        return self.row is not None and self.row.status == "running"
+
+
+class Listing:
+    """Every run below a directory, kept up to date by looking only at what changed; for several threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.version = 0
+        """Goes up with every change; each run knows the version at which it changed last."""
+        self._runs: dict[str, _Known] = {}
+        self._gone: dict[str, int] = {}
+        self._guard = threading.Lock()
+        self._next_search = self._next_look = 0.0
+
+    def find(self, id_: str) -> Path | None:
+        """The run with an id; nothing is ever joined to a path, so that there is no way out of the root."""
+        with self._guard:
+            if id_ not in self._runs:
+                self._search()
+            known = self._runs.get(id_)
+            return known.path if known else None
+
+    def siblings(self, id_: str) -> list[str]:
+        """The runs in the same directory, oldest first, this one among them."""
+        with self._guard:
+            known = self._runs.get(id_)
+            return [other for other, run in self._runs.items() if known and run.path.parent == known.path.parent]
+
+    def row(self, id_: str) -> RunRow | None:
+        """One run, as it is now."""
+        with self._guard:
+            known = self._runs.get(id_)
+            if known is None:
+                return None
+            self._look_at(id_, known)
+            return known.row
+
+    def refresh(self, *, most: int = 100) -> bool:
+        """Look at what may have changed, and read at most so many runs; returns whether some are left."""
+        with self._guard:
+            now = time.monotonic()
+            if now >= self._next_search:
+                self._search()
+                self._next_search = _pause_after(now)
+            unread = [(id_, known) for id_, known in reversed(self._runs.items()) if known.row is None]
+            look_at_all = now >= self._next_look
+            for id_, known in unread[:most] or self._runs.items():
+                if known.row is None or known.is_running or look_at_all:
+                    self._look_at(id_, known)
+            if look_at_all and not unread:
+                self._next_look = _pause_after(now)
+            return len(unread) > most
+
+    def changed_since(self, version: int) -> tuple[list[RunRow], list[str], int]:
+        """The runs that changed after a version, the ids that are gone, and the version that this is."""
+        with self._guard:
+            rows = [known.row for known in self._runs.values() if known.version > version and known.row]
+            return rows, [id_ for id_, gone in self._gone.items() if gone > version], self.version
+
+    @property
+    def count(self) -> int:
+        """How many runs there are, read or not."""
+        return len(self._runs)
+
+    def _search(self) -> None:
+        found = {_id(path, self.root): path for path in find_runs(self.root)}
+        for id_ in self._runs.keys() - found.keys():
+            del self._runs[id_]
+            self.version += 1
+            self._gone[id_] = self.version
+        for id_ in found.keys() & self._gone.keys():
+            del self._gone[id_]
+        self._runs = {id_: self._runs.get(id_) or _Known(path) for id_, path in found.items()}
+
+    def _look_at(self, id_: str, known: _Known) -> None:
+        # The metadata of a run that is not running change first, when it is resumed.
+        looked_at = None if known.is_running else 1
+        if known.row is not None and _signs(known.path, looked_at) == known.signs[:looked_at]:
+            return
+        known.signs = _signs(known.path)  # before it is read: what changes meanwhile is seen next time
+        row = _read(id_, known.path)
+        if row != known.row:
+            self.version += 1
+            known.row, known.version = row, self.version
+
+
+def _pause_after(began: float) -> float:
+    """When to look again, so that looking takes only its share of the time."""
+    now = time.monotonic()
+    return now + max(1.0, (now - began) / _SHARE)
+
+
+def _id(path: Path, root: Path) -> str:
+    return path.name if path == root else path_text(path.relative_to(root))
+
+
+def _signs(path: Path, most: int | None = None) -> tuple[Any, ...]:
+    """What changes when a run does, or the first so many of it."""
+    if most is not None:
+        return tuple(sign(f"{path}/{name}") for name in _SIGNS[:most])
+    is_live = tolerant([], lambda: Lock.is_held(path / "lock"), True)
+    return (*(sign(f"{path}/{name}") for name in _SIGNS), is_live)
+
+
+def sign(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file, or the names in a directory, change; None if there is none."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class _Sample(msgspec.Struct, frozen=True):
+    """A log that was looked into: all of it if it is short, else pieces of it and its end."""
+
+    steps: Floats
+    returns: Floats
+    is_broken: bool
+    groups: list[int]
+    """Where each piece begins; the last is the end of the log."""
+    is_whole: bool
+    last: dict[str, Any]
+    """The newest row."""
+
+    @property
+    def end(self) -> slice:
+        """The rows at the end of the log, which have no gaps."""
+        return slice(0 if self.is_whole else self.groups[-1], None)
+
+
+def _sample(path: Path, log: Log) -> _Sample | None:
+    """Look into a log; None if it has no rows."""
+    try:
+        descriptor = os.open(path / f"{log}.jsonl", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        size = os.fstat(descriptor).st_size
+        is_whole = size <= _WHOLE[log]
+        if is_whole:
+            pieces = [_whole_lines(b"\n" + os.pread(descriptor, size, 0))]
+        else:
+            between = (size - _TAIL) // _PIECES
+            pieces = [_whole_lines(b"\n" + os.pread(descriptor, _PIECE, 0))]
+            pieces += [_whole_lines(os.pread(descriptor, _PIECE, at * between)) for at in range(1, _PIECES)]
+            pieces.append(_whole_lines(os.pread(descriptor, _TAIL, size - _TAIL)))
+    finally:
+        os.close(descriptor)
+    lines = b"".join(pieces)
+    if not lines:
+        return None
+    steps, returns, is_broken = decode_returns(lines)
+    if is_whole:
+        groups = sorted({len(steps) * part // _PIECES for part in range(_PIECES)})
+    else:
+        groups = list(accumulate((piece.count(b"\n") for piece in pieces[:-1]), initial=0))
+    return _Sample(steps, returns, is_broken, groups, is_whole, _fields(lines[lines.rfind(b"\n", 0, -1) + 1 :]))
+
+
+def _whole_lines(data: bytes) -> bytes:
+    start = data.find(b"\n") + 1
+    return data[start : data.rfind(b"\n") + 1]
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+    try:
+        value: Any = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _read(id_: str, path: Path) -> RunRow:
+    problems: list[str] = []
+    reader = tolerant(problems, lambda: RunReader(path), None)
+    metadata = tolerant(problems, lambda: reader.metadata, None) if reader else None
+    if reader is None or metadata is None:
+        return RunRow(id=id_, name=id_, status="unreadable", problem=printable(problems[0]))
+    train = tolerant(problems, lambda: _sample(path, "train_episodes"), None)
+    evaluations = tolerant(problems, lambda: _sample(path, "eval_episodes"), None)
+    if any(sample and sample.is_broken for sample in (train, evaluations)):
+        problems.append("a log has lines that cannot be read")
+    newest = [sample.last for sample in (train, evaluations) if sample]
+    newest += tolerant(problems, lambda: reader.last_rows("metrics", 1), [])
+    recent = _finite(train.returns[train.end][-_RECENT:]) if train else np.empty(0)
+    return RunRow(
+        id=id_,
+        name=printable(metadata.name, most=_LONGEST_NAME),
+        version=printable(metadata.version, most=_LONGEST_NAME),
+        run_id=printable(metadata.run_id, most=_LONGEST_NAME),
+        status=tolerant(problems, lambda: _status(reader, metadata), metadata.status),
+        seed=metadata.seed,
+        steps=greatest(metadata.total_steps, newest, "env_steps"),
+        episodes=greatest(metadata.total_episodes, newest, "episodes"),
+        updates=greatest(metadata.updates, newest, "updates"),
+        mean_return=float(recent.mean()) if len(recent) else None,
+        best_return=_best_evaluation(evaluations) or _best_episode(train),
+        spark=_spark(train or evaluations),
+        started=_seconds(metadata.started_at),
+        updated=max([*(real(row.get("wall_time")) or 0.0 for row in newest), _seconds(metadata.last_updated) or 0.0])
+        or None,
+        resumes=len(metadata.resumes),
+        exact=metadata.exact,
+        settings=_settings(tolerant(problems, reader.read_config, {})),
+        problem=printable(problems[0]) if problems else None,
+    )
+
+
+def _status(reader: RunReader, metadata: RunMetadata) -> str:
+    return reader.status if metadata.status == "running" else metadata.status
+
+
+def _seconds(stamp: str) -> float | None:
+    then = moment(stamp)
+    return then.timestamp() if then else None
+
+
+def _finite(values: Floats) -> Floats:
+    return values[np.isfinite(values)]
+
+
+def _best_evaluation(sample: _Sample | None) -> BestReturn | None:
+    """The evaluation with the highest mean return."""
+    if sample is None:
+        return None
+    steps, returns = sample.steps[sample.end], sample.returns[sample.end]
+    starts = np.flatnonzero(np.diff(steps, prepend=np.nan))
+    means = _means(returns, starts)
+    if not sample.is_whole and len(starts) > 1:
+        starts, means = starts[1:], means[1:]  # the oldest round may have begun before what was read
+    return _best(means, steps[starts], "evaluation", sample)
+
+
+def _best_episode(sample: _Sample | None) -> BestReturn | None:
+    return _best(sample.returns, sample.steps, "episode", sample) if sample else None
+
+
+def _means(values: Floats, starts: Any) -> Floats:
+    """The mean of the numbers in each part; NaN where there are none."""
+    seen = np.isfinite(values)
+    with np.errstate(all="ignore"):
+        return np.add.reduceat(np.where(seen, values, 0.0), starts) / np.add.reduceat(seen, starts, dtype=np.float64)
+
+
+def _best(values: Floats, steps: Floats, of: Literal["evaluation", "episode"], sample: _Sample) -> BestReturn | None:
+    if not np.isfinite(values).any():
+        return None
+    best = int(np.nanargmax(values))
+    step = int(steps[best]) if np.isfinite(steps[best]) else None
+    return BestReturn(float(values[best]), of, step, at_least=not sample.is_whole)
+
+
+def _spark(sample: _Sample | None) -> list[float | None]:
+    if sample is None:
+        return []
+    starts = [start for start in sample.groups if start < len(sample.returns)]
+    return [float(f"{mean:.4g}") if isfinite(mean) else None for mean in _means(sample.returns, starts).tolist()]
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, str]:
+    settings = list(flat_settings(config).items())[:_MOST_SETTINGS]
+    return {printable(name, most=60): printable(setting_text(value), most=60) for name, value in settings}

@@ -1,0 +1,72 @@
+"""The server: one port on the loopback interface, until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from rekindle.errors import ConfigError
+from rekindle.ui.dashboard.app import Dashboard
+from rekindle.ui.dashboard.security import is_loopback
+
+__all__ = ["Server", "listen", "serve"]
+
+_GRACE = 2
+"""Seconds that requests get to end; an open event stream would never."""
+
+
+class Server(uvicorn.Server):
+    """Serves a dashboard on a socket; its open event streams end when it does."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        config = uvicorn.Config(
+            dashboard.app,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE,
+            ws="none",
+        )
+        super().__init__(config)
+        self._dashboard = dashboard
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """What Ctrl-C does."""
+        self._dashboard.is_closing.set()
+        super().handle_exit(sig, frame)
+
+
+def serve(root: Path, *, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve the runs below a directory until Ctrl-C; `announce` gets the address once it can be opened."""
+    with listen(host, port) as listener:
+        dashboard = Dashboard(root, host=host)
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listener.getsockname()[1]}/"
+        announce(address if is_loopback(host) else f"{address}#token={dashboard.token.text}")
+        # The server has ended in good order by then: Ctrl-C is how it is meant to end.
+        with contextlib.suppress(KeyboardInterrupt):
+            Server(dashboard).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections; port 0 stands for any that is free."""
+    if not 0 <= port < 2**16:
+        raise ConfigError(f"port {port} is not one: use 0 (any that is free) to 65535")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen()
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
+    return listener

@@ -1,0 +1,235 @@
+// One chart: lines with the band of their extremes, drawn only while it can be seen.
+
+import uPlot from "/static/vendor/uplot/uPlot.esm.js";
+import { h, icon } from "./dom.js";
+import { clock, compact, count, decimal } from "./format.js";
+import { join, smooth } from "./tables.js";
+
+const HEIGHT = 190;
+
+// Told apart by people who see no red or no green too; the second line holds those for a dark ground.
+const COLOURS = {
+  light: ["#2563c9", "#c8540a", "#0b7a6b", "#7c3fd0", "#b8286f", "#6b6a00", "#0c7fa8", "#8a4b2d", "#4d5560", "#a01d1d"],
+  dark: ["#6ea8ff", "#ff9a57", "#3fcdb4", "#b99aff", "#ff86bd", "#d2cf5c", "#6fd2f5", "#d9a688", "#aab2bd", "#ff8585"],
+};
+
+function theme() {
+  return document.documentElement.dataset.theme === "dark" ? "dark" : "light";
+}
+
+export function colour(index) {
+  const colours = COLOURS[theme()];
+  return colours[index % colours.length];
+}
+
+function variable(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function faded(hex, alpha) {
+  const part = (start) => parseInt(hex.slice(start, start + 2), 16);
+  return `rgba(${part(1)}, ${part(3)}, ${part(5)}, ${alpha})`;
+}
+
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) entry.target.chart.see(entry.isIntersecting);
+}, { rootMargin: "200px" });
+
+const sized = new ResizeObserver((entries) => {
+  for (const entry of entries) entry.target.chart.fit();
+});
+
+export class Chart {
+  constructor({ title, group, zoom }) {
+    this.zoom = zoom;
+    this.group = group;
+    this.plot = null;
+    this.shape = "";
+    this.wanted = null;
+    this.isSeen = false;
+    this.readout = h("div", { class: "readout" });
+    this.body = h("div", { class: "plot" });
+    this.body.chart = this;
+    this.expand = h("button", {
+      type: "button",
+      class: "quiet expand",
+      title: "Wide",
+      "aria-label": `Show ${title} wide`,
+      "aria-pressed": "false",
+      onclick: () => {
+        const isWide = this.element.classList.toggle("wide");
+        this.expand.setAttribute("aria-pressed", String(isWide));
+        this.height = isWide ? 2 * HEIGHT : HEIGHT;
+        this.fit();
+      },
+    }, icon("expand"));
+    this.element = h("figure", { class: "chart", data: { title } },
+      h("figcaption", {}, h("span", { class: "title", title }, title), this.expand), this.readout, this.body);
+    this.element.chart = this;
+    this.height = HEIGHT;
+    seen.observe(this.body);
+    sized.observe(this.body);
+  }
+
+  close() {
+    seen.unobserve(this.body);
+    sized.unobserve(this.body);
+    this.plot?.destroy();
+    this.plot = null;
+  }
+
+  see(isSeen) {
+    this.isSeen = isSeen;
+    if (isSeen) this.draw();
+  }
+
+  fit() {
+    const width = Math.floor(this.body.clientWidth);
+    if (this.plot && width > 0) this.plot.setSize({ width, height: this.height });
+  }
+
+  // lines: [{label, colour, x, mean, least, most, hasBand, isSmooth}]
+  update(wanted) {
+    this.wanted = wanted;
+    if (this.isSeen) this.draw();
+  }
+
+  draw() {
+    const { wanted } = this;
+    const width = Math.floor(this.body.clientWidth);
+    if (!wanted || width === 0) return;
+    const { lines, axis, log, band, smoothing } = wanted;
+    const positive = (values) => (log ? values.map((value) => (value > 0 ? value : null)) : values);
+    this.data = join(lines.map((line) => ({
+      x: line.x,
+      columns: [line.least, line.most, line.mean, line.isSmooth ? line.mean : smooth(line.x, line.mean, smoothing)].map(positive),
+    })));
+    const shape = JSON.stringify([axis, log, band, smoothing > 0, theme(), lines.map((line) => [line.label, line.colour])]);
+    if (shape !== this.shape) {
+      this.plot?.destroy();
+      this.plot = new uPlot(this.options(width), this.data, this.body);
+      this.shape = shape;
+    } else {
+      this.plot.setData(this.data);
+    }
+    this.read();
+  }
+
+  options(width) {
+    const { lines, axis, log, band, smoothing } = this.wanted;
+    const text = variable("--faint");
+    const grid = { stroke: variable("--line-soft"), width: 1 };
+    const font = "11px system-ui, sans-serif";
+    const hidden = { stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
+    const series = lines.flatMap((line) => {
+      const stroke = colour(line.colour);
+      const isSparse = line.x.length < 40;
+      const raw = { ...hidden, stroke: faded(stroke, smoothing > 0 && !line.isSmooth ? 0.22 : 0), width: smoothing > 0 && !line.isSmooth ? 1 : 0 };
+      const points = { show: isSparse, size: 4, stroke, fill: stroke };
+      return [hidden, hidden, raw, { label: line.label, stroke, width: 1.5, spanGaps: true, points }];
+    });
+    const bands = lines.flatMap((line, index) =>
+      band || line.hasBand
+        ? [{ series: [4 * index + 2, 4 * index + 1], fill: faded(colour(line.colour), line.hasBand ? 0.16 : 0.1) }]
+        : []);
+    return {
+      width,
+      height: this.height,
+      padding: [8, 10, 0, 0],
+      legend: { show: false },
+      series: [{}, ...series],
+      bands,
+      scales: {
+        x: { time: false, range: (_, low, high) => this.wanted.range ?? padded(low, high) },
+        y: { distr: log ? 3 : 1, range: log ? undefined : (_, low, high) => (low === null ? [0, 1] : uPlot.rangeNum(low, high, 0.08, true)) },
+      },
+      axes: [
+        { stroke: text, grid: { show: false }, ticks: { stroke: grid.stroke, size: 4 }, font, size: 26, space: 70,
+          values: (_, ticks) => ticks.map((tick) => (axis === "step" ? compact(tick) : clock(tick))) },
+        { stroke: text, grid, ticks: { show: false }, font, size: 50, space: 32, gap: 6,
+          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : compact(tick))) },
+      ],
+      cursor: {
+        y: false,
+        points: { size: 6, width: 1, fill: (plot, index) => plot.series[index].stroke(plot, index), show: (plot, index) => index % 4 === 0 && cursorPoint(plot, index) },
+        drag: { x: true, y: false, setScale: false, dist: 6 },
+        sync: { key: this.group, setSeries: false, filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+        bind: { dblclick: () => () => this.zoom(null) },
+        dataIdx: (plot, index, nearest) => (index % 4 === 0 && index > 0 ? nearestValue(plot.data[index], nearest) : nearest),
+      },
+      hooks: {
+        setCursor: [() => this.read()],
+        setSelect: [(plot) => this.select(plot)],
+        drawClear: [(plot) => this.mark(plot)],
+      },
+    };
+  }
+
+  select(plot) {
+    const { left, width } = plot.select;
+    if (width < 6) return;
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.zoom([plot.posToVal(left, "x"), plot.posToVal(left + width, "x")]);
+  }
+
+  // Where resumes went on: a fine line each.
+  mark(plot) {
+    const { ctx } = plot;
+    const { left, top, width, height } = plot.bbox;
+    ctx.save();
+    ctx.strokeStyle = variable("--line-strong");
+    ctx.setLineDash([3, 3]);
+    ctx.lineWidth = devicePixelRatio;
+    for (const at of this.wanted.marks ?? []) {
+      const x = Math.round(plot.valToPos(at, "x", true));
+      if (x < left || x > left + width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, top);
+      ctx.lineTo(x, top + height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  // The values under the cursor, or the newest.
+  read() {
+    const { lines, axis, isNamed } = this.wanted;
+    const cursor = this.plot?.cursor;
+    const isAt = cursor && cursor.idx !== null && cursor.idx !== undefined && cursor.left >= 0;
+    const parts = lines.map((line, index) => {
+      const column = this.data[4 * index + 4];
+      const found = isAt ? nearestValue(column, cursor.idx) : lastValue(column);
+      const swatch = h("i", { class: "swatch" });
+      swatch.style.background = colour(line.colour);
+      const value = found === null ? "–" : decimal(column[found]);
+      return h("span", { class: "value" }, swatch, isNamed && line.label ? h("span", { class: "label" }, line.label) : null, h("b", {}, value));
+    });
+    const x = isAt ? this.data[0][cursor.idx] : null;
+    const where = x === null || x === undefined ? "" : axis === "step" ? `step ${count(x)}` : clock(x);
+    this.readout.replaceChildren(...parts.slice(0, 8), h("span", { class: "where" }, where));
+  }
+}
+
+function cursorPoint(plot, index) {
+  const point = document.createElement("div");
+  point.style.background = plot.series[index].stroke(plot, index);
+  return point;
+}
+
+function padded(low, high) {
+  if (low === null) return [0, 1];
+  return low === high ? [low - 0.5, high + 0.5] : [low, high];
+}
+
+function lastValue(column) {
+  for (let index = column.length - 1; index >= 0; index--) if (column[index] !== null) return index;
+  return null;
+}
+
+function nearestValue(column, index) {
+  for (let away = 0; away < column.length; away++) {
+    if (column[index - away] !== null && column[index - away] !== undefined) return index - away;
+    if (column[index + away] !== null && column[index + away] !== undefined) return index + away;
+  }
+  return null;
+}
