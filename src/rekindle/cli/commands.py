@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from rekindle.cli.text import complain
 
-__all__ = ["COMMANDS", "compare", "runs", "show", "stop", "verify"]
+__all__ = ["COMMANDS", "check", "compare", "runs", "show", "stop", "verify"]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
@@ -98,10 +98,30 @@ def stop(
     return stop_run(path, wait=wait, as_json=as_json)
 
 
+def check(
+    env: Annotated[Positional[str], arg(metavar="ENV", help_behavior_hint="")],
+    /,
+    *,
+    env_module: Annotated[tuple[str, ...], arg(metavar="MODULE...", help_behavior_hint="")] = (),
+    as_json: AsJson = False,
+) -> int:
+    """Check an environment: spaces, numbers, seeding, exact resume.
+
+    Args:
+        env: A Gymnasium id, or MODULE:NAME of what makes an environment.
+        env_module: Modules to import before, which register ids.
+        as_json: Print a JSON list instead of a table.
+    """
+    from rekindle.cli.check import check_environment
+
+    return check_environment(env, modules=env_module, as_json=as_json)
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
     "runs": runs,
     "show": show,
     "compare": compare,
     "verify": verify,
     "stop": stop,
+    "check": check,
 }

@@ -1,0 +1,62 @@
+"""What runs in a worker process: some environments, driven through a connection until it closes."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rekindle.envs.vector import LocalEnvs, failed
+from rekindle.errors import RekindleError
+
+__all__ = ["serve"]
+
+
+def serve(descriptor: int) -> None:
+    """Answer calls until the other side closes, or dies."""
+    # Whoever is at the other end decides when it is over, also after a signal to the whole process group.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    host = _Host()
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            # Only the parent holds the other end, so that nobody else can put a pickle into it.
+            call, *arguments = pickle.loads(connection.recv_bytes())  # noqa: S301
+            try:
+                answer = (True, getattr(host, call)(*arguments))
+            except Exception as error:
+                told = str(error) if isinstance(error, RekindleError) else f"{type(error).__name__}: {error}"
+                answer = (False, (told, traceback.format_exc()))
+            connection.send(answer)
+
+
+class _Host:
+    """The calls that a worker answers."""
+
+    _envs: LocalEnvs
+
+    def make(self, factory: Any, num_envs: int, options: dict[str, Any]) -> tuple[Any, Any]:
+        self._envs = LocalEnvs(factory, num_envs, **options)
+        return self._envs.observation_space, self._envs.action_space
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        return tuple(self._envs.step(actions))
+
+    def reset_one(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        with self._explained(row, "reset"):
+            return self._envs.one(row).reset(seed=seed, options=options)
+
+    def step_one(self, row: int, action: Any) -> Any:
+        with self._explained(row, "step"):
+            return self._envs.one(row).step(action)
+
+    @contextlib.contextmanager
+    def _explained(self, row: int, what: str) -> Any:
+        try:
+            yield
+        except Exception as error:
+            raise failed(self._envs.name, self._envs.first_row + row, what, error) from error
