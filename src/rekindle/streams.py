@@ -573,6 +573,16 @@ class Stream:
         return int(self._streams.table.episode[self._slot])
 
     @property
+    def length(self) -> int:
+        """Steps of the open episode so far."""
+        return int(self._streams.table.length[self._slot])
+
+    @property
+    def total_reward(self) -> float:
+        """The return of the open episode so far."""
+        return float(self._streams.table.total_reward[self._slot])
+
+    @property
     def episode_seed(self) -> int:
         """The seed for the environment's next reset: of this run, stream and episode, and no other."""
         return episode_seed(self._streams.seed, self.id, self.episode)

@@ -69,7 +69,7 @@ class Unseeded(Path):
 
 
 class Broken(Path):
-    """Goes wrong in its fourth step, in a way that can be chosen."""
+    """Goes wrong in its fourth step, in a way that can be chosen, unless it is mended; its episodes never end."""
 
     def __init__(self, *, how: str) -> None:
         super().__init__(limit=50)
@@ -79,7 +79,7 @@ class Broken(Path):
     def step(self, action: Any) -> Any:
         self._count += 1
         observation, reward, terminated, truncated, info = super().step(action)
-        if self._count != 4:
+        if self._count != 4 or self._how == "mended":
             return observation, reward, False, False, info
         if self._how == "raises":
             raise ZeroDivisionError("by nothing")

@@ -17,6 +17,9 @@ from rekindle.streams import ResettableEnv
 __all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "failed", "joined", "numbers_in"]
 
 
+_TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNCATED)  # members are slow to look up
+
+
 class Outcome(NamedTuple):
     """What one step of every environment led to, row by row."""
 
@@ -132,7 +135,7 @@ class LocalEnvs:
                 raise failed(self.name, self.first_row + row, "step", error) from error
             for column, array in zip(columns, arrays, strict=True):
                 column[row] = array
-            statuses[row] = EpisodeStatus.of(terminated, truncated)
+            statuses[row] = _TERMINATED if terminated else _TRUNCATED if truncated else 0
             if terminated or truncated:
                 extras[row] = numbers_in(info)
         return Outcome(self._layout.observations(columns), rewards, statuses, extras)
@@ -152,9 +155,10 @@ def failed(name: str, row: int, what: str, error: Exception) -> EnvError:
 _NUMBERS: tuple[type, ...] = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
-def numbers_in(info: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers in an info, by name."""
-    return {name: float(value) for name, value in info.items() if isinstance(value, _NUMBERS) and name[:1] != "_"}
+def numbers_in(info: Mapping[str, Any], names: Sequence[str] | None = None) -> dict[str, float]:
+    """The numbers in an info: all of them, or those with these names."""
+    chosen = info.keys() if names is None else [name for name in names if name in info]
+    return {name: float(info[name]) for name in chosen if isinstance(info[name], _NUMBERS) and name[:1] != "_"}
 
 
 def joined(parts: Sequence[Observations]) -> Observations:
