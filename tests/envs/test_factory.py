@@ -84,7 +84,7 @@ class TestRefusals:
             ("env_worlds:no_env", {}, "not an environment.*which is not a gymnasium.Env"),
             ("env_worlds:nothing", {}, "env_worlds:nothing"),
             ("env_worlds:Path", {"arguments": {"width": 3}}, "could not be made: TypeError.*width"),
-            ("env_worlds:Path", {"limits": 3}, "no setting limits; there are id, arguments"),
+            ("env_worlds:Path", {"limits": 3}, "no setting limits; there are max_episode_steps"),
             ("env_worlds:Path", {"frame_stack": 0}, "frame_stack is 0: use a whole number of at least 1"),
             ("", {}, "env is empty"),
             (3, {}, "3 makes no environment"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rekindle.envs.autoreset import AutoresetEnvs
 from rekindle.envs.checks import Finding, check_env
 from rekindle.envs.determinism import Determinism, probe
-from rekindle.envs.factory import EnvFactory, EnvSettings
+from rekindle.envs.factory import EnvFactory, EnvSettings, EnvWrapping
 from rekindle.envs.making import make_envs
 from rekindle.envs.vector import Envs, EnvSlot, LocalEnvs, Outcome
 from rekindle.envs.workers import WorkerEnvs
@@ -16,6 +16,7 @@ __all__ = [
     "EnvFactory",
     "EnvSettings",
     "EnvSlot",
+    "EnvWrapping",
     "Envs",
     "Finding",
     "LocalEnvs",

@@ -11,23 +11,17 @@ import msgspec
 import numpy as np
 
 from rekindle.errors import ConfigError, MissingExtra
-from rekindle.layout import Layout
+from rekindle.layout import Layout, checked_count
 
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["EnvFactory", "EnvSettings", "required_modules"]
+__all__ = ["EnvFactory", "EnvSettings", "EnvWrapping", "required_modules"]
 
 
-class EnvSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An environment and what is put around it, as it stands in a config."""
+class EnvWrapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is put around an environment."""
 
-    id: str
-    """A Gymnasium id such as `CartPole-v1`, or `module:name` of a function or class that makes one."""
-    arguments: dict[str, Any] = {}
-    """Passed on to what makes it."""
-    modules: tuple[str, ...] = ()
-    """Imported before, so that they can register ids."""
     max_episode_steps: int | None = None
     """Truncate episodes after so many steps; None leaves it to the environment."""
     atari: bool = False
@@ -43,12 +37,19 @@ class EnvSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        if not self.id:
-            raise ConfigError("env is empty: use a Gymnasium id such as CartPole-v1, or module:name")
         for name in ("max_episode_steps", "frame_stack"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name} is {value!r}: use a whole number of at least 1, or None")
+            checked_count(name, getattr(self, name), 1)
+
+
+class EnvSettings(EnvWrapping, frozen=True, kw_only=True):
+    """An environment and what is put around it, as it stands in a config."""
+
+    id: str
+    """A Gymnasium id such as `CartPole-v1`, or `module:name` of a function or class that makes one."""
+    arguments: dict[str, Any] = {}
+    """Passed on to what makes it."""
+    modules: tuple[str, ...] = ()
+    """Imported before, so that they can register ids."""
 
 
 class EnvFactory:
@@ -60,18 +61,19 @@ class EnvFactory:
 
     def __init__(self, source: str | EnvSettings | Callable[..., Any] | EnvFactory, **settings: Any) -> None:
         """`settings` are the fields of `EnvSettings`."""
+        self._make: Callable[..., Any] | None = None
         if isinstance(source, EnvFactory):
             self._make, known = source._make, source._known
         elif isinstance(source, EnvSettings):
-            self._make, known = None, source
+            known = source
         elif isinstance(source, str):
-            self._make, known = None, EnvSettings(id=source)
-        elif callable(source):
+            known = EnvSettings(id=source)
+        elif callable(cast("Any", source)):
             self._make, known = source, EnvSettings(id=_import_name(source) or _shown(source))
         else:
-            raise ConfigError(
-                f"{source!r:.80} makes no environment: use a Gymnasium id, or a function without arguments"
-            )
+            raise ConfigError(f"{source!r:.80} makes no environment: use a Gymnasium id, or a function")
+        if not known.id:
+            raise ConfigError("env is empty: use a Gymnasium id such as CartPole-v1, or module:name")
         unknown = sorted(settings.keys() - set(EnvSettings.__struct_fields__))
         if unknown:
             there = ", ".join(EnvSettings.__struct_fields__)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rekindle.training.algorithms import ALGORITHMS, Algorithm, make_agent
-from rekindle.training.config import TrainerConfig
+from rekindle.training.config import TrainerConfig, TrainerSettings
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator
+from rekindle.training.rebuilding import Rebuilt, rebuild
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import Round, Sampler, StepProcessor
 from rekindle.training.strategies import Components, Strategy, Synchronous
@@ -17,6 +18,7 @@ __all__ = [
     "EpisodeEvaluator",
     "Evaluation",
     "Evaluator",
+    "Rebuilt",
     "Round",
     "Sampler",
     "Step",
@@ -25,6 +27,8 @@ __all__ = [
     "Synchronous",
     "Trainer",
     "TrainerConfig",
+    "TrainerSettings",
     "TrainingReport",
     "make_agent",
+    "rebuild",
 ]

@@ -14,18 +14,12 @@ from rekindle.errors import ConfigError
 from rekindle.layout import checked_choice, checked_count
 from rekindle.run import RunReader
 
-__all__ = ["TrainerConfig", "check_modules", "read_config"]
+__all__ = ["TrainerConfig", "TrainerSettings", "check_modules", "read_config"]
 
 
-class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a training."""
+class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a training, besides those of its environment and its agent."""
 
-    algorithm: str | None = None
-    """The name of the algorithm; None for an agent of one's own."""
-    agent: dict[str, Any] = {}
-    """The agent's settings."""
-    env: EnvSettings | None = None
-    """The environment; None if it is made by a function that no other process can find."""
     seed: int = 0
     """What every random number is derived from."""
     steps: int | None = None
@@ -78,6 +72,17 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         checked_choice("vectorization", self.vectorization, ("sync", "async", "native"))
         if self.time_limit is not None and not self.time_limit > 0:
             raise ConfigError(f"time_limit is {self.time_limit!r}: use a number of seconds above 0, or None")
+
+
+class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
+    """All settings of a training."""
+
+    algorithm: str | None = None
+    """The name of the algorithm; None for an agent of one's own."""
+    agent: dict[str, Any] = {}
+    """The agent's settings."""
+    env: EnvSettings | None = None
+    """The environment; None if it is made by a function that no other process can find."""
 
     def differences(self, other: TrainerConfig) -> list[str]:
         """What another config says that would make it another training."""

@@ -25,7 +25,7 @@ from rekindle.run import RunReader, TrainingRun
 from rekindle.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.training import algorithms
-from rekindle.training.config import TrainerConfig, check_modules, read_config
+from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, read_config
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
@@ -88,6 +88,7 @@ class Trainer:
         reset_options: ResetOptions | None = None,
         stats: StatsTracker | None = None,
         recorders: Sequence[Recorder] = (),
+        new: bool = False,
         strict: bool = False,
         signals: bool = True,
         **settings: Any,
@@ -112,9 +113,10 @@ class Trainer:
             reset_options: from stream, episode and env steps to the options of a reset, for curricula.
             stats: what to aggregate over episodes.
             recorders: where else to send metrics.
+            new: begin a new run even if one of that name is unfinished.
             strict: refuse a resume that is not exact.
             signals: let SIGINT and SIGTERM ask for a checkpoint and a stop.
-            settings: the other fields of `TrainerConfig`, such as `num_envs` and `eval_every`.
+            settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
         """
         self._factory = EnvFactory(env)
         example = self._factory()
@@ -141,7 +143,7 @@ class Trainer:
         self._make_sampler = sampler
         self._processor, self._reset_options = step_processor, reset_options
         self._stats, self._recorders = stats, recorders
-        self._strict, self._signals = strict, signals
+        self._begins_anew, self._strict, self._signals = new, strict, signals
         self._handlers: list[tuple[type[Event], Callable[[Any], object]]] = []
         self._last_evaluation: tuple[int, Evaluation] | None = None
         self._stopping = EarlyStopping(target=None, patience=None)
@@ -290,7 +292,8 @@ class Trainer:
             run = TrainingRun.create("unnamed", root=directory, seed=self.config.seed)
         else:
             name, _, version = self._name.partition("/")
-            run = TrainingRun.create_or_resume(name, version or "v1", root=self._root, seed=self.config.seed)
+            begin = TrainingRun.create if self._begins_anew else TrainingRun.create_or_resume
+            run = begin(name, version or "v1", root=self._root, seed=self.config.seed)
         with _let_go_on_failure(run):
             if run.is_resumed and run.read_config():
                 self._adopt(run)
@@ -447,9 +450,7 @@ class Trainer:
 
 
 _RESUMED = tuple(
-    name
-    for name in TrainerConfig.__struct_fields__
-    if name not in ("algorithm", "agent", "env", "seed", "steps", "keep_checkpoints")
+    name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")
 )
 """What a resumed trainer takes from the config as it stands there."""
 
