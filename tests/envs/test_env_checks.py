@@ -68,6 +68,13 @@ def test_what_stands_in_the_way_of_an_exact_resume_is_told(source: object, what:
     assert any(finding.what == what and message in finding.message for finding in check_env(source))
 
 
+def test_episodes_that_never_end_are_told_unless_there_is_a_limit() -> None:
+    endless = EnvFactory(lambda: env_worlds.Broken(how="mended"))
+    assert any("no episode ended within" in finding.message for finding in check_env(endless))
+    limited = EnvFactory(endless, max_episode_steps=1_000)
+    assert not any("no episode ended within" in finding.message for finding in check_env(limited))
+
+
 def test_odd_spaces_are_told() -> None:
     class Odd(env_worlds.Path):
         def __init__(self) -> None:

@@ -107,7 +107,7 @@ def _episodes(slot: EnvSlot) -> Iterator[Finding]:
                     return
     if not told:
         yield Finding("good", "step", f"{steps} steps: shapes, dtypes and numbers are right")
-    if not ended:
+    if not ended and not slot.env.has_wrapper_attr("_max_episode_steps"):  # that of Gymnasium's TimeLimit
         yield Finding(
             "warning",
             "step",
