@@ -321,6 +321,8 @@ class TrainingSession:
         self._evaluations.append(record)
         self._window.add("eval/return", record.total_reward)
         self._window.add("eval/length", record.length)
+        for name, value in record.extras.items():
+            self._window.add(f"eval/{name}", value)
         self._is_dirty = True
         if self.run is not None:
             tag = {"final": True} if final else {}

@@ -98,6 +98,7 @@ class TestTrain:
 
     def test_the_help_shows_the_settings_of_the_algorithm(self, rekindle: Rekindle) -> None:
         assert "--agent.gamma" in rekindle("train", "tabular", "FrozenLake-v1", "--help").out
+        assert "--agent.gamma" in rekindle("train", "--steps", 5, "tabular", "FrozenLake-v1", "--help").out
         assert "--agent.gamma" not in rekindle("train", "--help").out
 
 

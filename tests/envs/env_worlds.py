@@ -34,11 +34,28 @@ class Path(gymnasium.Env[Any, Any]):
         self._place += (0.4 if int(action) else -0.4) + float(self.np_random.normal(0, 0.3))
         self._steps += 1
         terminated, truncated = abs(self._place) > 1.5, self._steps >= self._limit
-        return self._observation(), self._place, terminated, truncated, {"is_success": self._place > 1.5, "text": "x"}
+        return (
+            self._observation(),
+            self._place,
+            terminated,
+            truncated,
+            {"is_success": self._place > 1.5, "text": "x"},
+        )
 
     def _observation(self) -> Any:
         place = np.array([self._place, self._steps + self._level], np.float32)
         return {"place": place, "level": self._level} if self._named else place
+
+
+class Chatty(Path):
+    """Says in its infos what no process can send to another."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**options)[0], {"self": lambda: self}
+
+    def step(self, action: Any) -> Answer:
+        *answer, info = super().step(action)
+        return (*answer, {**info, "self": lambda: self})  # type: ignore[return-value]
 
 
 class Leaky(Path):

@@ -26,6 +26,7 @@ FACTORIES: dict[str, EnvFactory] = {
     "array": EnvFactory(env_worlds.Path),
     "dict": EnvFactory("env_worlds:Path", arguments={"named": True}),
     "lambda": EnvFactory(lambda: env_worlds.Path(limit=4)),
+    "chatty": EnvFactory(env_worlds.Chatty),
     "lake": EnvFactory("FrozenLake-v1"),
     "pendulum": EnvFactory("Pendulum-v1", max_episode_steps=7),
 }

@@ -455,10 +455,25 @@ class TestConfig:
             make(tmp_path, **options)
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_network_that_only_the_run_names_is_not_imported(self, tmp_path: Path) -> None:
+        make(tmp_path, env="FrozenLake-v1", agent="tabular").train()
+        path = rekindle.RunReader(tmp_path / "t").path / "config.json"
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps({**config, "algorithm": "dqn", "agent": {"network": "os:system"}}))
+        with pytest.raises(ConfigError, match="names the module os, which is imported only if"):
+            Trainer.resume(tmp_path / "t")
+
     def test_a_directory_without_a_config_cannot_be_resumed_by_its_path(self, tmp_path: Path) -> None:
         rekindle.TrainingRun.create("plain", root=tmp_path).close()
         with pytest.raises(ConfigError, match="has no config: only its own script can go on with it"):
             Trainer.resume(tmp_path / "plain")
+
+    def test_an_evaluation_before_the_training_finds_out_too(self, tmp_path: Path) -> None:
+        make(tmp_path / "plain", env=env_worlds.Leaky).train()
+        trainer = make(tmp_path / "looked", env=env_worlds.Leaky)
+        assert trainer.eval(3) == make(tmp_path / "other", env=env_worlds.Leaky).eval(3)
+        trainer.train()
+        assert digests(tmp_path / "looked") == digests(tmp_path / "plain")
 
     def test_what_repeats_an_episode_is_found_out_once(self, tmp_path: Path) -> None:
         leave_at(make(tmp_path, env=env_worlds.Leaky), 20)

@@ -100,8 +100,8 @@ def train(  # noqa: PLR0913 - these are the options of a command
 
 def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     """The command `train` with the settings of the algorithm that its arguments name."""
-    named = next((word for word in arguments if not word.startswith("-")), None)
-    if named not in ALGORITHMS:
+    named = next((word for word in arguments if word in ALGORITHMS), None)
+    if named is None:
         return train
     settings = config_type(named)
     command = types.FunctionType(train.__code__, train.__globals__, train.__name__, train.__defaults__)

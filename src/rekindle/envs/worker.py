@@ -9,7 +9,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rekindle.envs.vector import LocalEnvs, failed
+from rekindle.envs.vector import LocalEnvs, failed, numbers_in
 from rekindle.errors import RekindleError
 
 __all__ = ["serve"]
@@ -46,13 +46,17 @@ class _Host:
     def step(self, actions: Any) -> tuple[Any, ...]:
         return tuple(self._envs.step(actions))
 
-    def reset_one(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        with self._explained(row, "reset"):
-            return self._envs.one(row).reset(seed=seed, options=options)
+    # Of an info only the numbers go back: anything may stand in it, also what cannot be pickled.
 
-    def step_one(self, row: int, action: Any) -> Any:
+    def reset_one(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, float]]:
+        with self._explained(row, "reset"):
+            observation, info = self._envs.one(row).reset(seed=seed, options=options)
+            return observation, numbers_in(info)
+
+    def step_one(self, row: int, action: Any) -> tuple[Any, Any, bool, bool, dict[str, float]]:
         with self._explained(row, "step"):
-            return self._envs.one(row).step(action)
+            observation, reward, terminated, truncated, info = self._envs.one(row).step(action)
+            return observation, reward, terminated, truncated, numbers_in(info)
 
     @contextlib.contextmanager
     def _explained(self, row: int, what: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -84,6 +84,17 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     env: EnvSettings | None = None
     """The environment; None if it is made by a function that no other process can find."""
 
+    @property
+    def env_modules(self) -> list[str]:
+        """The modules that making the environment would import."""
+        return [] if self.env is None else required_modules(self.env)
+
+    @property
+    def agent_modules(self) -> list[str]:
+        """The modules that making the agent would import."""
+        network = self.agent.get("network")
+        return [str(network).partition(":")[0]] if network else []
+
     def differences(self, other: TrainerConfig) -> list[str]:
         """What another config says that would make it another training."""
         told: list[str] = []
@@ -113,11 +124,8 @@ def read_config(reader: RunReader) -> TrainerConfig:
         raise ConfigError(f"{reader.path / 'config.json'} is not the config of a trainer: {error}") from None
 
 
-def check_modules(config: TrainerConfig, allowed: tuple[str, ...]) -> None:
+def check_modules(named: Sequence[str], allowed: Sequence[str]) -> None:
     """Refuse to import what only the run names: whoever can write a file there could run code here."""
-    named = [] if config.env is None else required_modules(config.env)
-    network = config.agent.get("network")
-    named += [str(network).partition(":")[0]] if network else []
     missing = [module for module in named if module not in allowed]
     if missing:
         raise ConfigError(

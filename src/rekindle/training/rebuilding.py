@@ -15,7 +15,7 @@ from rekindle.run import RunReader
 from rekindle.training.algorithms import make_agent
 from rekindle.training.config import TrainerConfig, check_modules, read_config
 
-__all__ = ["Rebuilt", "checkpoint_files", "rebuild"]
+__all__ = ["Rebuilt", "checkpoint_files", "load", "rebuild"]
 
 
 class Rebuilt(NamedTuple):
@@ -30,7 +30,7 @@ def rebuild(path: str | Path, *, modules: Sequence[str] = ()) -> Rebuilt:
     """Make the environment and a new agent from a run's config; modules that it names are imported only if given."""
     reader = RunReader(path)
     config = read_config(reader)
-    check_modules(config, tuple(modules))
+    check_modules([*config.env_modules, *config.agent_modules], modules)
     if config.env is None or config.algorithm is None:
         what = "environment" if config.env is None else "agent"
         raise ConfigError(f"{reader.path}: the {what} is one of its script's own, and cannot be made from the config")

@@ -172,8 +172,9 @@ class Trainer:
         """
         reader = RunReader(path)
         config = read_config(reader)
-        if env is None or agent is None:
-            check_modules(config, tuple(modules))
+        named = config.env_modules if env is None else []
+        named += config.agent_modules if agent is None else []
+        check_modules(named, modules)
         source = config.env if env is None else env
         if source is None:
             raise ConfigError(f"{reader.path} was trained on a function that only its script has: pass it as env")
@@ -260,6 +261,11 @@ class Trainer:
             raise ConfigError("the trainer is not training")
         return self.session
 
+    def _find_out_determinism(self) -> Determinism:
+        found = self.config.determinism or probe(self._factory)
+        self.config = msgspec.structs.replace(self.config, determinism=found)
+        return found
+
     def _made_envs(self) -> Envs:
         config = self.config
         return make_envs(
@@ -267,7 +273,7 @@ class Trainer:
             config.num_envs,
             vectorization=config.vectorization,
             workers=config.workers,
-            determinism=config.determinism or Determinism.REPEATS,
+            determinism=self._find_out_determinism(),
         )
 
     def _default_sampler(self, session: TrainingSession, envs: Envs) -> Sampler:
@@ -298,8 +304,7 @@ class Trainer:
             if run.is_resumed and run.read_config():
                 self._adopt(run)
             else:
-                if self.config.determinism is None:
-                    self.config = msgspec.structs.replace(self.config, determinism=probe(self._factory))
+                self._find_out_determinism()
                 run.write_config(self.config)
         self.path = run.path
         return run
@@ -400,7 +405,7 @@ class Trainer:
                 self._factory,
                 seed=config.seed,
                 num_envs=config.eval_envs,
-                rebuilds=config.determinism is Determinism.LEAKS,
+                rebuilds=self._find_out_determinism() is Determinism.LEAKS,
                 extras=config.extras,
             )
         return self._evaluator
