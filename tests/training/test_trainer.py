@@ -14,10 +14,12 @@ import pytest
 from toys import ToyAgent
 
 import rekindle
+from rekindle import persistence
 from rekindle.agent import State
 from rekindle.agents import Tabular
+from rekindle.checkpoint.store import list_steps
 from rekindle.envs import Determinism
-from rekindle.errors import ConfigError, EnvError, RekindleError
+from rekindle.errors import CheckpointError, ConfigError, EnvError, RekindleError
 from rekindle.events import EpisodeEnded, Evaluated, MetricsFlushed, TrainingEnded, TrainingStarted
 from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.training import Components, EpisodeEvaluator, Evaluation, Round, Synchronous, Trainer
@@ -387,6 +389,25 @@ class TestConfig:
         assert isinstance(trainer.agent, Tabular)
         trainer.train()
         assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+
+    def test_checkpoints_that_a_policy_keeps_outlive_a_resume_from_the_path(self, tmp_path: Path) -> None:
+        policies = [rekindle.KeepLast(1), rekindle.KeepEvery(100)]
+        options: dict[str, Any] = {"env": "FrozenLake-v1", "agent": "tabular", "keep_checkpoints": policies}
+        make(tmp_path, **options).train()
+        Trainer.resume(tmp_path / "t", steps=360).train()
+        steps = list_steps(rekindle.RunReader(tmp_path / "t").path / "checkpoints")
+        assert set(steps) >= {100, 200, 300, 360}
+
+    def test_a_strict_resume_that_is_refused_changes_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options: dict[str, Any] = {"env": "FrozenLake-v1", "agent": "tabular"}
+        leave_at(make(tmp_path, **options), 60)
+        before = rekindle.RunReader(tmp_path / "t").read_config()
+        monkeypatch.setattr(persistence, "environment", lambda: {"numpy": "0.1"})
+        with pytest.raises(CheckpointError, match="cannot be resumed exactly"):
+            make(tmp_path, **options, strict=True, checkpoint_every=7).train()
+        assert rekindle.RunReader(tmp_path / "t").read_config() == before
 
     def test_a_resume_may_set_another_end(self, tmp_path: Path) -> None:
         make(tmp_path, env="FrozenLake-v1", agent="tabular", steps=30).train()

@@ -34,8 +34,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """What it takes to repeat an episode; None to find out."""
     checkpoint_every: int | None = 10_000
     """Env steps between checkpoints; None for only the last one."""
-    keep_checkpoints: int = 3
-    """How many to keep."""
+    keep_checkpoints: int | None = 3
+    """How many to keep; None where policies of a script say which."""
     metrics_every: int | None = 1_000
     """Env steps in a window of metrics."""
     eval_every: int | None = 10_000

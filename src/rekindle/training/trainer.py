@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import LearningAgent, Stateful
-from rekindle.checkpoint import RetentionPolicy
+from rekindle.checkpoint import KeepEvery, RetentionPolicy
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.errors import ConfigError
 from rekindle.events import Event, Recorder
@@ -130,7 +130,7 @@ class Trainer:
             env=self._factory.settings,
             seed=seed,
             steps=steps,
-            keep_checkpoints=keep_checkpoints if isinstance(keep_checkpoints, int) else 3,
+            keep_checkpoints=keep_checkpoints if isinstance(keep_checkpoints, int) else None,
         )
         self.session: TrainingSession | None = None
         """While training."""
@@ -184,7 +184,7 @@ class Trainer:
             "steps": config.steps if steps is None else steps,
             "seed": config.seed,
             "agent_settings": config.agent if agent is None else None,
-            "keep_checkpoints": config.keep_checkpoints,
+            "keep_checkpoints": config.keep_checkpoints or KeepEvery(1),
             **{name: getattr(config, name) for name in _RESUMED},
             **options,
         }
@@ -235,10 +235,14 @@ class Trainer:
             self.config = msgspec.structs.replace(self.config, steps=steps)
         started = time.perf_counter()
         was_finished = self.path is not None and RunReader(self.path).metadata.status == "finished"
-        self.session = session = self._session_on(self._open_run())
+        run = self._open_run()
+        self.session = session = self._session_on(run)
+        self.path = run.path
         with contextlib.ExitStack() as undo:
             undo.callback(self._end, session, started)
             with session:
+                if run.read_config() != msgspec.to_builtins(self.config):
+                    run.write_config(self.config)
                 self._prepare(session, was_finished=was_finished)
                 undo.callback(_timer(session, self.config.time_limit).cancel)
                 envs = self._made_envs()
@@ -251,7 +255,8 @@ class Trainer:
                     return
 
     def _end(self, session: TrainingSession, started: float) -> None:
-        self._evaluating().close()
+        if self._evaluator is not None:
+            self._evaluator.close()
         self.session = None
         self._ended = (session, time.perf_counter() - started)
 
@@ -288,7 +293,7 @@ class Trainer:
     # The run
 
     def _open_run(self) -> TrainingRun:
-        """Begin or resume the run; its config and ours agree from then on."""
+        """Begin or resume the run."""
         if self.path is not None:
             run = TrainingRun.resume(self.path)
         elif self._name is None:
@@ -302,15 +307,12 @@ class Trainer:
             run = begin(name, version or "v1", root=self._root, seed=self.config.seed)
         with _let_go_on_failure(run):
             if run.is_resumed and run.read_config():
-                self._adopt(run)
-            else:
-                self._find_out_determinism()
-                run.write_config(self.config)
-        self.path = run.path
+                self._check_config(run)
+            self._find_out_determinism()
         return run
 
-    def _adopt(self, run: TrainingRun) -> None:
-        """Go on with a run's config, with what may change of ours; refuse what would make it another training."""
+    def _check_config(self, run: TrainingRun) -> None:
+        """Refuse what would make it another training, and take over what was found out about the environment."""
         stored = read_config(run.reader)
         if stored.env is None or self.config.env is None:  # functions cannot be compared
             stored = msgspec.structs.replace(stored, env=self.config.env)
@@ -320,8 +322,6 @@ class Trainer:
                 f"{run.path} is another training: {'; '.join(differences)}. Use the settings of then, or another name"
             )
         self.config = msgspec.structs.replace(self.config, determinism=stored.determinism)
-        if self.config != stored:
-            run.write_config(self.config)
 
     def _session_on(self, run: TrainingRun) -> TrainingSession:
         config = self.config
