@@ -11,14 +11,16 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
+from rekindle.rng import generator_from_state, generator_state
+
 Answer = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class Path(gymnasium.Env[Any, Any]):
     """A noisy walk: terminated at either wall, truncated after `limit` steps."""
 
-    def __init__(self, *, limit: int = 9, named: bool = False) -> None:
-        self._limit, self._named = limit, named
+    def __init__(self, *, limit: int = 9, wall: float = 1.5, named: bool = False) -> None:
+        self._limit, self._wall, self._named = limit, wall, named
         place = Box(-9, 9, (2,), np.float32)
         self.observation_space = Dict({"place": place, "level": Discrete(10)}) if named else place
         self.action_space = Discrete(2)
@@ -33,13 +35,13 @@ class Path(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Answer:
         self._place += (0.4 if int(action) else -0.4) + float(self.np_random.normal(0, 0.3))
         self._steps += 1
-        terminated, truncated = abs(self._place) > 1.5, self._steps >= self._limit
+        terminated, truncated = abs(self._place) > self._wall, self._steps >= self._limit
         return (
             self._observation(),
             self._place,
             terminated,
             truncated,
-            {"is_success": self._place > 1.5, "text": "x"},
+            {"is_success": self._place > self._wall, "text": "x"},
         )
 
     def _observation(self) -> Any:
@@ -56,6 +58,23 @@ class Chatty(Path):
     def step(self, action: Any) -> Answer:
         *answer, info = super().step(action)
         return (*answer, {**info, "self": lambda: self})  # type: ignore[return-value]
+
+
+class Saved(Path):
+    """Says where it is, and can be brought back there without living its episode again."""
+
+    steps_in_all = 0
+
+    def step(self, action: Any) -> Answer:
+        Saved.steps_in_all += 1
+        return super().step(action)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"rng": generator_state(self.np_random), "at": [self._place, self._steps, self._level]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.np_random = generator_from_state(state["rng"])
+        self._place, self._steps, self._level = state["at"]
 
 
 class Leaky(Path):

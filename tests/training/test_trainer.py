@@ -81,27 +81,28 @@ def doubled(transitions: Transitions, streams: Any) -> Array:
     return transitions.rewards * 2
 
 
+TRAININGS: dict[str, dict[str, Any]] = {
+    "one": {},
+    "several": {"num_envs": 3},
+    "workers": {"num_envs": 2, "vectorization": "async"},
+    "leaky": {"env": env_worlds.Leaky, "num_envs": 2},
+    "named observations": {"env": lambda: env_worlds.Path(named=True)},
+    "saved": {"env": env_worlds.Saved},
+    "saved in workers": {"env": lambda: env_worlds.Saved(named=True), "num_envs": 2, "vectorization": "async"},
+    "saved and processed": {"env": env_worlds.Saved, "num_envs": 2, "step_processor": doubled},
+    "curriculum": {"reset_options": curriculum},
+    "curriculum of several": {"reset_options": curriculum, "num_envs": 2},
+    "processed": {"step_processor": doubled},
+    "several processed": {"step_processor": doubled, "num_envs": 2},
+    "table": {"env": "FrozenLake-v1", "agent": "tabular"},
+    "table of several": {"env": "FrozenLake-v1", "agent": "tabular", "num_envs": 3},
+}
+
+
 class TestExactResume:
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {},
-            {"num_envs": 3},
-            {"num_envs": 2, "vectorization": "async"},
-            {"env": env_worlds.Leaky, "num_envs": 2},
-            {"env": lambda: env_worlds.Path(named=True)},
-            {"reset_options": curriculum, "num_envs": 2},
-            {"reset_options": curriculum},
-            {"step_processor": doubled, "num_envs": 2},
-            {"step_processor": doubled},
-            {"env": "FrozenLake-v1", "agent": "tabular"},
-            {"env": "FrozenLake-v1", "agent": "tabular", "num_envs": 3},
-        ],
-        ids=str,
-    )
-    def test_left_in_mid_episode_and_continued_it_is_the_run_that_was_not(
-        self, tmp_path: Path, options: dict[str, Any]
-    ) -> None:
+    @pytest.mark.parametrize("kind", TRAININGS)
+    def test_left_in_mid_episode_and_continued_it_is_the_run_that_was_not(self, tmp_path: Path, kind: str) -> None:
+        options = TRAININGS[kind]
         make(tmp_path / "whole", **options).train()
         for step in (31, 77, 141):
             leave_at(make(tmp_path / "cut", **options), step)
@@ -135,6 +136,41 @@ class TestExactResume:
             trainer.on(EpisodeEnded, counter)
             leave_at(trainer, step)
         assert counter.count == trainer.report.episodes == len(rekindle.RunReader(tmp_path / "t").train_episodes())
+
+    @pytest.mark.parametrize("num_envs", [1, 2])
+    def test_an_environment_that_can_be_brought_back_does_not_live_its_episode_again(
+        self, tmp_path: Path, num_envs: int
+    ) -> None:
+        def endless() -> env_worlds.Saved:
+            return env_worlds.Saved(limit=10_000, wall=10_000)
+
+        options: dict[str, Any] = {"env": endless, "num_envs": num_envs, "eval_episodes": 0}
+        leave_at(make(tmp_path, **options), 100)
+        before = env_worlds.Saved.steps_in_all
+        leave_at(make(tmp_path, **options), 110)
+        assert env_worlds.Saved.steps_in_all - before == 10
+        assert rekindle.RunReader(tmp_path / "t").metadata.resumes[0].grade == "exact"
+
+    def test_a_state_that_is_ahead_of_the_session_is_not_used(self, tmp_path: Path) -> None:
+        class Torn(env_worlds.Saved):
+            """The second of two fails when the first has made its step."""
+
+            count = 0
+            fails = True
+
+            def step(self, action: Any) -> env_worlds.Answer:
+                Torn.count += 1
+                if Torn.count == 20 and Torn.fails:
+                    raise ZeroDivisionError("torn")
+                return super().step(action)
+
+        options: dict[str, Any] = {"num_envs": 2, "eval_episodes": 0, "determinism": Determinism.REPEATS}
+        with pytest.raises(EnvError, match="torn"):
+            make(tmp_path / "torn", env=lambda: Torn(), **options).train()  # noqa: PLW0108 - it is made anew
+        Torn.fails = False
+        make(tmp_path / "torn", env=lambda: Torn(), **options).train()  # noqa: PLW0108
+        make(tmp_path / "whole", env=lambda: Torn(), **options).train()  # noqa: PLW0108
+        assert digests(tmp_path / "torn") == digests(tmp_path / "whole")
 
 
 class TestApproximateResume:

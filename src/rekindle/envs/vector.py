@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
+from rekindle.agent import State
 from rekindle.envs.factory import EnvFactory
 from rekindle.errors import ConfigError, EnvError, InputError
 from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.layout import Layout
 from rekindle.streams import ResettableEnv
 
-__all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "failed", "joined", "numbers_in"]
+__all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "SingleEnv", "failed", "joined", "numbers_in"]
 
 
 _TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNCATED)  # members are slow to look up
@@ -34,6 +35,23 @@ class Outcome(NamedTuple):
     """Where ended rows have been reset already: what each row goes on from."""
 
 
+class SingleEnv(ResettableEnv, Protocol):
+    """One environment, which may be able to say where it is."""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it can; if not, it is brought back by repeating the actions of its episode."""
+        ...
+
+    def get_state(self) -> State:
+        """Where it is."""
+        ...
+
+    def set_state(self, state: State) -> None:
+        """Bring it there."""
+        ...
+
+
 class Envs(Protocol):
     """Environments that are stepped together."""
 
@@ -45,8 +63,8 @@ class Envs(Protocol):
     inexact: str | None
     """Why an open episode cannot be brought back to the bit; None if it can."""
 
-    def one(self, row: int) -> ResettableEnv:
-        """One of them alone, to be reset, and to be brought back by repeating an episode's actions."""
+    def one(self, row: int) -> SingleEnv:
+        """One of them alone, to be reset, and to be brought back to where it was."""
         ...
 
     def step(self, actions: Any) -> Outcome:
@@ -78,6 +96,19 @@ class EnvSlot:
             self.step = self.env.step
         self._is_used = True
         return self.env.reset(seed=seed, options=options)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the environment, with all that is put around it, can say where it is and be brought back there."""
+        return all(hasattr(type(self.env), name) for name in ("get_state", "set_state"))
+
+    def get_state(self) -> State:
+        """Where the environment is."""
+        return cast("Any", self.env).get_state()
+
+    def set_state(self, state: State) -> None:
+        """Bring the environment there."""
+        cast("Any", self.env).set_state(state)
 
     def close(self) -> None:
         """Let go of the environment."""

@@ -58,6 +58,15 @@ class _Host:
             observation, reward, terminated, truncated, info = self._envs.one(row).step(action)
             return observation, reward, terminated, truncated, numbers_in(info)
 
+    def has_state(self, row: int) -> bool:
+        return self._envs.one(row).has_state
+
+    def get_state(self, row: int) -> Any:
+        return self._envs.one(row).get_state()
+
+    def set_state(self, row: int, state: Any) -> None:
+        self._envs.one(row).set_state(state)
+
     @contextlib.contextmanager
     def _explained(self, row: int, what: str) -> Any:
         try:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rekindle.agent import State
 from rekindle.envs.factory import EnvFactory
 from rekindle.envs.vector import Outcome, joined
 from rekindle.errors import ConfigError, EnvError
@@ -173,6 +174,22 @@ class _RemoteEnv:
         """Take a step."""
         self._worker.send("step_one", self._row, action)
         return self._worker.receive()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the environment can say where it is."""
+        self._worker.send("has_state", self._row)
+        return self._worker.receive()
+
+    def get_state(self) -> State:
+        """Where the environment is."""
+        self._worker.send("get_state", self._row)
+        return self._worker.receive()
+
+    def set_state(self, state: State) -> None:
+        """Bring the environment there."""
+        self._worker.send("set_state", self._row, state)
+        self._worker.receive()
 
 
 def _pickled_by_value(message: Any) -> bytes:

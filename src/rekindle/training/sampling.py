@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
+from rekindle.agent import State
 from rekindle.envs import AutoresetEnvs, Envs, Outcome
 from rekindle.envs.vector import numbers_in
 from rekindle.errors import EnvError, InputError
@@ -65,7 +66,10 @@ def make_sampler(
 
 
 class _Starts:
-    """Starts episodes, or brings back those that were open before a resume."""
+    """Starts episodes, or brings back those that were open before a resume.
+
+    Where environments can say where they are, that joins the checkpoint; others repeat the actions of the episode.
+    """
 
     def __init__(
         self,
@@ -77,16 +81,36 @@ class _Starts:
         self.streams = [session.stream(row) for row in range(envs.num_envs)]
         self._session, self._envs = session, envs
         self._processor, self._options = processor, reset_options
+        self.steps_made = session.total_steps
+        """Env steps that the environments have made; the session may not have taken the last of them."""
+        self._states: dict[str, State] = {}
+        """Where environments were at the checkpoint, until they are brought back there."""
         if session.resumed is not None and envs.inexact is not None:
             session.note_loss(envs.inexact)
+        if not isinstance(envs, AutoresetEnvs) and envs.one(0).has_state:
+            session.attach("environments", self)
+
+    def state(self) -> State:
+        """Where each environment is whose episode is open."""
+        if self.steps_made != self._session.total_steps:
+            return {}
+        rows = [row for row, stream in enumerate(self.streams) if stream.is_open and str(row) not in self._states]
+        return {**self._states, **{str(row): self._envs.one(row).get_state() for row in rows}}
+
+    def load_state(self, state: State) -> None:
+        """Keep that until the environments are asked for."""
+        self._states = dict(state)
 
     def reset(self, row: int) -> Any:
         """The first observation of an episode, or the newest of one that is open."""
-        stream = self.streams[row]
-        env: ResettableEnv = self._envs.one(row)
-        if self._processor is not None:
-            env = _Processed(env, row, self._processor)
+        stream, single = self.streams[row], self._envs.one(row)
+        env = single if self._processor is None else _Processed(single, row, self._processor)
+        state = self._states.pop(str(row), None)
         try:
+            if state is not None:
+                single.reset(seed=stream.episode_seed)
+                single.set_state(state)
+                return stream.bring_back()
             return stream.reset(env, options=None if stream.is_open else self.options(stream))
         except EnvError:
             raise
@@ -139,6 +163,7 @@ class StreamSampler:
         stream = self._stream
         if self._action is None:
             self._action = stream.begin(self._starts.reset(0))
+        self._starts.steps_made = self._session.total_steps + 1
         try:
             observation, reward, terminated, truncated, info = self._env.step(self._action)
         except EnvError:
@@ -187,6 +212,7 @@ class VectorSampler:
             self._start(self._to_start)
         observations = cast("Observations", self._observations)
         actions = self._session.act_many(observations)
+        self._starts.steps_made = self._session.total_steps + len(self._rows)
         outcome = _stepped(self._envs, actions, self._session)
         transitions = Transitions(observations, actions, outcome.rewards, outcome.observations, outcome.statuses)
         self._to_start, records = _hand_over(
