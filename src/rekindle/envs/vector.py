@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -10,12 +12,12 @@ import numpy as np
 
 from rekindle.agent import State
 from rekindle.envs.factory import EnvFactory
-from rekindle.errors import ConfigError, EnvError, InputError
+from rekindle.errors import ConfigError, EnvError, RekindleError
 from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.layout import Layout
 from rekindle.streams import ResettableEnv
 
-__all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "SingleEnv", "failed", "joined", "numbers_in"]
+__all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "SingleEnv", "failed", "joined", "numbers_in", "told"]
 
 
 _TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNCATED)  # members are slow to look up
@@ -179,8 +181,16 @@ class LocalEnvs:
 
 def failed(name: str, row: int, what: str, error: Exception) -> EnvError:
     """An error of an environment, with which one it was."""
-    told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    return EnvError(f"{name}, env {row}, failed in {what}: {told}")
+    return EnvError(f"{name}, env {row}, failed in {what}: {told(error)}")
+
+
+def told(error: Exception) -> str:
+    """What went wrong, and the line of code that it went wrong in."""
+    if isinstance(error, RekindleError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 _NUMBERS: tuple[type, ...] = (bool, int, float, np.bool_, np.integer, np.floating)

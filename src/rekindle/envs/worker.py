@@ -9,8 +9,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rekindle.envs.vector import LocalEnvs, failed, numbers_in
-from rekindle.errors import RekindleError
+from rekindle.envs.vector import LocalEnvs, failed, numbers_in, told
 
 __all__ = ["serve"]
 
@@ -29,8 +28,7 @@ def serve(descriptor: int) -> None:
             try:
                 answer = (True, getattr(host, call)(*arguments))
             except Exception as error:
-                told = str(error) if isinstance(error, RekindleError) else f"{type(error).__name__}: {error}"
-                answer = (False, (told, traceback.format_exc()))
+                answer = (False, (told(error), traceback.format_exc()))
             connection.send(answer)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rekindle.agent import State
 from rekindle.envs import AutoresetEnvs, Envs, Outcome
-from rekindle.envs.vector import numbers_in
+from rekindle.envs.vector import failed, numbers_in
 from rekindle.errors import EnvError, InputError
 from rekindle.experience import Array, EpisodeStatus, Experience, Observations, Transitions
 from rekindle.session import TrainingSession
@@ -114,10 +114,8 @@ class _Starts:
             return stream.reset(env, options=None if stream.is_open else self.options(stream))
         except EnvError:
             raise
-        except InputError as error:
-            raise self.failure(row, "reset", str(error)) from error
         except Exception as error:
-            raise self.failure(row, "reset", f"{type(error).__name__}: {error}") from error
+            raise self.failure(row, "reset", error) from error
 
     def options(self, stream: Stream) -> dict[str, Any] | None:
         """What the next episode of a stream is reset with."""
@@ -125,11 +123,9 @@ class _Starts:
             return None
         return self._options(cast("int", stream.id), stream.episode, self._session.total_steps)
 
-    def failure(self, row: int, what: str, told: str) -> EnvError:
+    def failure(self, row: int, what: str, error: Exception) -> EnvError:
         """An error of an environment, with where and when it was."""
-        return EnvError(
-            f"{self._envs.name}, env {row}, failed in {what}: {told} (env step {self._session.total_steps})"
-        )
+        return EnvError(f"{failed(self._envs.name, row, what, error)} (env step {self._session.total_steps})")
 
 
 class _Processed:
@@ -169,7 +165,7 @@ class StreamSampler:
         except EnvError:
             raise
         except Exception as error:
-            raise self._starts.failure(0, "step", f"{type(error).__name__}: {error}") from error
+            raise self._starts.failure(0, "step", error) from error
         try:
             if not (terminated or truncated):
                 self._action = stream.step(observation, reward)
@@ -178,7 +174,7 @@ class StreamSampler:
             length, total = stream.length + 1, stream.total_reward + float(reward)
             self._action = stream.step(observation, reward, terminated, truncated, extras)
         except InputError as error:
-            raise self._starts.failure(0, "step", str(error)) from error
+            raise self._starts.failure(0, "step", error) from error
         status = EpisodeStatus.of(terminated, truncated)
         record = EpisodeRecord(total, length, status, extras)
         return Round(_ROW, (reward,), (status,), {0: record})
