@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from rekindle import policy as policies
-from rekindle.agent import HasPolicy, LearningAgent
+from rekindle.agent import HasPolicy
 from rekindle.cli.check import look_here_for_modules
 from rekindle.cli.tables import cell, console, number, print_whole, table, words
 from rekindle.cli.text import decimal, path_text, whole, write_json
 from rekindle.envs import Determinism
 from rekindle.errors import ConfigError
-from rekindle.experience import ActMode, Array, Observations
 from rekindle.run import find_run
 from rekindle.stats import EvalReport
 from rekindle.training import EpisodeEvaluator, rebuild
+from rekindle.training.evaluation import greedy
 from rekindle.training.rebuilding import checkpoint_files, load
 
 __all__ = ["evaluate_run", "export_policy"]
@@ -44,7 +42,7 @@ def evaluate_run(
         reports: list[EvalReport] = []
         for file in files:
             step = load(rebuilt.agent, file)
-            evaluation = evaluator.evaluate(lambda batch: _best_actions(rebuilt.agent, batch), episodes)
+            evaluation = evaluator.evaluate(greedy(rebuilt.agent), episodes)
             reports.append(EvalReport.of(evaluation.records, step))
     finally:
         evaluator.close()
@@ -65,11 +63,6 @@ def _row(report: EvalReport) -> list[str]:
     numbers = [decimal(report.stats[name]) for name in (*names, "episode_length_mean")]
     ends = [whole(int(report.stats[name])) for name in ("terminated", "truncated")]
     return [whole(report.total_steps), *numbers, *ends]
-
-
-def _best_actions(agent: LearningAgent, observations: Observations) -> Array:
-    rows = len(next(iter(observations.values()))) if isinstance(observations, Mapping) else len(observations)
-    return agent.act(observations, ActMode.EXPLOIT, np.arange(rows))
 
 
 def export_policy(path: Path, output: Path, *, checkpoint: str, modules: Sequence[str], as_json: bool) -> int:

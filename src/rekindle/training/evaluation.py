@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
 import numpy as np
 
+from rekindle.agent import LearningAgent
 from rekindle.envs import EnvFactory
 from rekindle.envs.vector import EnvSlot, failed, numbers_in
-from rekindle.experience import Array, EpisodeStatus, Observations
+from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
 from rekindle.layout import Layout, checked_reward
 from rekindle.rng import episode_seed
 from rekindle.stats import EpisodeRecord
 
-__all__ = ["Act", "EpisodeEvaluator", "Evaluation", "Evaluator"]
+__all__ = ["Act", "EpisodeEvaluator", "Evaluation", "Evaluator", "greedy"]
 
 Act = Callable[[Observations], Array]
 """The best action for each row of a batch of observations."""
+
+
+def greedy(agent: LearningAgent) -> Act:
+    """How an agent acts at its best."""
+
+    def act(observations: Observations) -> Array:
+        rows = len(next(iter(observations.values()))) if isinstance(observations, Mapping) else len(observations)
+        return agent.act(observations, ActMode.EXPLOIT, np.arange(rows))
+
+    return act
 
 
 class Evaluation(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from rekindle.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.training import algorithms
 from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, read_config
-from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator
+from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
 from rekindle.training.stopping import EarlyStopping
@@ -395,8 +395,7 @@ class Trainer:
     def _act(self, observations: Observations) -> Array:
         if self.session is not None:
             return self.session.act_many(observations, ActMode.EXPLOIT)
-        rows = len(next(iter(observations.values()))) if isinstance(observations, Mapping) else len(observations)
-        return self.agent.act(observations, ActMode.EXPLOIT, np.arange(rows))
+        return greedy(self.agent)(observations)
 
     def _evaluating(self) -> Evaluator:
         if self._evaluator is None:
