@@ -1272,3 +1272,65 @@ def test_the_run_says_what_trains_and_how_far_for_those_who_look_at_it(tmp_path:
         drive(session, until=10)
     with opened(tmp_path, max_steps=20) as session:
         assert reader_of(session).metadata.max_steps == 20
+
+
+def test_what_belongs_to_the_end_is_logged_after_the_last_checkpoint_and_taken_back(tmp_path: Path) -> None:
+    def train(run: TrainingRun, end: int) -> None:
+        with TrainingSession(ToyAgent(), run=run, max_steps=end, checkpoint_every=20) as session:
+
+            def say() -> None:
+                record = EpisodeRecord(float(end), 1, EpisodeStatus.TERMINATED)
+                session.on_eval_episode(record, final=True)
+                session.maybe_save_best(record.total_reward)
+
+            session.at_end(say)
+            drive(session)
+        rows = run.reader.eval_episodes()
+        assert [(row["total_reward"], row["final"]) for row in rows] == [(end, True)]
+        assert codec.read_file(run.best_checkpoint_path)["score"] == end
+
+    train(TrainingRun.create("whole", root=tmp_path), 60)
+    train(TrainingRun.create("extended", root=tmp_path), 25)
+    for end in (40, 60):
+        train(TrainingRun.resume(tmp_path / "extended"), end)
+    whole, extended = (verify(tmp_path / name) for name in ("whole", "extended"))
+    assert whole.ok
+    assert extended.digests == whole.digests
+
+
+def test_a_run_that_is_stopped_has_not_come_to_its_end(tmp_path: Path) -> None:
+    ends: list[int] = []
+    for stop in (True, False):
+        with opened(tmp_path, max_steps=30) as session:
+            session.at_end(lambda session=session: ends.append(session.total_steps))
+            drive(session, until=10)
+            if stop:
+                session.stop("enough")
+            else:
+                drive(session)
+    assert ends == [30]
+
+
+def test_a_failure_at_the_end_comes_after_the_last_checkpoint(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("at the very end")
+
+    session = TrainingSession(ToyAgent(), run=TrainingRun.create("end", root=tmp_path), max_steps=30)
+    session.at_end(fail)
+    drive(session)
+    with pytest.raises(ZeroDivisionError, match="at the very end"):
+        session.close()
+    assert steps_saved(session) == [30]
+    assert reader_of(session).metadata.status == "failed"
+
+
+def test_a_loss_that_the_host_notes_makes_the_resume_approximate(tmp_path: Path) -> None:
+    with opened(tmp_path) as session:
+        drive(session, until=10)
+        session.stop("enough")
+    with opened(tmp_path) as session:
+        session.note_loss("the weather was another")
+        session.stop("enough")
+    (resume,) = reader_of(session).metadata.resumes
+    assert (resume.grade, resume.lost) == ("approximate", ("the weather was another",))
+    assert verify(reader_of(session).path).grade == "approximate"

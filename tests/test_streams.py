@@ -537,3 +537,23 @@ def test_streams_keep_their_names_over_a_resume(tmp_path: Path) -> None:
         session.stop()
     with opened(tmp_path) as session:
         assert [session.stream(name).is_open for name in ("left", 7, "right", "7")] == [True, True, True, False]
+
+
+def test_a_world_that_the_host_brought_back_goes_on_at_the_newest_observation(tmp_path: Path) -> None:
+    with opened(tmp_path) as session:
+        stream = session.stream("npc")
+        stream.begin(line(0))
+        stream.step(line(1), 0.5)
+        with pytest.raises(InputError, match="stream 'npc': no episode was open there before a resume"):
+            stream.bring_back()
+        session.stop()
+    with opened(tmp_path) as session:
+        stream = session.stream("npc")
+        observation = stream.bring_back()
+        assert observation.tolist() == [1.0]
+        assert stream.begin(observation) is not None
+        stream.step(line(2), 0.25)
+        assert (stream.length, stream.total_reward) == (2, 0.75)
+        assert session.resumed is not None
+        assert session.resumed.grade == "exact"
+        session.stop()

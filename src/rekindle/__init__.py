@@ -1,5 +1,9 @@
 """Reinforcement-learning training inside any loop, with resumes that are exact to the bit."""
 
+from __future__ import annotations
+
+import typing
+
 from rekindle.agent import HasPolicy, HasReplay, LearningAgent, Policy, Replay, ReportsEpisodes, State
 from rekindle.checkpoint import KeepBest, KeepEvery, KeepLast
 from rekindle.errors import RekindleError
@@ -12,6 +16,9 @@ from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
 from rekindle.streams import Stream
 from rekindle.verification import verify
 from rekindle.version import __version__
+
+if typing.TYPE_CHECKING:
+    from rekindle.training import Trainer
 
 __all__ = [
     "ActMode",
@@ -37,9 +44,18 @@ __all__ = [
     "State",
     "StatsTracker",
     "Stream",
+    "Trainer",
     "TrainingRun",
     "TrainingSession",
     "Transitions",
     "__version__",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name != "Trainer":  # which those who own their loop need not load
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rekindle.training import Trainer
+
+    return Trainer

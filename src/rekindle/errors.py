@@ -5,6 +5,7 @@ RekindleError
 ├── InputError               the host gave a session something that cannot be right
 ├── StateError               a state tree holds what cannot be saved, or does not fit the object that loads it
 ├── AgentError               the agent broke its contract or produced a non-finite loss
+├── EnvError                 an environment raised, or gave what cannot be right
 ├── MissingExtra             an optional dependency is not installed
 ├── RunError                 a run directory is not one, or cannot be used
 │   ├── RunLocked            another process writes this run
@@ -23,6 +24,7 @@ __all__ = [
     "AgentError",
     "CheckpointError",
     "ConfigError",
+    "EnvError",
     "FileRefused",
     "InputError",
     "LogCorrupt",
@@ -53,6 +55,10 @@ class StateError(RekindleError, ValueError):
 
 class AgentError(RekindleError):
     """The agent broke its contract, or its loss is not finite; what it holds is not checkpointed."""
+
+
+class EnvError(RekindleError):
+    """An environment raised, or gave what cannot be right; the message names it and the step."""
 
 
 class MissingExtra(RekindleError, ImportError):

@@ -14,6 +14,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from rekindle import files
 from rekindle.agent import HasReplay, LearningAgent, State
 from rekindle.checkpoint import codec
 from rekindle.checkpoint.journal import NewRows, check_layout
@@ -195,6 +196,15 @@ class Persistence:
         if not isinstance(error, RekindleError):
             raise error
         self.report(f"a checkpoint could not be saved, the one before it stays: {error}")
+        return error
+
+    def settle_best(self) -> RekindleError | None:
+        """Wait for a best agent that no checkpoint will name, and make its name durable."""
+        if self._pending is None:
+            return None
+        error = self.settle()
+        if error is None:
+            files.sync_directory(self.store.directory)
         return error
 
     def _save(self, snapshot: Snapshot, agent: AgentPart, logs: Mapping[str, LogPosition]) -> None:

@@ -156,6 +156,7 @@ class TrainingSession:
         self._callbacks = list(callbacks)
         self._handles_signals = signals
         self._hooks: list[tuple[int, Callable[[], object]]] = []
+        self._endings: list[Callable[[], object]] = []
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, State] = {}
         self._saved_attached: dict[str, State] = {}
@@ -170,7 +171,7 @@ class TrainingSession:
         self._skipped_before = 0
         self._is_exact = learner != "background"
         self._is_dirty = True
-        self._is_closed = False
+        self._is_closed = self._is_ending = False
         self._in_safe_point = False
         self._checkpoint_asked = False
         self._exit_stack = contextlib.ExitStack()
@@ -190,7 +191,7 @@ class TrainingSession:
             is_done=lambda: self.is_done and not self._direct.is_manual,
             on_transitions=self._after_transitions,
             on_end=self._after_episode,
-            on_loss=self._note_loss,
+            on_loss=self.note_loss,
         )
         self._persistence = None if run is None else Persistence(run, policy=retention(keep_checkpoints))
         if self._persistence is not None:
@@ -315,15 +316,18 @@ class TrainingSession:
         self._streams.is_torn = False
         return made
 
-    def on_eval_episode(self, record: EpisodeRecord) -> None:
-        """Log an evaluation episode."""
+    def on_eval_episode(self, record: EpisodeRecord, *, final: bool = False) -> None:
+        """Log an evaluation episode; `final` marks those of the agent that the training ended with."""
         self._check_open()
         self._evaluations.append(record)
         self._window.add("eval/return", record.total_reward)
         self._window.add("eval/length", record.length)
+        for name, value in record.extras.items():
+            self._window.add(f"eval/{name}", value)
         self._is_dirty = True
         if self.run is not None:
-            self._write(self.run.log_eval_episode, record, msgspec.structs.asdict(self._stamp()))
+            tag = {"final": True} if final else {}
+            self._write(self.run.log_eval_episode, record, {**msgspec.structs.asdict(self._stamp()), **tag})
 
     def maybe_save_best(self, mean_reward: float) -> bool:
         """Keep the agent of this moment as the best if the score beats every earlier one; says whether it did."""
@@ -373,6 +377,22 @@ class TrainingSession:
         self._hooks.append((env_steps, function))
         self._plan()
 
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Call a function when the run finishes, after its last checkpoint.
+
+        What it logs is the end of this training: if the run goes on after all, the resume takes it back.
+        """
+        self._endings.append(function)
+
+    def note_loss(self, what: str) -> None:
+        """Say, and record in the run, that it is not to the bit what it would have been without interruption."""
+        self._is_exact = False
+        self._report(what)
+        if self.resumed is not None and self.run is not None:
+            lost = (*self.resumed.lost, what)
+            self.resumed = msgspec.structs.replace(self.resumed, grade="approximate", lost=lost)
+            self._write(self.run.add_resume, self.resumed)
+
     def stop(self, reason: str = "stopped by the host", *, complete: bool = False) -> None:
         """Make `is_done` true. `complete` says that the goal was reached, so that the run counts as finished."""
         self.interrupter.stop(reason, complete=complete)
@@ -403,7 +423,7 @@ class TrainingSession:
                 raise error
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._is_closed and not self._is_ending:
             raise InputError("the session is closed: open another to go on with its run")
 
     # What the host asks
@@ -631,15 +651,6 @@ class TrainingSession:
         self._skipped_before = saved.skipped_updates
         self._exploration = generator_from_state(saved.exploration)
 
-    def _note_loss(self, what: str) -> None:
-        """Say, and record in the run, that a resume was not exact after all."""
-        self._is_exact = False
-        self._report(what)
-        if self.resumed is not None and self.run is not None:
-            lost = (*self.resumed.lost, what)
-            self.resumed = msgspec.structs.replace(self.resumed, grade="approximate", lost=lost)
-            self._write(self.run.add_resume, self.resumed)
-
     # Events
 
     def _stamp(self) -> Stamp:
@@ -712,7 +723,7 @@ class TrainingSession:
             try:
                 self._end_learner()
                 if save:
-                    self._save_last()
+                    self._save_last(finished=status == "finished")
             except Exception as error:
                 problem = error
                 if status != "failed":  # whatever it had reached, what it holds is not all on disk
@@ -743,10 +754,10 @@ class TrainingSession:
             for made, metrics in learner.learned():
                 self._take_update(made, metrics)
 
-    def _save_last(self) -> None:
-        """Take the last checkpoint, then log the half-filled window: a resume takes that row back and goes on."""
+    def _save_last(self, *, finished: bool) -> None:
+        """Take the last checkpoint, then log what is of the end only: a resume takes these rows back and goes on."""
         for name in self._streams.announce_all():
-            self._note_loss(f"the end of an episode of {name} was never announced; its extras are missing")
+            self.note_loss(f"the end of an episode of {name} was never announced; its extras are missing")
         if self._persistence is not None:
             self._persistence.settle()
             if self._is_dirty or self._persistence.is_behind or self._attached_changed():
@@ -754,8 +765,18 @@ class TrainingSession:
             error = self._persistence.settle()
             if error is not None:
                 raise error
+        if finished:
+            self._end()
         if self._metrics_every is not None and not self._window.is_empty:
             self._flush_metrics()
+
+    def _end(self) -> None:
+        self._is_ending = True
+        for function in self._endings:
+            function()
+        self._is_ending = False
+        if self._persistence is not None and (error := self._persistence.settle_best()) is not None:
+            raise error
 
     def _attached_changed(self) -> bool:
         """Whether what is attached differs from what was saved last; it may change without a word."""

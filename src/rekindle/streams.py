@@ -543,6 +543,14 @@ class Streams:
         table.traces[slot] = trace
         return observation, info
 
+    def bring_back(self, slot: int) -> Any:
+        """Take it that the world of a restored episode is where it was, and return the observation of there."""
+        table = self.table
+        if slot not in self._restored:
+            raise InputError(f"{table.name(slot)}: no episode was open there before a resume")
+        self._lived_again.add(slot)
+        return table.observations([array[slot].copy() for array in table.last])
+
     def _live_again(self, env: ResettableEnv, known: EpisodeTrace) -> tuple[Any, dict[str, Any]] | None:
         """Repeat an episode's actions; None if it went another way."""
         trace = EpisodeTrace(known.seed, known.options)
@@ -594,6 +602,16 @@ class Stream:
         return int(self._streams.table.episode[self._slot])
 
     @property
+    def length(self) -> int:
+        """Steps of the open episode so far."""
+        return int(self._streams.table.length[self._slot])
+
+    @property
+    def total_reward(self) -> float:
+        """The return of the open episode so far."""
+        return float(self._streams.table.total_reward[self._slot])
+
+    @property
     def episode_seed(self) -> int:
         """The seed for the environment's next reset: of this run, stream and episode, and no other."""
         return episode_seed(self._streams.seed, self.id, self.episode)
@@ -607,10 +625,17 @@ class Stream:
         observation, self.info = self._streams.reset(self._slot, env, options)
         return observation
 
+    def bring_back(self) -> Any:
+        """After a resume: say that the host brought the open episode's world back, and get its newest observation.
+
+        `begin` goes on from there.
+        """
+        return self._streams.bring_back(self._slot)
+
     def begin(self, observation: Any) -> Any:
         """Start an episode at this observation and return the first action.
 
-        An episode still open is closed as truncated, unless `reset` has just lived it again.
+        An episode still open is closed as truncated, unless `reset` or `bring_back` has just brought it back.
         """
         return self._streams.begin(self._slot, observation)
 

@@ -2,18 +2,206 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+import typing
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
-from tyro.conf import Positional, arg
+import msgspec
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from rekindle.agents.settings import Linear
 from rekindle.cli.text import complain
+from rekindle.envs import EnvWrapping
+from rekindle.training import TrainerSettings
+from rekindle.training.algorithms import ALGORITHMS, config_type
 
-__all__ = ["COMMANDS", "compare", "dashboard", "report", "runs", "show", "stop", "verify", "watch"]
+__all__ = [
+    "COMMANDS",
+    "REGISTRY",
+    "algos",
+    "check",
+    "compare",
+    "dashboard",
+    "evaluate",
+    "export",
+    "report",
+    "resume",
+    "runs",
+    "show",
+    "stop",
+    "train",
+    "train_command",
+    "verify",
+    "watch",
+]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
+Modules = Annotated[tuple[str, ...], arg(name="env-module", metavar="MODULE...", help_behavior_hint="")]
+Ui = Annotated[Literal["plain", "none"], arg(help_behavior_hint="(default: plain)")]
+
+
+class _NoSettings(msgspec.Struct, frozen=True):
+    """What stands for the settings of an algorithm while none is named."""
+
+
+def train(  # noqa: PLR0913 - these are the options of a command
+    algorithm: Annotated[Positional[str], arg(metavar="ALGO", help_behavior_hint="")],
+    env: Annotated[Positional[str], arg(metavar="ENV", help_behavior_hint="")],
+    /,
+    *,
+    training: OmitArgPrefixes[TrainerSettings] = TrainerSettings(steps=100_000),  # noqa: B008 - it is frozen
+    name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: ALGO-ENV)")] = None,
+    version: Annotated[str, arg(metavar="VERSION")] = "v1",
+    directory: Annotated[Path, arg(name="runs", metavar="DIR")] = Path("runs"),
+    resumes: Annotated[Literal["auto", "no"], arg(name="resume")] = "no",
+    modules: Modules = (),
+    arguments: Annotated[dict[str, str], arg(name="env.arguments", metavar="KEY VALUE...", help_behavior_hint="")] = {},  # noqa: B006
+    wrapping: Annotated[EnvWrapping, arg(name="env")] = EnvWrapping(),  # noqa: B008
+    agent: Any = _NoSettings(),  # noqa: B008
+    ui: Ui = "plain",
+    as_json: AsJson = False,
+) -> int:
+    """Train an agent; `rekindle train ALGO ENV --help` shows its settings too.
+
+    Args:
+        algorithm: What to train: see `rekindle algos`.
+        env: A Gymnasium id, or MODULE:NAME of what makes an environment.
+        training: When to do what, and when to stop.
+        name: Of the run.
+        version: Of the run.
+        directory: Where runs are.
+        resumes: Go on with the newest unfinished run of this name (auto), or begin a new one.
+        modules: Modules to import before, which register ids.
+        arguments: Passed on to what makes the environment; values are JSON, or text.
+        wrapping: What is put around the environment.
+        agent: The algorithm's settings.
+        ui: A line of progress, or nothing.
+        as_json: Print the report as a JSON object.
+    """
+    from rekindle.cli.train import train_run
+
+    return train_run(
+        algorithm,
+        env,
+        settings=training,
+        name=name,
+        version=version,
+        root=directory,
+        goes_on=resumes == "auto",
+        modules=modules,
+        arguments=arguments,
+        wrapping=wrapping,
+        agent=None if isinstance(agent, _NoSettings) else agent,
+        ui=ui,
+        as_json=as_json,
+    )
+
+
+def train_command(arguments: Sequence[str]) -> Callable[..., int]:
+    """The command `train` with the settings of the algorithm that its arguments name."""
+    named = next((word for word in arguments if word in ALGORITHMS), None)
+    if named is None:
+        return train
+    settings = config_type(named)
+    command = types.FunctionType(train.__code__, train.__globals__, train.__name__, train.__defaults__)
+    command.__doc__ = train.__doc__
+    command.__annotations__ = {**train.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
+    command.__kwdefaults__ = {**(train.__kwdefaults__ or {}), "agent": settings()}
+    return command
+
+
+def resume(
+    path: RunPath,
+    /,
+    *,
+    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
+    strict: Annotated[bool, arg(help_behavior_hint="")] = False,
+    modules: Modules = (),
+    ui: Ui = "plain",
+    as_json: AsJson = False,
+) -> int:
+    """Go on with a run that was started with train or a Trainer.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        steps: Another end, in env steps.
+        strict: Refuse if the result could not be exact to the bit.
+        modules: Modules that the run's config names, and that may be imported.
+        ui: A line of progress, or nothing.
+        as_json: Print the report as a JSON object.
+    """
+    from rekindle.cli.train import resume_run
+
+    return resume_run(path, steps=steps, strict=strict, modules=modules, ui=ui, as_json=as_json)
+
+
+def evaluate(
+    path: RunPath,
+    /,
+    *,
+    checkpoint: Annotated[str, arg(metavar="best|latest|STEP|all")] = "best",
+    episodes: Annotated[int, arg(metavar="N")] = 10,
+    seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: the run's)")] = None,
+    modules: Modules = (),
+    as_json: AsJson = False,
+) -> int:
+    """Evaluate the agent of a run.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        checkpoint: Which agent: the best, the latest, that of a step, or each.
+        episodes: How many episodes to play.
+        seed: What the seeds of the episodes are derived from.
+        modules: Modules that the run's config names, and that may be imported.
+        as_json: Print a JSON list of reports.
+    """
+    from rekindle.cli.evaluate import evaluate_run
+
+    return evaluate_run(path, checkpoint=checkpoint, episodes=episodes, seed=seed, modules=modules, as_json=as_json)
+
+
+def export(
+    path: RunPath,
+    /,
+    *,
+    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(required)")],
+    checkpoint: Annotated[str, arg(metavar="best|latest|STEP")] = "best",
+    modules: Modules = (),
+    as_json: AsJson = False,
+) -> int:
+    """Write the policy of a run to a file that runs with numpy alone.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        output: The file; `rekindle.policy.load` reads it.
+        checkpoint: Which agent: the best, the latest, or that of a step.
+        modules: Modules that the run's config names, and that may be imported.
+        as_json: Print a JSON object: file, algorithm, step.
+    """
+    from rekindle.cli.evaluate import export_policy
+
+    return export_policy(path, output, checkpoint=checkpoint, modules=modules, as_json=as_json)
+
+
+def algos(
+    name: Annotated[Positional[str | None], arg(metavar="[ALGO]", help_behavior_hint="")] = None,
+    /,
+    *,
+    as_json: AsJson = False,
+) -> int:
+    """List the algorithms, or every setting of one with its default.
+
+    Args:
+        name: The algorithm whose settings to show.
+        as_json: Print a JSON object.
+    """
+    from rekindle.cli.algos import list_algorithms
+
+    return list_algorithms(name, as_json=as_json)
 
 
 def runs(
@@ -164,7 +352,61 @@ def dashboard(
     return show_dashboard(directory, port=port, host=host)
 
 
+def check(
+    env: Annotated[Positional[str], arg(metavar="ENV", help_behavior_hint="")],
+    /,
+    *,
+    modules: Modules = (),
+    as_json: AsJson = False,
+) -> int:
+    """Check an environment: spaces, numbers, seeding, exact resume.
+
+    Args:
+        env: A Gymnasium id, or MODULE:NAME of what makes an environment.
+        modules: Modules to import before, which register ids.
+        as_json: Print a JSON list instead of a table.
+    """
+    from rekindle.cli.check import check_environment
+
+    return check_environment(env, modules=modules, as_json=as_json)
+
+
+def _schedule(words: list[str]) -> float | Linear:
+    parts = words[0].split(":")
+    try:
+        return float(words[0]) if len(parts) == 1 else Linear(float(parts[0]), float(parts[1]), int(parts[2]))
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{words[0]!r} is neither a number nor START:END:STEPS") from error
+
+
+def _shown_schedule(value: float | Linear) -> list[str]:
+    return [f"{value.start}:{value.end}:{value.steps}" if isinstance(value, Linear) else str(value)]
+
+
+REGISTRY = tyro.constructors.ConstructorRegistry()
+
+
+@cast("Any", REGISTRY).primitive_rule
+def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | Linear] | None:
+    """A number, or a schedule for it, as one word."""
+    if set(typing.get_args(info.type)) != {float, Linear}:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="FLOAT|START:END:STEPS",
+        instance_from_str=_schedule,
+        is_instance=lambda value: isinstance(value, int | float | Linear),
+        str_from_instance=_shown_schedule,
+    )
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
+    "train": train,
+    "resume": resume,
+    "eval": evaluate,
+    "export": export,
+    "algos": algos,
+    "check": check,
     "runs": runs,
     "show": show,
     "compare": compare,

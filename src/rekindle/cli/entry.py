@@ -17,7 +17,7 @@ __all__ = ["main"]
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _DESCRIPTION = f"""\
-rekindle {__version__}: look after training runs.
+rekindle {__version__}: train agents, and look after their runs.
 
 PATH is a run, or a version or name directory: its newest run.
 
@@ -53,18 +53,19 @@ def _run(arguments: list[str]) -> int:
 
     import tyro
 
-    from rekindle.cli.commands import COMMANDS
+    from rekindle.cli.commands import COMMANDS, REGISTRY, train_command
 
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         complain(f"there is no command {arguments[0]!r}; {_suggestion(arguments[0], list(COMMANDS))}")
         return WRONG_USAGE
+    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.AvoidSubcommands)
     try:
+        if arguments and arguments[0] in COMMANDS:
+            command, rest = arguments[0], arguments[1:]
+            function = train_command(rest) if command == "train" else COMMANDS[command]
+            return tyro.cli(function, prog=f"rekindle {command}", args=rest, config=config, registry=REGISTRY)
         return tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="rekindle",
-            description=_DESCRIPTION,
-            args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff),
+            COMMANDS, prog="rekindle", description=_DESCRIPTION, args=arguments, config=config, registry=REGISTRY
         )
     except SystemExit as exit_:  # tyro has said what is wrong, or given the help that was asked for
         return exit_.code if isinstance(exit_.code, int) else DONE

@@ -1,0 +1,54 @@
+"""`rekindle algos`: which algorithms there are, and what can be set."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from rekindle.cli.settings import setting_text
+from rekindle.cli.tables import console, table, words
+from rekindle.cli.text import write_json
+from rekindle.training.algorithms import ALGORITHMS, config_type
+
+__all__ = ["list_algorithms"]
+
+
+def list_algorithms(name: str | None, *, as_json: bool) -> int:
+    """Print every algorithm, or the settings of one."""
+    if name is None:
+        if as_json:
+            write_json(
+                {known: {"actions": item.actions, "summary": item.summary} for known, item in ALGORITHMS.items()}
+            )
+        else:
+            rows = [[known, ", ".join(item.actions), item.summary] for known, item in ALGORITHMS.items()]
+            console().print(table(["algorithm", "actions", words("what it is")], rows))
+        return 0
+    kind = config_type(name)
+    defaults: dict[str, Any] = msgspec.to_builtins(kind())
+    told = _explanations(kind)
+    if as_json:
+        write_json({field: {"default": value, "help": told.get(field, "")} for field, value in defaults.items()})
+    else:
+        rows = [[field, setting_text(value), told.get(field, "")] for field, value in defaults.items()]
+        console().print(table(["setting", words("default"), words("what it does")], rows))
+    return 0
+
+
+def _explanations(kind: type) -> dict[str, str]:
+    """The text under each field of a class."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }

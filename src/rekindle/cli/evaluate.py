@@ -1,0 +1,84 @@
+"""`rekindle eval` and `rekindle export`: the agent of a run, without its training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rekindle import policy as policies
+from rekindle.agent import HasPolicy
+from rekindle.cli.check import look_here_for_modules
+from rekindle.cli.tables import cell, console, number, print_whole, table, words
+from rekindle.cli.text import decimal, path_text, whole, write_json
+from rekindle.envs import Determinism
+from rekindle.errors import ConfigError
+from rekindle.run import find_run
+from rekindle.stats import EvalReport
+from rekindle.training import EpisodeEvaluator, rebuild
+from rekindle.training.evaluation import greedy
+from rekindle.training.rebuilding import checkpoint_files, load
+
+__all__ = ["evaluate_run", "export_policy"]
+
+
+def evaluate_run(
+    path: Path, *, checkpoint: str, episodes: int, seed: int | None, modules: Sequence[str], as_json: bool
+) -> int:
+    """Print what evaluating one or all agents of a run found."""
+    if episodes < 1:
+        raise ConfigError(f"episodes is {episodes}: use at least 1")
+    look_here_for_modules()
+    files = checkpoint_files(path, checkpoint)
+    rebuilt = rebuild(path, modules=modules)
+    config = rebuilt.config
+    evaluator = EpisodeEvaluator(
+        rebuilt.factory,
+        seed=config.seed if seed is None else seed,
+        num_envs=config.eval_envs,
+        rebuilds=config.determinism is Determinism.LEAKS,
+        extras=config.extras,
+    )
+    try:
+        reports: list[EvalReport] = []
+        for file in files:
+            step = load(rebuilt.agent, file)
+            evaluation = evaluator.evaluate(greedy(rebuilt.agent), episodes)
+            reports.append(EvalReport.of(evaluation.records, step))
+    finally:
+        evaluator.close()
+    if as_json:
+        write_json(reports)
+    else:
+        out = console()
+        print_whole(out, cell(f"{path_text(find_run(path))}, {whole(episodes)} episodes each", "bold"))
+        out.print(table(_COLUMNS, [_row(report) for report in reports]))
+    return 0
+
+
+_COLUMNS = (words("step"), *map(number, ("return", "std", "min", "max", "length", "terminated", "truncated")))
+
+
+def _row(report: EvalReport) -> list[str]:
+    names = ("episode_reward_mean", "episode_reward_std", "episode_reward_min", "episode_reward_max")
+    numbers = [decimal(report.stats[name]) for name in (*names, "episode_length_mean")]
+    ends = [whole(int(report.stats[name])) for name in ("terminated", "truncated")]
+    return [whole(report.total_steps), *numbers, *ends]
+
+
+def export_policy(path: Path, output: Path, *, checkpoint: str, modules: Sequence[str], as_json: bool) -> int:
+    """Write the policy of a run's agent to a file."""
+    look_here_for_modules()
+    files = checkpoint_files(path, checkpoint)
+    if len(files) > 1:
+        raise ConfigError("one policy goes into a file: use best, latest or a step")
+    agent = rebuild(path, modules=modules).agent
+    step = load(agent, files[0])
+    policy = agent.policy() if isinstance(agent, HasPolicy) else None
+    if not isinstance(policy, policies.NetworkPolicy):
+        raise ConfigError(f"the policy of {type(agent).__name__} cannot be exported: only networks can")
+    policies.save(policy, output)
+    if as_json:
+        write_json({"file": path_text(output), "algorithm": policy.algorithm, "step": step})
+    else:
+        print(f"{path_text(output)}: the policy of step {whole(step)}; rekindle.policy.load reads it")
+    return 0

@@ -1,0 +1,81 @@
+"""The line that says how a training is doing: one that changes on a terminal, one an interval elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+from rekindle.cli.text import compact, complain, decimal, printable, time_text, whole
+from rekindle.events import Evaluated, MetricsFlushed, TrainingStarted, Warned
+from rekindle.training import Trainer
+
+__all__ = ["Progress"]
+
+_SECONDS = 2.0
+"""Between two lines that are not on a terminal, at least."""
+
+
+class Progress:
+    """Follows a trainer's events."""
+
+    def __init__(self, trainer: Trainer, stream: TextIO | None = None) -> None:
+        self._trainer = trainer
+        self._stream = stream or sys.stderr
+        self._is_live = self._stream.isatty()
+        self._evaluated: float | None = None
+        self._last_line = -_SECONDS
+        self._last_steps: int = -1
+        self._started = (0, 0.0)
+        trainer.on(TrainingStarted, self._start)
+        trainer.on(MetricsFlushed, self._show)
+        trainer.on(Evaluated, self._note)
+        trainer.on(Warned, self._warn)
+
+    def _start(self, event: TrainingStarted) -> None:
+        self._started = (event.stamp.env_steps, time.monotonic())
+        if event.resumed_from is not None:
+            self._say(f"goes on at step {whole(event.resumed_from)}")
+
+    def _note(self, event: Evaluated) -> None:
+        self._evaluated = event.score
+
+    def _warn(self, event: Warned) -> None:
+        self.clear()
+        complain(event.message)
+
+    def _show(self, event: MetricsFlushed) -> None:
+        steps, end = event.stamp.env_steps, self._trainer.config.steps
+        now = time.monotonic()
+        is_last = end is not None and steps >= end
+        is_early = not (self._is_live or is_last) and now - self._last_line < _SECONDS
+        if is_early or steps == self._last_steps:
+            return
+        self._last_line, self._last_steps = now, steps
+        first, started = self._started
+        rate = (steps - first) / (now - started) if now > started else 0.0
+        parts = [
+            f"step {whole(steps)}" + ("" if end is None else f" of {whole(end)} ({100 * steps / max(1, end):.0f} %)")
+        ]
+        parts.append(f"{compact(round(rate))} steps/s")
+        if end is not None and rate > 0 and not is_last:
+            parts.append(f"{time_text((end - steps) / rate)} left")
+        for name, label in (("episode/return", "return"), ("agent/loss", "loss")):
+            if name in event.metrics:
+                parts.append(f"{label} {decimal(event.metrics[name].mean)}")
+        if self._evaluated is not None:
+            parts.append(f"evaluation {decimal(self._evaluated)}")
+        self._say("  ".join(parts))
+
+    def _say(self, line: str) -> None:
+        if self._is_live:
+            self._stream.write(f"\r\x1b[K{printable(line)}")
+        else:
+            self._stream.write(f"{printable(line)}\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Leave the line for other text."""
+        if self._is_live:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()

@@ -1,0 +1,111 @@
+"""`rekindle train` and `rekindle resume`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rekindle.cli.check import look_here_for_modules
+from rekindle.cli.progress import Progress
+from rekindle.cli.tables import cell, console, number, print_whole, table, words
+from rekindle.cli.text import decimal, path_text, time_text, whole, write_json
+from rekindle.envs import EnvFactory, EnvWrapping
+from rekindle.run import RunReader
+from rekindle.training import Trainer, TrainerSettings, TrainingReport
+
+__all__ = ["resume_run", "train_run"]
+
+
+def train_run(  # noqa: PLR0913 - these are the options of a command
+    algorithm: str,
+    env: str,
+    *,
+    settings: TrainerSettings,
+    name: str | None,
+    version: str,
+    root: Path,
+    goes_on: bool,
+    modules: Sequence[str],
+    arguments: Mapping[str, str],
+    wrapping: EnvWrapping,
+    agent: msgspec.Struct | None,
+    ui: str,
+    as_json: bool,
+) -> int:
+    """Train from the beginning, or go on with a run of the same name."""
+    look_here_for_modules()
+    factory = EnvFactory(
+        env,
+        modules=tuple(modules),
+        arguments={key: _value(text) for key, text in arguments.items()},
+        **msgspec.structs.asdict(wrapping),
+    )
+    trainer = Trainer(
+        factory,
+        algorithm,
+        name=f"{name or _run_name(algorithm, env)}/{version}",
+        root=root,
+        new=not goes_on,
+        agent_settings=None if agent is None else msgspec.structs.asdict(agent),
+        **msgspec.structs.asdict(settings),
+    )
+    return _train(trainer, ui=ui, as_json=as_json)
+
+
+def resume_run(path: Path, *, steps: int | None, strict: bool, modules: Sequence[str], ui: str, as_json: bool) -> int:
+    """Go on with a run."""
+    look_here_for_modules()
+    return _train(Trainer.resume(path, steps=steps, strict=strict, modules=modules), ui=ui, as_json=as_json)
+
+
+def _train(trainer: Trainer, *, ui: str, as_json: bool) -> int:
+    progress = Progress(trainer) if ui == "plain" else None
+    try:
+        report = trainer.train()
+    finally:
+        if progress is not None:
+            progress.clear()
+    if as_json:
+        write_json({**msgspec.structs.asdict(report), "path": path_text(report.path) if report.path else None})
+    else:
+        _print(report)
+    return 0
+
+
+def _print(report: TrainingReport) -> None:
+    out = console()
+    if report.path is not None:
+        metadata = RunReader(report.path).metadata
+        grade = "" if not metadata.resumes else f", {metadata.resumes[-1].grade}"
+        print_whole(out, cell(f"{path_text(report.path)}{grade}", "bold"))
+    best = "" if report.best_score is None else f", best evaluation {decimal(report.best_score)}"
+    print_whole(
+        out,
+        cell(
+            f"{report.status} ({report.reason}): {whole(report.env_steps)} steps, {whole(report.episodes)} episodes, "
+            f"{whole(report.updates)} updates in {time_text(report.seconds)}{best}"
+        ),
+    )
+    rows = [
+        [metric, decimal(item.last), decimal(item.min), whole(item.min_step), decimal(item.max), whole(item.max_step)]
+        for metric, item in report.metrics.items()
+    ]
+    if rows:
+        out.print()
+        columns = (words("metric"), *map(number, ("last", "min", "at step", "max", "at step")))
+        out.print(table(columns, rows))
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _run_name(algorithm: str, env: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]", "-", f"{algorithm}-{env}")[:100]

@@ -1,0 +1,74 @@
+"""Whether an environment repeats itself: what an exact resume rests on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import cast
+
+from rekindle.envs.factory import EnvFactory
+from rekindle.envs.vector import EnvSlot
+from rekindle.episodes import EpisodeTrace
+from rekindle.experience import Array
+from rekindle.layout import Layout, checked_reward
+from rekindle.rng import episode_seed
+
+__all__ = ["Determinism", "play", "probe"]
+
+_EPISODES = 8
+"""Enough for a leak that shows in every second episode."""
+_STEPS = 128
+
+
+class Determinism(StrEnum):
+    """What it takes for an episode to come out the same from the same seed and actions."""
+
+    REPEATS = "repeats"
+    """Nothing."""
+    LEAKS = "leaks"
+    """A new instance: earlier episodes show in later ones."""
+    RANDOM = "random"
+    """It never does for sure, so that a resume cannot be exact."""
+
+
+def probe(factory: EnvFactory) -> Determinism:
+    """Play random episodes in one instance, and play them again in new ones."""
+    slot = EnvSlot(factory)
+    try:
+        played = [play(slot, episode_seed(0, "probe", episode)) for episode in range(_EPISODES)]
+    finally:
+        slot.close()
+    if _again(factory, played):
+        return Determinism.REPEATS
+    anew = [_anew(factory, trace) for trace in played]
+    return Determinism.LEAKS if _again(factory, anew) else Determinism.RANDOM
+
+
+def _again(factory: EnvFactory, played: list[EpisodeTrace]) -> bool:
+    """Whether each episode comes out the same in an instance of its own."""
+    return all(_anew(factory, trace).chain == trace.chain for trace in played)
+
+
+def _anew(factory: EnvFactory, trace: EpisodeTrace) -> EpisodeTrace:
+    """The same seed and actions in a new instance."""
+    slot = EnvSlot(factory)
+    try:
+        return play(slot, trace.seed, trace.actions)
+    finally:
+        slot.close()
+
+
+def play(slot: EnvSlot, seed: int, actions: list[Array] | None = None) -> EpisodeTrace:
+    """Play an episode, or its first steps, with random actions unless some are given."""
+    layout = cast("Layout", Layout.of_space(slot.observation_space))
+    trace = EpisodeTrace(seed, None)
+    slot.action_space.seed(seed)
+    observation, _ = slot.reset(seed=seed)
+    trace.start(layout.conform(observation, f"{slot.name}: the observation"))
+    for step in range(_STEPS if actions is None else len(actions)):
+        action = slot.action_space.sample() if actions is None else actions[step][()]  # a number, not an array of one
+        observation, reward, terminated, truncated, _ = slot.step(action)
+        arrays = layout.conform(observation, f"{slot.name}: the observation")
+        trace.add(action, checked_reward(reward, slot.name), arrays)
+        if terminated or truncated:
+            break
+    return trace

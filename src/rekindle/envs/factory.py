@@ -1,0 +1,217 @@
+"""Which environment, as data that a config can hold, and how to make one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, SupportsFloat, cast
+
+import msgspec
+import numpy as np
+
+from rekindle.errors import ConfigError, MissingExtra
+from rekindle.layout import Layout, checked_count
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["EnvFactory", "EnvSettings", "EnvWrapping", "required_modules"]
+
+
+class EnvWrapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is put around an environment."""
+
+    max_episode_steps: int | None = None
+    """Truncate episodes after so many steps; None leaves it to the environment."""
+    atari: bool = False
+    """Atari preprocessing: up to 30 no-ops at the start, 4 frames a step, 84 x 84 gray."""
+    frame_stack: int | None = None
+    """Observe the newest frames together, on a leading axis."""
+    rescale_actions: bool = False
+    """Let actions range from -1 to 1, whatever the bounds of the environment."""
+    clip_actions: bool = False
+    """Accept any action, and clip it to the bounds."""
+    sign_rewards: bool = False
+    """Train on the sign of rewards; evaluations count them whole."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        for name in ("max_episode_steps", "frame_stack"):
+            checked_count(name, getattr(self, name), 1)
+
+
+class EnvSettings(EnvWrapping, frozen=True, kw_only=True):
+    """An environment and what is put around it, as it stands in a config."""
+
+    id: str
+    """A Gymnasium id such as `CartPole-v1`, or `module:name` of a function or class that makes one."""
+    arguments: dict[str, Any] = {}
+    """Passed on to what makes it."""
+    modules: tuple[str, ...] = ()
+    """Imported before, so that they can register ids."""
+
+
+class EnvFactory:
+    """Makes environments of one kind: from an id, from `module:name`, or from a function.
+
+    >>> EnvFactory("FrozenLake-v1", arguments={"is_slippery": False})().observation_space
+    Discrete(16)
+    """
+
+    def __init__(self, source: str | EnvSettings | Callable[..., Any] | EnvFactory, **settings: Any) -> None:
+        """`settings` are the fields of `EnvSettings`."""
+        self._make: Callable[..., Any] | None = None
+        if isinstance(source, EnvFactory):
+            self._make, known = source._make, source._known
+        elif isinstance(source, EnvSettings):
+            known = source
+        elif isinstance(source, str):
+            known = EnvSettings(id=source)
+        elif callable(cast("Any", source)):
+            self._make, known = source, EnvSettings(id=_import_name(source) or _shown(source))
+        else:
+            raise ConfigError(f"{source!r:.80} makes no environment: use a Gymnasium id, or a function")
+        if not known.id:
+            raise ConfigError("env is empty: use a Gymnasium id such as CartPole-v1, or module:name")
+        unknown = sorted(settings.keys() - set(EnvSettings.__struct_fields__))
+        if unknown:
+            there = ", ".join(EnvSettings.__struct_fields__)
+            raise ConfigError(f"an environment has no setting {', '.join(unknown)}; there are {there}")
+        self._known: EnvSettings = msgspec.structs.replace(known, **settings)
+
+    @property
+    def name(self) -> str:
+        """The environment as it is named in messages."""
+        return self._known.id
+
+    @property
+    def settings(self) -> EnvSettings | None:
+        """What a config says of it; None for a lambda or local function, which no other process can find."""
+        return None if "<" in self._known.id else self._known
+
+    def __call__(self, *, training: bool = True) -> gymnasium.Env[Any, Any]:
+        """A new environment, as it is trained on or (without the sign of rewards) as it is evaluated on."""
+        with _explained(self.name):
+            env = self._wrapped(self._made(), training=training)
+        if Layout.of_space(env.observation_space) is None:
+            env.close()
+            raise ConfigError(
+                f"{self.name}: the observation space {env.observation_space!r:.120} is not supported: use Box, "
+                "Discrete, MultiDiscrete, MultiBinary, or a Dict of those; gymnasium.wrappers.FlattenObservation helps"
+            )
+        return env
+
+    def make_vector(self, num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        """Its own vector environment, where there is one."""
+        import gymnasium
+
+        known = self._known
+        touched = [
+            name
+            for name in ("atari", "frame_stack", "rescale_actions", "clip_actions", "sign_rewards")
+            if getattr(known, name)
+        ]
+        if touched:
+            raise ConfigError(f"{self.name}: {', '.join(touched)} cannot be put around its own vector environment")
+        with _explained(self.name):
+            make = self._maker()
+            limit: dict[str, Any] = (
+                {} if known.max_episode_steps is None else {"max_episode_steps": known.max_episode_steps}
+            )
+            if make is not None:
+                return make(num_envs=num_envs, **known.arguments, **limit)
+            if gymnasium.spec(known.id).vector_entry_point is None:
+                raise ConfigError(f"{self.name} has no vector environment of its own: use sync or async")
+            return gymnasium.make_vec(
+                known.id, num_envs, vectorization_mode="vector_entry_point", **known.arguments, **limit
+            )
+
+    def _maker(self) -> Callable[..., Any] | None:
+        """The function that makes it; None for an id."""
+        for module in self._known.modules:
+            importlib.import_module(module)
+        if self._make is not None:
+            return self._make
+        module, colon, name = self._known.id.partition(":")
+        if not colon or not name.isidentifier():
+            return None
+        return getattr(importlib.import_module(module), name, None)  # None: an id that the module registers
+
+    def _made(self) -> gymnasium.Env[Any, Any]:
+        import gymnasium
+
+        known, make = self._known, self._maker()
+        if make is None:
+            return gymnasium.make(
+                known.id, max_episode_steps=known.max_episode_steps, disable_env_checker=True, **known.arguments
+            )
+        made: Any = make(**known.arguments)
+        if not isinstance(made, gymnasium.Env):
+            raise ConfigError(f"{self.name} made {made!r:.80}, which is not a gymnasium.Env")
+        env = cast("gymnasium.Env[Any, Any]", made)
+        if known.max_episode_steps is None:
+            return env
+        return gymnasium.wrappers.TimeLimit(env, known.max_episode_steps)
+
+    def _wrapped(self, env: gymnasium.Env[Any, Any], *, training: bool) -> gymnasium.Env[Any, Any]:
+        from gymnasium import wrappers
+
+        known = self._known
+        if known.atari:
+            env = wrappers.AtariPreprocessing(env)
+        if known.rescale_actions:
+            env = wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+        if known.clip_actions:
+            env = wrappers.ClipAction(env)
+        if known.frame_stack is not None:
+            env = wrappers.FrameStackObservation(env, known.frame_stack)
+        if known.sign_rewards and training:
+            env = wrappers.TransformReward(env, _sign)
+        return env
+
+
+def _sign(reward: SupportsFloat) -> float:
+    return float(np.sign(float(reward)))
+
+
+def required_modules(settings: EnvSettings) -> list[str]:
+    """The modules that making an environment imports because its settings name them."""
+    module, colon, _ = settings.id.partition(":")
+    return [*settings.modules, *([module] if colon else [])]
+
+
+def _import_name(function: Callable[..., Any]) -> str | None:
+    """Where any process can import a function from."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module in (None, "__main__") or name is None or not name.isidentifier():
+        return None
+    with contextlib.suppress(ImportError):
+        if getattr(importlib.import_module(module), name, None) is function:
+            return f"{module}:{name}"
+    return None
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    return f"<{getattr(function, '__qualname__', None) or type(function).__qualname__}>"
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Generator[None]:
+    """What goes wrong while making an environment, in the words of its user."""
+    from gymnasium import error
+
+    try:
+        yield
+    except error.DependencyNotInstalled as missing:
+        raise MissingExtra(f"{name} needs a library that is not installed: {missing}") from missing
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(f"{name} needs the module {missing.name}, which is not installed") from missing
+    except error.Error as unknown:
+        raise ConfigError(
+            f"{name}: {str(unknown).rstrip('.')}; gymnasium.pprint_registry() lists what there is"
+        ) from unknown
+    except (ConfigError, MissingExtra):
+        raise
+    except Exception as failure:
+        raise ConfigError(f"{name} could not be made: {type(failure).__name__}: {failure}") from failure

@@ -1,0 +1,48 @@
+"""From a factory to environments that are stepped together."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rekindle.envs.autoreset import AutoresetEnvs
+from rekindle.envs.determinism import Determinism
+from rekindle.envs.factory import EnvFactory
+from rekindle.envs.vector import Envs, LocalEnvs
+from rekindle.envs.workers import WorkerEnvs
+from rekindle.layout import checked_choice
+
+__all__ = ["Vectorization", "make_envs"]
+
+Vectorization = Literal["sync", "async", "native"]
+
+
+def make_envs(
+    factory: EnvFactory,
+    num_envs: int,
+    *,
+    vectorization: Vectorization = "sync",
+    workers: int | None = None,
+    determinism: Determinism = Determinism.REPEATS,
+) -> Envs:
+    """Environments for training.
+
+    Args:
+        factory: makes each of them.
+        num_envs: how many.
+        vectorization: `sync` steps them one after the other, `async` in worker processes, `native` is the vector
+            environment that comes with them, whose open episodes a resume cannot bring back.
+        workers: processes for `async`; as many as processors, but no idle one, unless told otherwise.
+        determinism: what `probe` found out.
+    """
+    checked_choice("vectorization", vectorization, ("sync", "async", "native"))
+    rebuilds = determinism is Determinism.LEAKS
+    if vectorization == "native":
+        return AutoresetEnvs(factory.make_vector(num_envs), factory.name)
+    envs = (
+        LocalEnvs(factory, num_envs, rebuilds=rebuilds)
+        if vectorization == "sync"
+        else WorkerEnvs(factory, num_envs, workers=workers, rebuilds=rebuilds)
+    )
+    if determinism is Determinism.RANDOM:
+        envs.inexact = f"{factory.name} does not repeat an episode from the same seed and actions"
+    return envs

@@ -1,0 +1,211 @@
+"""Several environments stepped as one, none of which is ever reset behind the caller's back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+
+from rekindle.agent import State
+from rekindle.envs.factory import EnvFactory
+from rekindle.errors import ConfigError, EnvError, RekindleError
+from rekindle.experience import Array, EpisodeStatus, Observations
+from rekindle.layout import Layout
+from rekindle.streams import ResettableEnv
+
+__all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "SingleEnv", "failed", "joined", "numbers_in", "told"]
+
+
+_TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNCATED)  # members are slow to look up
+
+
+class Outcome(NamedTuple):
+    """What one step of every environment led to, row by row."""
+
+    observations: Observations
+    """The true ones, also where an episode ended."""
+    rewards: Array
+    statuses: Array
+    """Of `EpisodeStatus`."""
+    extras: dict[int, dict[str, float]]
+    """The numbers in the last info of each row whose episode ended."""
+    following: Observations | None = None
+    """Where ended rows have been reset already: what each row goes on from."""
+
+
+class SingleEnv(ResettableEnv, Protocol):
+    """One environment, which may be able to say where it is."""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it can; if not, it is brought back by repeating the actions of its episode."""
+        ...
+
+    def get_state(self) -> State:
+        """Where it is."""
+        ...
+
+    def set_state(self, state: State) -> None:
+        """Bring it there."""
+        ...
+
+
+class Envs(Protocol):
+    """Environments that are stepped together."""
+
+    name: str
+    num_envs: int
+    observation_space: Any
+    """Of one of them."""
+    action_space: Any
+    inexact: str | None
+    """Why an open episode cannot be brought back to the bit; None if it can."""
+
+    def one(self, row: int) -> SingleEnv:
+        """One of them alone, to be reset, and to be brought back to where it was."""
+        ...
+
+    def step(self, actions: Any) -> Outcome:
+        """Step all of them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what they hold."""
+        ...
+
+
+class EnvSlot:
+    """One environment, made anew for each episode where an earlier one would show in the next."""
+
+    def __init__(self, factory: EnvFactory, *, rebuilds: bool = False, training: bool = True) -> None:
+        self.name = factory.name
+        self._factory, self._rebuilds, self._training = factory, rebuilds, training
+        self.env = factory(training=training)
+        self.observation_space: Any = self.env.observation_space
+        self.action_space: Any = self.env.action_space
+        self.step = self.env.step
+        self._is_used = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        if self._rebuilds and self._is_used:
+            self.env.close()
+            self.env = self._factory(training=self._training)
+            self.step = self.env.step
+        self._is_used = True
+        return self.env.reset(seed=seed, options=options)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the environment, with all that is put around it, can say where it is and be brought back there."""
+        return all(hasattr(type(self.env), name) for name in ("get_state", "set_state"))
+
+    def get_state(self) -> State:
+        """Where the environment is."""
+        return cast("Any", self.env).get_state()
+
+    def set_state(self, state: State) -> None:
+        """Bring the environment there."""
+        cast("Any", self.env).set_state(state)
+
+    def close(self) -> None:
+        """Let go of the environment."""
+        self.env.close()
+
+
+class LocalEnvs:
+    """Environments in this process, stepped one after the other."""
+
+    inexact: str | None = None
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        num_envs: int,
+        *,
+        rebuilds: bool = False,
+        training: bool = True,
+        first_row: int = 0,
+    ) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs is {num_envs}: use at least 1")
+        self.name = factory.name
+        self.num_envs = num_envs
+        self.first_row = first_row
+        """The number of the first, in messages."""
+        with contextlib.ExitStack() as undo:
+            self.slots: list[EnvSlot] = []
+            for _ in range(num_envs):
+                self.slots.append(EnvSlot(factory, rebuilds=rebuilds, training=training))
+                undo.callback(self.slots[-1].close)
+            self.observation_space, self.action_space = self.slots[0].observation_space, self.slots[0].action_space
+            self._layout = cast("Layout", Layout.of_space(self.observation_space))
+            for slot in self.slots:
+                if (slot.observation_space, slot.action_space) != (self.observation_space, self.action_space):
+                    raise ConfigError(f"{self.name} has other spaces each time it is made")
+            undo.pop_all()
+
+    def one(self, row: int) -> EnvSlot:
+        """One of them alone."""
+        return self.slots[row]
+
+    def step(self, actions: Any) -> Outcome:
+        """Step all of them."""
+        count = self.num_envs
+        columns = [np.empty((count, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves.values()]
+        rewards, statuses = np.empty(count, np.float64), np.empty(count, np.uint8)
+        extras: dict[int, dict[str, float]] = {}
+        for row, slot in enumerate(self.slots):
+            try:
+                observation, reward, terminated, truncated, info = slot.step(actions[row])
+                arrays = self._layout.conform(observation, "the observation")
+                rewards[row] = cast("float", reward)
+            except Exception as error:
+                raise failed(self.name, self.first_row + row, "step", error) from error
+            for column, array in zip(columns, arrays, strict=True):
+                column[row] = array
+            statuses[row] = _TERMINATED if terminated else _TRUNCATED if truncated else 0
+            if terminated or truncated:
+                extras[row] = numbers_in(info)
+        return Outcome(self._layout.observations(columns), rewards, statuses, extras)
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for slot in self.slots:
+            slot.close()
+
+
+def failed(name: str, row: int, what: str, error: Exception) -> EnvError:
+    """An error of an environment, with which one it was."""
+    return EnvError(f"{name}, env {row}, failed in {what}: {told(error)}")
+
+
+def told(error: Exception) -> str:
+    """What went wrong, and the line of code that it went wrong in."""
+    if isinstance(error, RekindleError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+_NUMBERS: tuple[type, ...] = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+def numbers_in(info: Mapping[str, Any], names: Sequence[str] | None = None) -> dict[str, float]:
+    """The numbers in an info: all of them, or those with these names."""
+    chosen = info.keys() if names is None else [name for name in names if name in info]
+    return {name: float(info[name]) for name in chosen if isinstance(info[name], _NUMBERS) and name[:1] != "_"}
+
+
+def joined(parts: Sequence[Observations]) -> Observations:
+    """Batches of observations, one after the other."""
+    first = parts[0]
+    if isinstance(first, Mapping):
+        named = cast("Sequence[Mapping[str, Array]]", parts)
+        return {name: np.concatenate([part[name] for part in named]) for name in named[0]}
+    return np.concatenate(cast("Sequence[Array]", parts))

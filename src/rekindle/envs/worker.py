@@ -1,0 +1,73 @@
+"""What runs in a worker process: some environments, driven through a connection until it closes."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rekindle.envs.vector import LocalEnvs, failed, numbers_in, told
+
+__all__ = ["serve"]
+
+
+def serve(descriptor: int) -> None:
+    """Answer calls until the other side closes, or dies."""
+    # Whoever is at the other end decides when it is over, also after a signal to the whole process group.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    host = _Host()
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            # Only the parent holds the other end, so that nobody else can put a pickle into it.
+            call, *arguments = pickle.loads(connection.recv_bytes())  # noqa: S301
+            try:
+                answer = (True, getattr(host, call)(*arguments))
+            except Exception as error:
+                answer = (False, (told(error), traceback.format_exc()))
+            connection.send(answer)
+
+
+class _Host:
+    """The calls that a worker answers."""
+
+    _envs: LocalEnvs
+
+    def make(self, factory: Any, num_envs: int, options: dict[str, Any]) -> tuple[Any, Any]:
+        self._envs = LocalEnvs(factory, num_envs, **options)
+        return self._envs.observation_space, self._envs.action_space
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        return tuple(self._envs.step(actions))
+
+    # Of an info only the numbers go back: anything may stand in it, also what cannot be pickled.
+
+    def reset_one(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, float]]:
+        with self._explained(row, "reset"):
+            observation, info = self._envs.one(row).reset(seed=seed, options=options)
+            return observation, numbers_in(info)
+
+    def step_one(self, row: int, action: Any) -> tuple[Any, Any, bool, bool, dict[str, float]]:
+        with self._explained(row, "step"):
+            observation, reward, terminated, truncated, info = self._envs.one(row).step(action)
+            return observation, reward, terminated, truncated, numbers_in(info)
+
+    def has_state(self, row: int) -> bool:
+        return self._envs.one(row).has_state
+
+    def get_state(self, row: int) -> Any:
+        return self._envs.one(row).get_state()
+
+    def set_state(self, row: int, state: Any) -> None:
+        self._envs.one(row).set_state(state)
+
+    @contextlib.contextmanager
+    def _explained(self, row: int, what: str) -> Any:
+        try:
+            yield
+        except Exception as error:
+            raise failed(self._envs.name, self._envs.first_row + row, what, error) from error

@@ -1,0 +1,198 @@
+"""Environments in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import weakref
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from rekindle.agent import State
+from rekindle.envs.factory import EnvFactory
+from rekindle.envs.vector import Outcome, joined
+from rekindle.errors import ConfigError, EnvError
+
+__all__ = ["WorkerEnvs"]
+
+# A new interpreter and not a fork: the parent may hold threads of JAX, and a lock on the run. It does not import the
+# script that the parent runs, either, so that a script needs no `if __name__ == "__main__"`.
+_PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from rekindle.envs.worker import serve; \
+serve(int(sys.argv[1]))"
+_PATIENCE = 5.0
+"""Seconds that a worker has to end by itself."""
+
+
+class WorkerEnvs:
+    """Environments in worker processes, stepped at the same time; each worker has as many as the next, or one more."""
+
+    inexact: str | None = None
+
+    def __init__(
+        self, factory: EnvFactory, num_envs: int, *, workers: int | None = None, rebuilds: bool = False
+    ) -> None:
+        if num_envs < 1 or (workers is not None and not 1 <= workers <= num_envs):
+            raise ConfigError(f"{num_envs} environments on {workers} workers: use at least 1, and no idle worker")
+        count = workers or min(num_envs, os.cpu_count() or 1)
+        self.name = factory.name
+        self.num_envs = num_envs
+        first_rows = [num_envs * index // count for index in range(count)]
+        self._workers: list[_Worker] = []
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            for first, end in zip(first_rows, [*first_rows[1:], num_envs], strict=True):
+                self._workers.append(_Worker(self.name, range(first, end)))
+            for worker in self._workers:
+                options = {"rebuilds": rebuilds, "first_row": worker.rows.start}
+                worker.send("make", factory, len(worker.rows), options)
+            spaces = [worker.receive(ConfigError) for worker in self._workers]
+            undo.pop_all()
+        self.observation_space, self.action_space = spaces[0]
+
+    def one(self, row: int) -> _RemoteEnv:
+        """One of them alone."""
+        worker = next(worker for worker in self._workers if row in worker.rows)
+        return _RemoteEnv(worker, row - worker.rows.start)
+
+    def step(self, actions: Any) -> Outcome:
+        """Step all of them."""
+        for worker in self._workers:
+            worker.send("step", actions[worker.rows.start : worker.rows.stop])
+        # All are heard before any failure is raised: what none has asked for would answer the next call.
+        answers = [worker.answer() for worker in self._workers]
+        outcomes = [Outcome(*worker.opened(answer)) for worker, answer in zip(self._workers, answers, strict=True)]
+        return Outcome(
+            joined([outcome.observations for outcome in outcomes]),
+            np.concatenate([outcome.rewards for outcome in outcomes]),
+            np.concatenate([outcome.statuses for outcome in outcomes]),
+            {
+                worker.rows.start + row: extras
+                for worker, outcome in zip(self._workers, outcomes, strict=True)
+                for row, extras in outcome.extras.items()
+            },
+        )
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.hang_up()
+        for worker in self._workers:
+            worker.wait()
+
+
+class _Worker:
+    """One process, and the connection to it."""
+
+    def __init__(self, name: str, rows: range) -> None:
+        self.rows = rows
+        self._name = name
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)]
+            self._process = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+        self._connection = Connection(ours.detach())
+        # Without the connection a worker ends, so that one which nobody closed is not left behind.
+        self.hang_up = weakref.finalize(self, self._connection.close)
+
+    def send(self, call: str, *arguments: Any) -> None:
+        """Ask for something."""
+        message = (call, *arguments)
+        try:
+            data = pickle.dumps(message) if call != "make" else _pickled_by_value(message)
+            self._connection.send_bytes(data)
+        except OSError as error:
+            raise self._death() from error
+
+    def answer(self) -> tuple[bool, Any] | EnvError:
+        """What came of it."""
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            return self._death()
+
+    def opened(self, answer: tuple[bool, Any] | EnvError, failure: type[Exception] = EnvError) -> Any:
+        """The result in an answer; raises what went wrong."""
+        if isinstance(answer, EnvError):
+            raise answer
+        is_good, result = answer
+        if is_good:
+            return result
+        message, trace = result
+        error = failure(message)
+        error.add_note(f"in the worker process:\n{trace}")
+        raise error
+
+    def receive(self, failure: type[Exception] = EnvError) -> Any:
+        """The result of what was asked for."""
+        return self.opened(self.answer(), failure)
+
+    def _death(self) -> EnvError:
+        rows = f"env {self.rows.start}" if len(self.rows) == 1 else f"envs {self.rows.start} to {self.rows.stop - 1}"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PATIENCE)
+        code = self._process.returncode
+        how = (
+            "does not answer"
+            if code is None
+            else f"was killed by signal {-code}"
+            if code < 0
+            else f"exited with {code}"
+        )
+        return EnvError(f"{self._name}: the worker process of {rows} {how}")
+
+    def wait(self) -> None:
+        """Wait for the end of the process, and end it if it does not come."""
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class _RemoteEnv:
+    """One environment of a worker."""
+
+    def __init__(self, worker: _Worker, row: int) -> None:
+        self._worker, self._row = worker, row
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        self._worker.send("reset_one", self._row, seed, options)
+        return self._worker.receive()
+
+    def step(self, action: Any, /) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        self._worker.send("step_one", self._row, action)
+        return self._worker.receive()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the environment can say where it is."""
+        self._worker.send("has_state", self._row)
+        return self._worker.receive()
+
+    def get_state(self) -> State:
+        """Where the environment is."""
+        self._worker.send("get_state", self._row)
+        return self._worker.receive()
+
+    def set_state(self, state: State) -> None:
+        """Bring the environment there."""
+        self._worker.send("set_state", self._row, state)
+        self._worker.receive()
+
+
+def _pickled_by_value(message: Any) -> bytes:
+    """With the code of functions that another process could not import, such as a lambda."""
+    cloudpickle: Any = importlib.import_module("cloudpickle")
+    return cloudpickle.dumps(message)

@@ -1,0 +1,34 @@
+"""The trainer: owns a loop, and drives a session with it."""
+
+from __future__ import annotations
+
+from rekindle.training.algorithms import ALGORITHMS, Algorithm, make_agent
+from rekindle.training.config import TrainerConfig, TrainerSettings
+from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator
+from rekindle.training.rebuilding import Rebuilt, rebuild
+from rekindle.training.report import TrainingReport
+from rekindle.training.sampling import Round, Sampler, StepProcessor
+from rekindle.training.strategies import Components, Strategy, Synchronous
+from rekindle.training.trainer import Step, Trainer
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Components",
+    "EpisodeEvaluator",
+    "Evaluation",
+    "Evaluator",
+    "Rebuilt",
+    "Round",
+    "Sampler",
+    "Step",
+    "StepProcessor",
+    "Strategy",
+    "Synchronous",
+    "Trainer",
+    "TrainerConfig",
+    "TrainerSettings",
+    "TrainingReport",
+    "make_agent",
+    "rebuild",
+]

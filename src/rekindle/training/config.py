@@ -1,0 +1,134 @@
+"""Everything that a training is made of, as it stands in `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rekindle.envs import Determinism, EnvSettings
+from rekindle.envs.factory import required_modules
+from rekindle.envs.making import Vectorization
+from rekindle.errors import ConfigError
+from rekindle.layout import checked_choice, checked_count
+from rekindle.run import RunReader
+
+__all__ = ["TrainerConfig", "TrainerSettings", "check_modules", "read_config"]
+
+
+class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a training, besides those of its environment and its agent."""
+
+    seed: int = 0
+    """What every random number is derived from."""
+    steps: int | None = None
+    """Env steps in all; None for no end."""
+    num_envs: int = 1
+    """Environments that are stepped together."""
+    vectorization: Vectorization = "sync"
+    """Where they run."""
+    workers: int | None = None
+    """Worker processes, with `async`."""
+    determinism: Determinism | None = None
+    """What it takes to repeat an episode; None to find out."""
+    checkpoint_every: int | None = 10_000
+    """Env steps between checkpoints; None for only the last one."""
+    keep_checkpoints: int | None = 3
+    """How many to keep; None where policies of a script say which."""
+    metrics_every: int | None = 1_000
+    """Env steps in a window of metrics."""
+    eval_every: int | None = 10_000
+    """Env steps between evaluations; None for only the last one."""
+    eval_episodes: int = 10
+    """Episodes in an evaluation; 0 for no evaluations at all."""
+    eval_envs: int = 4
+    """Environments that an evaluation steps together."""
+    extras: tuple[str, ...] | None = None
+    """Which numbers of an environment's last info become episode extras; None for all."""
+    target_score: float | None = None
+    """Stop when an evaluation's score is at least this."""
+    patience: int | None = None
+    """Stop after so many evaluations without a better score."""
+    time_limit: float | None = None
+    """Seconds after which to checkpoint and stop, in each process."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        for name, least in (
+            ("seed", 0),
+            ("steps", 0),
+            ("num_envs", 1),
+            ("workers", 1),
+            ("checkpoint_every", 1),
+            ("keep_checkpoints", 1),
+            ("metrics_every", 1),
+            ("eval_every", 1),
+            ("eval_episodes", 0),
+            ("eval_envs", 1),
+            ("patience", 1),
+        ):
+            checked_count(name, getattr(self, name), least)
+        checked_choice("vectorization", self.vectorization, ("sync", "async", "native"))
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ConfigError(f"time_limit is {self.time_limit!r}: use a number of seconds above 0, or None")
+
+
+class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
+    """All settings of a training."""
+
+    algorithm: str | None = None
+    """The name of the algorithm; None for an agent of one's own."""
+    agent: dict[str, Any] = {}
+    """The agent's settings."""
+    env: EnvSettings | None = None
+    """The environment; None if it is made by a function that no other process can find."""
+
+    @property
+    def env_modules(self) -> list[str]:
+        """The modules that making the environment would import."""
+        return [] if self.env is None else required_modules(self.env)
+
+    @property
+    def agent_modules(self) -> list[str]:
+        """The modules that making the agent would import."""
+        network = self.agent.get("network")
+        return [str(network).partition(":")[0]] if network else []
+
+    def differences(self, other: TrainerConfig) -> list[str]:
+        """What another config says that would make it another training."""
+        told: list[str] = []
+        for name in ("algorithm", "env", "seed", "num_envs"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                told.append(f"{name} was {_shown(mine)} and is {_shown(theirs)}")
+        for name in sorted(self.agent.keys() | other.agent.keys()):
+            mine, theirs = self.agent.get(name), other.agent.get(name)
+            if mine != theirs:
+                told.append(f"agent.{name} was {_shown(mine)} and is {_shown(theirs)}")
+        return told
+
+
+def _shown(value: Any) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def read_config(reader: RunReader) -> TrainerConfig:
+    """The config of a run that a trainer made."""
+    stored: Mapping[str, Any] = reader.read_config()
+    if not stored:
+        raise ConfigError(f"{reader.path} has no config: only its own script can go on with it")
+    try:
+        return msgspec.convert(stored, TrainerConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{reader.path / 'config.json'} is not the config of a trainer: {error}") from None
+
+
+def check_modules(named: Sequence[str], allowed: Sequence[str]) -> None:
+    """Refuse to import what only the run names: whoever can write a file there could run code here."""
+    missing = [module for module in named if module not in allowed]
+    if missing:
+        raise ConfigError(
+            f"the run's config names the module {missing[0]}, which is imported only if you name it too: "
+            f"--env-module {missing[0]}, or modules=[{missing[0]!r}] in Python"
+        )

@@ -1,0 +1,137 @@
+"""Evaluation: how good the agent is, by episodes that leave no trace in the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import msgspec
+import numpy as np
+
+from rekindle.agent import LearningAgent
+from rekindle.envs import EnvFactory
+from rekindle.envs.vector import EnvSlot, failed, numbers_in
+from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
+from rekindle.layout import Layout, checked_reward
+from rekindle.rng import episode_seed
+from rekindle.stats import EpisodeRecord
+
+__all__ = ["Act", "EpisodeEvaluator", "Evaluation", "Evaluator", "greedy"]
+
+Act = Callable[[Observations], Array]
+"""The best action for each row of a batch of observations."""
+
+
+def greedy(agent: LearningAgent) -> Act:
+    """How an agent acts at its best."""
+
+    def act(observations: Observations) -> Array:
+        rows = len(next(iter(observations.values()))) if isinstance(observations, Mapping) else len(observations)
+        return agent.act(observations, ActMode.EXPLOIT, np.arange(rows))
+
+    return act
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """What an evaluation found."""
+
+    score: float
+    """What the best agent is chosen by: more is better."""
+    records: Sequence[EpisodeRecord]
+
+
+class Evaluator(Protocol):
+    """Finds out how good an agent is; to resume exactly, the same policy must get the same evaluation."""
+
+    def evaluate(self, act: Act, episodes: int) -> Evaluation:
+        """Play so many episodes."""
+        ...
+
+    def close(self) -> None:
+        """Let go of environments."""
+        ...
+
+
+class EpisodeEvaluator:
+    """Plays episodes in environments of its own, several together; the score is the mean return.
+
+    Episode i has always the same seed, and which environment plays it is settled beforehand, so that short episodes
+    are not preferred.
+    """
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        *,
+        seed: int,
+        num_envs: int = 4,
+        rebuilds: bool = False,
+        extras: Sequence[str] | None = None,
+    ) -> None:
+        self._factory, self._seed, self._num_envs, self._rebuilds = factory, seed, num_envs, rebuilds
+        self._extras = extras
+        self._slots: list[EnvSlot] = []
+
+    def evaluate(self, act: Act, episodes: int) -> Evaluation:
+        """Play episodes 0 to `episodes`, and return their mean return."""
+        count = min(self._num_envs, episodes)
+        while len(self._slots) < count:
+            self._slots.append(EnvSlot(self._factory, rebuilds=self._rebuilds, training=False))
+        slots = self._slots[:count]
+        layout = cast("Layout", Layout.of_space(slots[0].observation_space))
+        columns = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
+        records: dict[int, EpisodeRecord] = {}
+        playing = {row: _Episode(row) for row in range(count)}
+
+        def show(row: int, observation: Any) -> None:
+            for column, array in zip(columns, layout.conform(observation, "the observation"), strict=True):
+                column[row] = array
+
+        for row, episode in playing.items():
+            show(row, self._reset(slots[row], episode.number, row))
+        while playing:
+            # Rows that are done are acted on too: batches of one size are compiled once, and rounded alike.
+            actions = act(layout.observations([column.copy() for column in columns]))
+            for row, episode in list(playing.items()):
+                try:
+                    observation, reward, terminated, truncated, info = slots[row].step(actions[row])
+                    show(row, observation)
+                    episode.add(checked_reward(reward, "the reward"))
+                except Exception as error:
+                    raise failed(f"{self._factory.name} (evaluation)", row, "step", error) from error
+                if terminated or truncated:
+                    extras = numbers_in(info, self._extras)
+                    records[episode.number] = episode.record(EpisodeStatus.of(terminated, truncated), extras)
+                    del playing[row]
+                    following = episode.number + count
+                    if following < episodes:
+                        playing[row] = _Episode(following)
+                        show(row, self._reset(slots[row], following, row))
+        ordered = [records[number] for number in range(episodes)]
+        return Evaluation(sum(record.total_reward for record in ordered) / episodes, ordered)
+
+    def _reset(self, slot: EnvSlot, episode: int, row: int) -> Any:
+        try:
+            return slot.reset(seed=episode_seed(self._seed, "evaluation", episode))[0]
+        except Exception as error:
+            raise failed(f"{self._factory.name} (evaluation)", row, "reset", error) from error
+
+    def close(self) -> None:
+        """Let go of environments."""
+        while self._slots:
+            self._slots.pop().close()
+
+
+class _Episode:
+    """An episode under way."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._total, self._length = 0.0, 0
+
+    def add(self, reward: float) -> None:
+        self._total += reward
+        self._length += 1
+
+    def record(self, status: EpisodeStatus, extras: dict[str, float]) -> EpisodeRecord:
+        return EpisodeRecord(self._total, self._length, status, extras)

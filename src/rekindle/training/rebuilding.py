@@ -1,0 +1,67 @@
+"""The agent and environment of a run, as they were at one of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rekindle.agent import LearningAgent
+from rekindle.checkpoint import read_agent_state
+from rekindle.checkpoint.store import list_steps
+from rekindle.envs import EnvFactory
+from rekindle.errors import CheckpointError, ConfigError
+from rekindle.run import RunReader
+from rekindle.training.algorithms import make_agent
+from rekindle.training.config import TrainerConfig, check_modules, read_config
+
+__all__ = ["Rebuilt", "checkpoint_files", "load", "rebuild"]
+
+
+class Rebuilt(NamedTuple):
+    """What was made from a run."""
+
+    config: TrainerConfig
+    factory: EnvFactory
+    agent: LearningAgent
+
+
+def rebuild(path: str | Path, *, modules: Sequence[str] = ()) -> Rebuilt:
+    """Make the environment and a new agent from a run's config; modules that it names are imported only if given."""
+    reader = RunReader(path)
+    config = read_config(reader)
+    check_modules([*config.env_modules, *config.agent_modules], modules)
+    if config.env is None or config.algorithm is None:
+        what = "environment" if config.env is None else "agent"
+        raise ConfigError(f"{reader.path}: the {what} is one of its script's own, and cannot be made from the config")
+    factory = EnvFactory(config.env)
+    example = factory(training=False)
+    spaces = (example.observation_space, example.action_space)
+    example.close()
+    return Rebuilt(config, factory, make_agent(config.algorithm, *spaces, seed=config.seed, settings=config.agent))
+
+
+def checkpoint_files(path: str | Path, which: str) -> list[Path]:
+    """The files that hold an agent: `best` (`latest` if there is none), `latest`, a step, or `all` checkpoints."""
+    directory = RunReader(path).path / "checkpoints"
+    steps = list_steps(directory)
+    if which == "all":
+        wanted = [directory / f"step_{step}.mpk" for step in steps]
+    elif which.isdecimal():
+        wanted = [directory / f"step_{which}.mpk"]
+    elif which in ("best", "latest"):
+        names = ["best.mpk", "latest.mpk"] if which == "best" else ["latest.mpk"]
+        wanted = [directory / name for name in names if (directory / name).exists()][:1]
+    else:
+        raise ConfigError(f"the checkpoint {which!r} is none of best, latest, all, or a step")
+    if not wanted or not all(file.exists() for file in wanted):
+        there = ", ".join(map(str, steps)) or "none"
+        raise CheckpointError(f"{directory} has no checkpoint {which}; steps that there are: {there}")
+    return wanted
+
+
+def load(agent: LearningAgent, file: Path) -> int:
+    """Give an agent the state in a checkpoint; returns its step."""
+    step, state = read_agent_state(file)
+    agent.load_state(state)
+    return step

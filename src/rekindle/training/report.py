@@ -1,0 +1,65 @@
+"""The report at the end of a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rekindle.events import EventStore
+
+__all__ = ["Extremes", "TrainingReport"]
+
+
+class Extremes(msgspec.Struct, frozen=True):
+    """A metric over the training: its last window, and its least and greatest with the env steps they were at."""
+
+    last: float
+    min: float
+    min_step: int
+    max: float
+    max_step: int
+
+    def __str__(self) -> str:
+        """Columns of a table."""
+        return f"{self.last:11.5g}  {self.min:11.5g} {self.min_step:11,}  {self.max:11.5g} {self.max_step:11,}"
+
+
+class TrainingReport(msgspec.Struct, frozen=True):
+    """How a training ended; `str()` of it is a table."""
+
+    status: str
+    reason: str | None
+    path: Path | None
+    """The run; None if nothing was kept."""
+    env_steps: int
+    episodes: int
+    updates: int
+    seconds: float
+    """Of this process."""
+    best_score: float | None
+    """Of all evaluations."""
+    metrics: dict[str, Extremes]
+
+    @staticmethod
+    def extremes(store: EventStore) -> dict[str, Extremes]:
+        """Every metric that does not depend on the clock."""
+        found: dict[str, Extremes] = {}
+        for name in store.names:
+            last, least, most = store.latest(name), store.best(name, mode="min"), store.best(name)
+            if last is not None and least is not None and most is not None and not name.startswith("time/"):
+                found[name] = Extremes(last, least[1], least[0], most[1], most[0])
+        return found
+
+    def __str__(self) -> str:
+        """A table: what happened, then each metric with its extremes and where they were."""
+        best = "" if self.best_score is None else f", best score {self.best_score:.6g}"
+        lines = [
+            f"{self.status} ({self.reason}) after {self.env_steps:,} env steps, {self.episodes:,} episodes, "
+            f"{self.updates:,} updates, {self.seconds:.1f} s{best}"
+        ]
+        if self.metrics:
+            width = max(map(len, self.metrics))
+            lines.append(f"{'metric':{width}}  {'last':>11}  {'min':>11} {'at step':>11}  {'max':>11} {'at step':>11}")
+            lines += [f"{name:{width}}  {item}" for name, item in self.metrics.items()]
+        return "\n".join(lines)

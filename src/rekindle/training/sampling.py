@@ -1,0 +1,333 @@
+"""Sampling: from environments to the session, one round of steps at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+
+from rekindle.agent import State
+from rekindle.envs import AutoresetEnvs, Envs, Outcome
+from rekindle.envs.vector import failed, numbers_in
+from rekindle.errors import EnvError, InputError
+from rekindle.experience import Array, EpisodeStatus, Experience, Observations, Transitions
+from rekindle.session import TrainingSession
+from rekindle.stats import EpisodeRecord
+from rekindle.streams import ResettableEnv, Stream
+
+__all__ = ["ResetOptions", "Round", "Sampler", "StepProcessor", "make_sampler"]
+
+ResetOptions = Callable[[int, int, int], dict[str, Any] | None]
+"""From stream, episode number and env steps so far to the options of a reset; must give the same for the same."""
+
+
+class Round(NamedTuple):
+    """What one round of steps led to, row by row."""
+
+    rows: Sequence[int]
+    rewards: Sequence[float] | Array
+    statuses: Sequence[int] | Array
+    records: Mapping[int, EpisodeRecord]
+    """The episodes that ended, by row."""
+
+
+class Sampler(Protocol):
+    """Steps environments and hands what came of it to the session, which learns from it."""
+
+    def sample(self) -> Round:
+        """Make one round of steps."""
+        ...
+
+
+class StepProcessor(Protocol):
+    """Changes rewards on their way from the environment to the agent; depends on nothing but the transition."""
+
+    def __call__(self, transitions: Transitions, streams: Sequence[int]) -> Array:
+        """The rewards to learn from."""
+        ...
+
+
+def make_sampler(
+    session: TrainingSession,
+    envs: Envs,
+    *,
+    processor: StepProcessor | None = None,
+    reset_options: ResetOptions | None = None,
+    extras: Sequence[str] | None = None,
+) -> Sampler:
+    """The quickest sampler for these environments."""
+    starts = _Starts(session, envs, processor, reset_options)
+    if isinstance(envs, AutoresetEnvs):
+        return AutoresetSampler(session, envs, starts, processor, extras)
+    if envs.num_envs == 1 and processor is None:
+        return StreamSampler(session, envs, starts, extras)
+    return VectorSampler(session, envs, starts, processor, extras)
+
+
+class _Starts:
+    """Starts episodes, or brings back those that were open before a resume.
+
+    Where environments can say where they are, that joins the checkpoint; others repeat the actions of the episode.
+    """
+
+    def __init__(
+        self,
+        session: TrainingSession,
+        envs: Envs,
+        processor: StepProcessor | None,
+        reset_options: ResetOptions | None,
+    ) -> None:
+        self.streams = [session.stream(row) for row in range(envs.num_envs)]
+        self._session, self._envs = session, envs
+        self._processor, self._options = processor, reset_options
+        self.steps_made = session.total_steps
+        """Env steps that the environments have made; the session may not have taken the last of them."""
+        self._states: dict[str, State] = {}
+        """Where environments were at the checkpoint, until they are brought back there."""
+        if session.resumed is not None and envs.inexact is not None:
+            session.note_loss(envs.inexact)
+        if not isinstance(envs, AutoresetEnvs) and envs.one(0).has_state:
+            session.attach("environments", self)
+
+    def state(self) -> State:
+        """Where each environment is whose episode is open."""
+        if self.steps_made != self._session.total_steps:
+            return {}
+        rows = [row for row, stream in enumerate(self.streams) if stream.is_open and str(row) not in self._states]
+        return {**self._states, **{str(row): self._envs.one(row).get_state() for row in rows}}
+
+    def load_state(self, state: State) -> None:
+        """Keep that until the environments are asked for."""
+        self._states = dict(state)
+
+    def reset(self, row: int) -> Any:
+        """The first observation of an episode, or the newest of one that is open."""
+        stream, single = self.streams[row], self._envs.one(row)
+        env = single if self._processor is None else _Processed(single, row, self._processor)
+        state = self._states.pop(str(row), None)
+        try:
+            if state is not None:
+                single.reset(seed=stream.episode_seed)
+                single.set_state(state)
+                return stream.bring_back()
+            return stream.reset(env, options=None if stream.is_open else self.options(stream))
+        except EnvError:
+            raise
+        except Exception as error:
+            raise self.failure(row, "reset", error) from error
+
+    def options(self, stream: Stream) -> dict[str, Any] | None:
+        """What the next episode of a stream is reset with."""
+        if self._options is None:
+            return None
+        return self._options(cast("int", stream.id), stream.episode, self._session.total_steps)
+
+    def failure(self, row: int, what: str, error: Exception) -> EnvError:
+        """An error of an environment, with where and when it was."""
+        return EnvError(f"{failed(self._envs.name, row, what, error)} (env step {self._session.total_steps})")
+
+
+class _Processed:
+    """An environment whose rewards are those that the agent learns from, for a replay to compare."""
+
+    def __init__(self, env: ResettableEnv, row: int, processor: StepProcessor) -> None:
+        self._env, self._row, self._processor = env, row, processor
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._last, info = self._env.reset(seed=seed, options=options)
+        return self._last, info
+
+    def step(self, action: Any, /) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        before = self._last
+        self._last, reward, terminated, truncated, info = self._env.step(action)
+        status = EpisodeStatus.of(terminated, truncated)
+        transitions = Transitions.of([Experience(before, action, float(reward), self._last, status)])
+        return self._last, self._processor(transitions, [self._row])[0], terminated, truncated, info
+
+
+class StreamSampler:
+    """One environment: the quick way, by streams."""
+
+    def __init__(self, session: TrainingSession, envs: Envs, starts: _Starts, extras: Sequence[str] | None) -> None:
+        self._session, self._starts, self._extras = session, starts, extras
+        self._stream, self._env = starts.streams[0], envs.one(0)
+        self._action: Any = None
+
+    def sample(self) -> Round:
+        """Make one step."""
+        stream = self._stream
+        if self._action is None:
+            self._action = stream.begin(self._starts.reset(0))
+        self._starts.steps_made = self._session.total_steps + 1
+        try:
+            observation, reward, terminated, truncated, info = self._env.step(self._action)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise self._starts.failure(0, "step", error) from error
+        try:
+            if not (terminated or truncated):
+                self._action = stream.step(observation, reward)
+                return Round(_ROW, (reward,), _CONTINUING, _NONE)
+            extras = numbers_in(info, self._extras)
+            length, total = stream.length + 1, stream.total_reward + float(reward)
+            self._action = stream.step(observation, reward, terminated, truncated, extras)
+        except InputError as error:
+            raise self._starts.failure(0, "step", error) from error
+        status = EpisodeStatus.of(terminated, truncated)
+        record = EpisodeRecord(total, length, status, extras)
+        return Round(_ROW, (reward,), (status,), {0: record})
+
+
+_ROW = range(1)
+_CONTINUING = (EpisodeStatus.CONTINUING,)
+_NONE: dict[int, EpisodeRecord] = {}
+
+
+class VectorSampler:
+    """Several environments, each reset on its own when its episode ended."""
+
+    def __init__(
+        self,
+        session: TrainingSession,
+        envs: Envs,
+        starts: _Starts,
+        processor: StepProcessor | None,
+        extras: Sequence[str] | None,
+    ) -> None:
+        self._session, self._envs, self._starts = session, envs, starts
+        self._processor, self._extras = processor, extras
+        self._rows = range(envs.num_envs)
+        self._to_start: Sequence[int] = self._rows
+        self._observations: Observations | None = None
+
+    def sample(self) -> Round:
+        """Make one step of each."""
+        if self._to_start:
+            self._start(self._to_start)
+        observations = cast("Observations", self._observations)
+        actions = self._session.act_many(observations)
+        self._starts.steps_made = self._session.total_steps + len(self._rows)
+        outcome = _stepped(self._envs, actions, self._session)
+        transitions = Transitions(observations, actions, outcome.rewards, outcome.observations, outcome.statuses)
+        self._to_start, records = _hand_over(
+            self._session, transitions, self._rows, outcome.extras, self._processor, self._extras, self._envs.name
+        )
+        self._observations = outcome.observations
+        return Round(self._rows, outcome.rewards, outcome.statuses, records)
+
+    def _start(self, rows: Sequence[int]) -> None:
+        firsts = [self._starts.reset(row) for row in rows]
+        if self._observations is None:
+            self._observations = _stacked(firsts, self._envs.observation_space)
+            return
+        for row, first in zip(rows, firsts, strict=True):
+            if isinstance(self._observations, Mapping):
+                for name, column in self._observations.items():
+                    column[row] = first[name]
+            else:
+                self._observations[row] = first
+
+
+class AutoresetSampler:
+    """A vector environment that comes as one piece, and may reset itself."""
+
+    def __init__(
+        self,
+        session: TrainingSession,
+        envs: AutoresetEnvs,
+        starts: _Starts,
+        processor: StepProcessor | None,
+        extras: Sequence[str] | None,
+    ) -> None:
+        self._session, self._envs, self._starts = session, envs, starts
+        self._processor, self._extras = processor, extras
+        self._to_start: Array = np.ones(envs.num_envs, np.bool_)
+        self._observations: Observations | None = None
+        for stream in starts.streams:
+            if stream.is_open:  # it cannot be brought back
+                stream.abandon()
+        shape, dtype = envs.action_space.shape, envs.action_space.dtype
+        self._idle_actions = np.zeros((envs.num_envs, *shape), dtype) + getattr(envs.action_space, "start", 0)
+
+    def sample(self) -> Round:
+        """Make one step of each; those that only reset themselves in it make no transition."""
+        envs = self._envs
+        if self._to_start.any():
+            seeds = [stream.episode_seed for stream in self._starts.streams]
+            self._observations = envs.reset(self._to_start, seeds, self._starts.options(self._starts.streams[0]))
+        observations = cast("Observations", self._observations)
+        rows = np.flatnonzero(~envs.resting)
+        actions = self._idle_actions.copy()
+        if len(rows):
+            actions[rows] = self._session.act_many(_taken(observations, rows), streams=rows)
+        outcome = _stepped(envs, actions, self._session)
+        self._observations = outcome.observations if outcome.following is None else outcome.following
+        records: dict[int, EpisodeRecord] = {}
+        ended: Sequence[int] = ()
+        if len(rows):
+            transitions = Transitions(
+                _taken(observations, rows),
+                actions[rows],
+                outcome.rewards[rows],
+                _taken(outcome.observations, rows),
+                outcome.statuses[rows],
+            )
+            ended, records = _hand_over(
+                self._session, transitions, rows.tolist(), outcome.extras, self._processor, self._extras, envs.name
+            )
+        self._to_start = np.zeros(envs.num_envs, np.bool_)
+        if not envs.resets_itself:
+            self._to_start[list(ended)] = True
+        return Round(rows.tolist(), outcome.rewards[rows], outcome.statuses[rows], records)
+
+
+def _stepped(envs: Envs, actions: Any, session: TrainingSession) -> Outcome:
+    try:
+        return envs.step(actions)
+    except EnvError as error:
+        named = EnvError(f"{error} (env step {session.total_steps})")
+        for note in getattr(error, "__notes__", ()):
+            named.add_note(note)
+        raise named from error
+
+
+def _hand_over(
+    session: TrainingSession,
+    transitions: Transitions,
+    rows: Sequence[int],
+    extras: Mapping[int, dict[str, float]],
+    processor: StepProcessor | None,
+    names: Sequence[str] | None,
+    env: str,
+) -> tuple[Sequence[int], dict[int, EpisodeRecord]]:
+    """Give a round to the session and announce the episodes that ended with it."""
+    if processor is not None:
+        rewards = np.asarray(processor(transitions, rows), np.float64)
+        transitions = Transitions(
+            transitions.observations, transitions.actions, rewards, transitions.next_observations, transitions.statuses
+        )
+    try:
+        ended = cast("list[int]", session.observe_many(transitions, streams=None if _is_all(rows) else rows))
+    except InputError as error:
+        raise EnvError(f"{env}: {error} (env step {session.total_steps})") from error
+    return ended, {row: session.on_episode(extras=numbers_in(extras[row], names), stream=row) for row in ended}
+
+
+def _is_all(rows: Sequence[int]) -> bool:
+    return isinstance(rows, range)
+
+
+def _taken(observations: Observations, rows: Array) -> Observations:
+    if isinstance(observations, Mapping):
+        return {name: column[rows] for name, column in observations.items()}
+    return observations[rows]
+
+
+def _stacked(firsts: Sequence[Any], space: Any) -> Observations:
+    named = getattr(space, "spaces", None)
+    if isinstance(named, Mapping):
+        parts = cast("Mapping[str, Any]", named)
+        return {name: np.stack([first[name] for first in firsts]).astype(part.dtype) for name, part in parts.items()}
+    return np.stack(firsts).astype(space.dtype)

@@ -1,0 +1,491 @@
+"""The trainer: environments, an agent, a session, evaluations and a loop, in one piece."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from rekindle.agent import LearningAgent, Stateful
+from rekindle.checkpoint import KeepEvery, RetentionPolicy
+from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
+from rekindle.errors import ConfigError
+from rekindle.events import Event, Recorder
+from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
+from rekindle.run import RunReader, TrainingRun
+from rekindle.session import TrainingSession
+from rekindle.stats import EvalReport, StatsTracker
+from rekindle.training import algorithms
+from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, read_config
+from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
+from rekindle.training.report import TrainingReport
+from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
+from rekindle.training.stopping import EarlyStopping
+from rekindle.training.strategies import Components, Strategy, Synchronous
+
+__all__ = ["Step", "Trainer"]
+
+_Event = TypeVar("_Event", bound=Event)
+AgentSource = LearningAgent | str | Callable[[Any, Any], LearningAgent]
+
+
+class Step(NamedTuple):
+    """One env step of a training."""
+
+    total_steps: int
+    """Env steps so far, those of the whole round included."""
+    stream: int
+    """Which of the environments."""
+    episode: int
+    """The number of the episode in its stream, from 0."""
+    episode_step: int
+    """Steps of the episode so far."""
+    reward: float
+    episode_reward: float
+    """The return of the episode so far."""
+    status: EpisodeStatus
+    exploration: float | None
+    """How much exploration there is now, if the agent says so."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the episode ended with this step."""
+        return self.status.is_done
+
+
+class Trainer:
+    """Trains an agent on an environment, and goes on where a run of that name was interrupted.
+
+    >>> trainer = Trainer("FrozenLake-v1", "tabular", steps=2_000, eval_episodes=5)
+    >>> trainer.train().env_steps
+    2000
+    """
+
+    def __init__(  # noqa: PLR0913 - one place to see what a trainer is made of
+        self,
+        env: str | EnvSettings | EnvFactory | Callable[..., Any],
+        agent: AgentSource,
+        *,
+        steps: int | None = None,
+        name: str | None = None,
+        root: str | Path = "runs",
+        seed: int = 0,
+        agent_settings: Mapping[str, Any] | None = None,
+        keep_checkpoints: int | RetentionPolicy | Sequence[RetentionPolicy] = 3,
+        evaluator: Evaluator | None = None,
+        strategy: Strategy | None = None,
+        sampler: Callable[[TrainingSession, Envs], Sampler] | None = None,
+        step_processor: StepProcessor | None = None,
+        reset_options: ResetOptions | None = None,
+        stats: StatsTracker | None = None,
+        recorders: Sequence[Recorder] = (),
+        new: bool = False,
+        strict: bool = False,
+        signals: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Bring everything together; nothing is written before `train` or `steps`.
+
+        Args:
+            env: a Gymnasium id, `module:name`, a function that makes an environment, or an `EnvFactory`.
+            agent: the name of an algorithm (`rekindle algos` lists them), an agent, or a function from observation
+                and action space to an agent.
+            steps: env steps in all; None for no end.
+            name: of the run, as `name` or `name/version`: the newest unfinished one is continued, or a new one begun.
+                Without a name nothing is kept.
+            root: the directory of runs.
+            seed: what every random number is derived from.
+            agent_settings: of the algorithm, when the agent is given by name.
+            keep_checkpoints: how many to keep, or policies that say which.
+            evaluator: plays the evaluations; an `EpisodeEvaluator` unless told otherwise.
+            strategy: which loop to use; `Synchronous` unless told otherwise.
+            sampler: makes what steps the environments, from session and environments.
+            step_processor: changes rewards before the agent sees them.
+            reset_options: from stream, episode and env steps to the options of a reset, for curricula.
+            stats: what to aggregate over episodes.
+            recorders: where else to send metrics.
+            new: begin a new run even if one of that name is unfinished.
+            strict: refuse a resume that is not exact.
+            signals: let SIGINT and SIGTERM ask for a checkpoint and a stop.
+            settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
+        """
+        self._factory = EnvFactory(env)
+        example = self._factory()
+        self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
+        example.close()
+        self.agent = self._made_agent(agent, seed, agent_settings)
+        self.config = _made_config(
+            settings,
+            algorithm=algorithms.algorithm_of(self.agent),
+            agent=algorithms.agent_settings(self.agent),
+            env=self._factory.settings,
+            seed=seed,
+            steps=steps,
+            keep_checkpoints=keep_checkpoints if isinstance(keep_checkpoints, int) else None,
+        )
+        self.session: TrainingSession | None = None
+        """While training."""
+        self.path: Path | None = None
+        """Of the run, once there is one."""
+        self._name, self._root = name, root
+        self._is_temporary = False
+        self._keep, self._evaluator = keep_checkpoints, evaluator
+        self._strategy = strategy or Synchronous()
+        self._make_sampler = sampler
+        self._processor, self._reset_options = step_processor, reset_options
+        self._stats, self._recorders = stats, recorders
+        self._begins_anew, self._strict, self._signals = new, strict, signals
+        self._handlers: list[tuple[type[Event], Callable[[Any], object]]] = []
+        self._last_evaluation: tuple[int, Evaluation] | None = None
+        self._stopping = EarlyStopping(target=None, patience=None)
+        self._ended: tuple[TrainingSession, float] | None = None
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | Path,
+        *,
+        env: Any = None,
+        agent: AgentSource | None = None,
+        steps: int | None = None,
+        modules: Sequence[str] = (),
+        **options: Any,
+    ) -> Trainer:
+        """A trainer that goes on with the run at a path, made from its config.
+
+        Args:
+            path: a run, or a version or name directory (its newest run).
+            env: needed if the environment was made by a lambda.
+            agent: needed if the agent is one of your own.
+            steps: another end.
+            modules: those that the config names and that may be imported.
+            options: the arguments of `Trainer` that a config cannot hold.
+        """
+        reader = RunReader(path)
+        config = read_config(reader)
+        named = config.env_modules if env is None else []
+        named += config.agent_modules if agent is None else []
+        check_modules(named, modules)
+        source = config.env if env is None else env
+        if source is None:
+            raise ConfigError(f"{reader.path} was trained on a function that only its script has: pass it as env")
+        if agent is None and config.algorithm is None:
+            raise ConfigError(f"{reader.path} was trained with an agent of its script's own: pass one as agent")
+        arguments: dict[str, Any] = {
+            "steps": config.steps if steps is None else steps,
+            "seed": config.seed,
+            "agent_settings": config.agent if agent is None else None,
+            "keep_checkpoints": config.keep_checkpoints or KeepEvery(1),
+            **{name: getattr(config, name) for name in _RESUMED},
+            **options,
+        }
+        trainer = cls(source, config.algorithm or "" if agent is None else agent, **arguments)
+        trainer.path = reader.path
+        return trainer
+
+    def _made_agent(self, agent: AgentSource, seed: int, settings: Mapping[str, Any] | None) -> LearningAgent:
+        if isinstance(agent, str):
+            return algorithms.make_agent(agent, *self._spaces, seed=seed, settings=settings)
+        if settings:
+            raise ConfigError("agent_settings are for an agent that is given by name")
+        return agent if isinstance(agent, LearningAgent) else agent(*self._spaces)
+
+    # Training
+
+    def train(self, steps: int | None = None) -> TrainingReport:
+        """Train to the end, or until somebody asks for a stop; everything is durable when this returns.
+
+        `steps` sets another end: a second call with more steps goes on.
+        """
+        for _ in self._rounds(steps):
+            pass
+        return self.report
+
+    def steps(self, steps: int | None = None) -> Generator[Step]:
+        """Train as `train` does, and yield each env step; leaving the loop checkpoints and stops."""
+        with contextlib.closing(self._rounds(steps)) as rounds:
+            for made in rounds:
+                session = self._open_session
+                for row, reward, status in zip(made.rows, made.rewards, made.statuses, strict=True):
+                    stream, record = session.stream(row), made.records.get(row)
+                    yield Step(
+                        session.total_steps,
+                        row,
+                        stream.episode - 1 if record else stream.episode,
+                        record.length if record else stream.length,
+                        float(reward),
+                        record.total_reward if record else stream.total_reward,
+                        EpisodeStatus(int(status)),
+                        getattr(self.agent, "exploration", None),
+                    )
+
+    def _rounds(self, steps: int | None) -> Generator[Round]:
+        if self.session is not None:
+            raise ConfigError("this trainer is training: leave its loop first")
+        if steps is not None:
+            self.config = msgspec.structs.replace(self.config, steps=steps)
+        started = time.perf_counter()
+        was_finished = self.path is not None and RunReader(self.path).metadata.status == "finished"
+        run = self._open_run()
+        self.session = session = self._session_on(run)
+        self.path = run.path
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._end, session, started)
+            with session:
+                if run.read_config() != msgspec.to_builtins(self.config):
+                    run.write_config(self.config)
+                self._prepare(session, was_finished=was_finished)
+                undo.callback(_timer(session, self.config.time_limit).cancel)
+                envs = self._made_envs()
+                undo.callback(envs.close)
+                make = self._make_sampler or self._default_sampler
+                components = Components(session, envs, make(session, envs))
+                try:
+                    yield from self._strategy.train_loop(components)
+                except GeneratorExit:  # the host left its loop, which is no failure
+                    return
+
+    def _end(self, session: TrainingSession, started: float) -> None:
+        if self._evaluator is not None:
+            self._evaluator.close()
+        self.session = None
+        self._ended = (session, time.perf_counter() - started)
+
+    @property
+    def _open_session(self) -> TrainingSession:
+        if self.session is None:
+            raise ConfigError("the trainer is not training")
+        return self.session
+
+    def _find_out_determinism(self) -> Determinism:
+        found = self.config.determinism or probe(self._factory)
+        self.config = msgspec.structs.replace(self.config, determinism=found)
+        return found
+
+    def _made_envs(self) -> Envs:
+        config = self.config
+        return make_envs(
+            self._factory,
+            config.num_envs,
+            vectorization=config.vectorization,
+            workers=config.workers,
+            determinism=self._find_out_determinism(),
+        )
+
+    def _default_sampler(self, session: TrainingSession, envs: Envs) -> Sampler:
+        return make_sampler(
+            session,
+            envs,
+            processor=self._processor,
+            reset_options=self._reset_options,
+            extras=self.config.extras,
+        )
+
+    # The run
+
+    def _open_run(self) -> TrainingRun:
+        """Begin or resume the run."""
+        if self.path is not None:
+            run = TrainingRun.resume(self.path)
+        elif self._name is None:
+            directory = tempfile.mkdtemp(prefix="rekindle-")
+            weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+            self._is_temporary = True
+            run = TrainingRun.create("unnamed", root=directory, seed=self.config.seed)
+        else:
+            name, _, version = self._name.partition("/")
+            begin = TrainingRun.create if self._begins_anew else TrainingRun.create_or_resume
+            run = begin(name, version or "v1", root=self._root, seed=self.config.seed)
+        with _let_go_on_failure(run):
+            if run.is_resumed and run.read_config():
+                self._check_config(run)
+            self._find_out_determinism()
+        return run
+
+    def _check_config(self, run: TrainingRun) -> None:
+        """Refuse what would make it another training, and take over what was found out about the environment."""
+        stored = read_config(run.reader)
+        if stored.env is None or self.config.env is None:  # functions cannot be compared
+            stored = msgspec.structs.replace(stored, env=self.config.env)
+        differences = stored.differences(self.config)
+        if differences:
+            raise ConfigError(
+                f"{run.path} is another training: {'; '.join(differences)}. Use the settings of then, or another name"
+            )
+        self.config = msgspec.structs.replace(self.config, determinism=stored.determinism)
+
+    def _session_on(self, run: TrainingRun) -> TrainingSession:
+        config = self.config
+        with _let_go_on_failure(run):
+            return TrainingSession(
+                self.agent,
+                run=run,
+                max_steps=config.steps,
+                checkpoint_every=None if self._is_temporary else config.checkpoint_every,
+                keep_checkpoints=self._keep,
+                metrics_every=config.metrics_every,
+                stats=self._stats,
+                recorders=self._recorders,
+                callbacks=(self._dispatch,) if self._handlers else (),
+                strict=self._strict,
+                signals=self._signals,
+            )
+
+    def _prepare(self, session: TrainingSession, *, was_finished: bool) -> None:
+        """Let evaluations, early stopping and handlers join the session."""
+        config = self.config
+        self._stopping = EarlyStopping(target=config.target_score, patience=config.patience)
+        session.attach("early stopping", self._stopping)
+        if was_finished and not session.is_done:  # somebody asked for more steps
+            self._stopping.go_on()
+        if self._stopping.reason is not None:
+            session.stop(self._stopping.reason, complete=True)
+        for index, (_, handler) in enumerate(self._handlers):
+            if isinstance(handler, Stateful):
+                session.attach(f"handler {index}: {type(handler).__qualname__}", handler)
+        if config.eval_episodes:
+            if config.eval_every is not None:
+                session.every(config.eval_every, self._evaluate)
+            session.at_end(self._evaluate_finally)
+
+    # Events
+
+    def on(self, kind: type[_Event], handler: Callable[[_Event], object]) -> None:
+        """Call a function with every event of a kind, in order, on the thread that trains.
+
+        One with `state()` and `load_state()` joins the checkpoint.
+        """
+        if self.session is not None:
+            raise ConfigError("on(): say what to call before the training starts")
+        self._handlers.append((kind, handler))
+
+    def _dispatch(self, event: Event) -> None:
+        for kind, handler in self._handlers:
+            if isinstance(event, kind):
+                handler(event)
+
+    def stop(self, reason: str = "stopped by the host", *, complete: bool = False) -> None:
+        """Let the training end after this round; `complete` says that its goal was reached."""
+        if self.session is not None:
+            self.session.stop(reason, complete=complete)
+
+    # Evaluation
+
+    def eval(self, episodes: int | None = None) -> EvalReport:
+        """Evaluate the agent as it is; while training, this is logged, and the best agent is kept."""
+        count = self.config.eval_episodes if episodes is None else episodes
+        if count < 1:
+            raise ConfigError(f"an evaluation of {count} episodes says nothing: use at least 1")
+        evaluation = self._evaluating().evaluate(self._act, count)
+        if self.session is not None:
+            self._log(evaluation, final=False)
+        else:
+            self._evaluating().close()
+        return EvalReport.of(evaluation.records, self.agent.env_steps)
+
+    def _act(self, observations: Observations) -> Array:
+        if self.session is not None:
+            return self.session.act_many(observations, ActMode.EXPLOIT)
+        return greedy(self.agent)(observations)
+
+    def _evaluating(self) -> Evaluator:
+        if self._evaluator is None:
+            config = self.config
+            self._evaluator = EpisodeEvaluator(
+                self._factory,
+                seed=config.seed,
+                num_envs=config.eval_envs,
+                rebuilds=self._find_out_determinism() is Determinism.LEAKS,
+                extras=config.extras,
+            )
+        return self._evaluator
+
+    def _evaluate(self) -> None:
+        session = self._open_session
+        evaluation = self._evaluating().evaluate(self._act, self.config.eval_episodes)
+        self._last_evaluation = (session.total_steps, evaluation)
+        self._log(evaluation, final=False)
+        self._stopping.update(evaluation.score)
+        if self._stopping.reason is not None:
+            session.stop(self._stopping.reason, complete=True)
+
+    def _evaluate_finally(self) -> None:
+        """The evaluation of the agent that the training ends with; one that was just made is not made again."""
+        step, evaluation = self._last_evaluation or (-1, None)
+        if evaluation is None or step != self._open_session.total_steps:
+            evaluation = self._evaluating().evaluate(self._act, self.config.eval_episodes)
+        self._log(evaluation, final=True)
+
+    def _log(self, evaluation: Evaluation, *, final: bool) -> None:
+        session = self._open_session
+        for record in evaluation.records:
+            session.on_eval_episode(record, final=final)
+        session.maybe_save_best(evaluation.score)
+
+    # The end
+
+    @property
+    def report(self) -> TrainingReport:
+        """How the last training ended."""
+        if self._ended is None or self.path is None:
+            raise ConfigError("there is no report: this trainer has not trained yet")
+        session, seconds = self._ended
+        metadata = RunReader(self.path).metadata
+        return TrainingReport(
+            status=metadata.status,
+            reason=metadata.stop_reason,
+            path=None if self._is_temporary else self.path,
+            env_steps=session.total_steps,
+            episodes=session.episodes,
+            updates=session.updates,
+            seconds=seconds,
+            best_score=session.best_score if np.isfinite(session.best_score) else None,
+            metrics=TrainingReport.extremes(session.store),
+        )
+
+
+_RESUMED = tuple(
+    name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")
+)
+"""What a resumed trainer takes from the config as it stands there."""
+
+
+def _made_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
+    unknown = sorted(settings.keys() - set(_RESUMED))
+    if unknown:
+        raise ConfigError(f"a trainer has no setting {', '.join(unknown)}; there are {', '.join(_RESUMED)}")
+    config = TrainerConfig(**settings, **known)
+    try:
+        return msgspec.convert(msgspec.json.decode(msgspec.json.encode(config)), TrainerConfig)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ConfigError(f"the settings of the trainer cannot stand in a config: {error}") from None
+
+
+@contextlib.contextmanager
+def _let_go_on_failure(run: TrainingRun) -> Generator[None]:
+    """Close a run that cannot be used after all, and remove one that never began."""
+    try:
+        yield
+    except BaseException:
+        if run.is_resumed:
+            run.close()
+        else:
+            run.discard()
+        raise
+
+
+def _timer(session: TrainingSession, seconds: float | None) -> threading.Timer:
+    timer = threading.Timer(seconds or 0.0, lambda: session.stop(f"the time limit of {seconds:g} s is over"))
+    timer.daemon = True
+    if seconds is not None:
+        timer.start()
+    return timer

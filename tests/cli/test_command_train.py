@@ -1,0 +1,208 @@
+"""`rekindle train`, `resume`, `eval`, `export` and `algos`: from a command to a trained agent."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle import RunReader, TrainingRun, policy, verify
+from rekindle.cli.progress import Progress
+from rekindle.training import ALGORITHMS, Trainer
+
+Rekindle = Callable[..., Any]
+LAKE = ("train", "tabular", "FrozenLake-v1", "--eval-every", 200, "--eval-episodes", 2, "--checkpoint-every", 100)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def config_of(path: str) -> dict[str, Any]:
+    return RunReader(path).read_config()
+
+
+class TestTrain:
+    def test_it_trains_and_prints_a_report(self, rekindle: Rekindle) -> None:
+        outcome = rekindle(*LAKE, "--steps", 500, "--seed", 3, "--agent.gamma", 0.9)
+        assert outcome.code == 0
+        assert "finished (max_steps): 500 steps" in outcome.flat
+        assert "episode/return" in outcome.out
+        assert "step 500 of 500 (100 %)" in outcome.err
+        config = config_of("runs/tabular-FrozenLake-v1")
+        assert (config["seed"], config["steps"], config["agent"]["gamma"]) == (3, 500, 0.9)
+
+    def test_json_goes_to_standard_output_alone(self, rekindle: Rekindle) -> None:
+        outcome = rekindle(*LAKE, "--steps", 300, "--json", "--ui", "none", "--name", "lake", "--version", "v2")
+        assert outcome.err == ""
+        assert outcome.json["env_steps"] == 300
+        assert outcome.json["path"].startswith("runs/lake/v2/")
+
+    def test_settings_of_the_environment_arrive(self, rekindle: Rekindle) -> None:
+        arguments = ("--env.arguments", "is_slippery", "false", "map_name", "4x4", "--env.max-episode-steps", 7)
+        assert rekindle(*LAKE, "--steps", 50, *arguments, "--num-envs", 2).code == 0
+        config = config_of("runs/tabular-FrozenLake-v1")
+        assert config["env"]["arguments"] == {"is_slippery": False, "map_name": "4x4"}
+        assert config["env"]["max_episode_steps"] == 7
+        assert config["num_envs"] == 2
+
+    def test_each_command_begins_a_run_unless_told_to_resume(self, rekindle: Rekindle) -> None:
+        trainer = Trainer("FrozenLake-v1", "tabular", name="lake", steps=100, eval_episodes=2)
+        next(iter(trainer.steps()))
+        assert rekindle(*LAKE, "--name", "lake", "--steps", 120, "--eval-every", 99, "--resume", "auto").code == 0
+        (run,) = Path("runs/lake/v1").iterdir()
+        assert RunReader(run).metadata.total_steps == 120
+        assert rekindle(*LAKE, "--name", "lake", "--steps", 50).code == 0
+        assert len(list(Path("runs/lake/v1").iterdir())) == 2
+
+    def test_a_schedule_is_one_word(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        options = ("--agent.learning-rate", "1e-3:1e-4:50", "--agent.warmup-steps", 30, "--agent.hidden-sizes", 8)
+        outcome = rekindle("train", "dqn", "CartPole-v1", "--steps", 20, "--eval-episodes", 1, *options)
+        assert outcome.code == 0
+        agent = config_of("runs/dqn-CartPole-v1")["agent"]
+        assert agent["learning_rate"] == {"start": 0.001, "end": 0.0001, "steps": 50}
+        assert agent["hidden_sizes"] == [8]
+        outcome = rekindle("export", "runs/dqn-CartPole-v1", "-o", "policy.mpk", "--json")
+        assert outcome.json == {"file": "policy.mpk", "algorithm": "dqn", "step": 20}
+        assert policy.load("policy.mpk").algorithm == "dqn"
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (("dqm", "CartPole-v1"), 1, "there is no algorithm 'dqm'; did you mean dqn?"),
+            (("tabular", "FrozenLak-v1"), 1, "Did you mean: `FrozenLake`"),
+            (("tabular", "Pendulum-v1"), 1, "tabular takes Discrete actions"),
+            (("tabular", "FrozenLake-v1", "--agent.gamma", "7"), 2, "gamma is 7.0: use a number from 0 to 1"),
+            (("tabular", "FrozenLake-v1", "--agent.gama", "1"), 2, "Perhaps you meant"),
+            (("tabular", "FrozenLake-v1", "--steps", "-3"), 2, "steps is -3"),
+            (("tabular", "FrozenLake-v1", "--name", "../x"), 1, "name '..' cannot be a directory"),
+            (("tabular",), 2, "ENV"),
+        ],
+    )
+    def test_wrong_usage_is_told_without_a_traceback_or_a_run(
+        self, rekindle: Rekindle, arguments: tuple[str, ...], code: int, message: str, here: Path
+    ) -> None:
+        outcome = rekindle("train", *arguments)
+        assert (outcome.code, outcome.out) == (code, "")
+        assert message in " ".join(outcome.err.replace("│", " ").split())
+        assert "Traceback" not in outcome.err
+        assert list(here.iterdir()) == []
+
+    def test_the_help_shows_the_settings_of_the_algorithm(self, rekindle: Rekindle) -> None:
+        assert "--agent.gamma" in rekindle("train", "tabular", "FrozenLake-v1", "--help").out
+        assert "--agent.gamma" in rekindle("train", "--steps", 5, "tabular", "FrozenLake-v1", "--help").out
+        assert "--agent.gamma" not in rekindle("train", "--help").out
+
+
+class TestResume:
+    def test_a_run_goes_on_from_its_path(self, rekindle: Rekindle) -> None:
+        rekindle(*LAKE, "--steps", 300, "--name", "cut")
+        outcome = rekindle("resume", "runs/cut", "--steps", 500)
+        assert outcome.code == 0
+        assert "goes on at step 300" in outcome.err
+        assert ", exact" in outcome.flat
+        rekindle(*LAKE, "--steps", 500, "--name", "whole")
+        assert verify("runs/cut").digests == verify("runs/whole").digests
+
+    def test_modules_must_be_named_again(self, rekindle: Rekindle, here: Path) -> None:
+        (here / "own_lake.py").write_text("import gymnasium\ndef make():\n    return gymnasium.make('FrozenLake-v1')\n")
+        assert rekindle("train", "tabular", "own_lake:make", "--steps", 30, "--name", "own").code == 0
+        outcome = rekindle("resume", "runs/own", "--steps", 40)
+        assert outcome.code == 1
+        assert "names the module own_lake, which is imported only if you name it too" in outcome.err
+        assert rekindle("resume", "runs/own", "--steps", 40, "--env-module", "own_lake").code == 0
+
+    def test_a_run_of_a_script_is_left_to_it(self, rekindle: Rekindle) -> None:
+        TrainingRun.create("plain").close()
+        outcome = rekindle("resume", "runs/plain")
+        assert (outcome.code, outcome.out) == (1, "")
+        assert "only its own script can go on with it" in outcome.err
+
+
+class TestEval:
+    @pytest.fixture(autouse=True)
+    def lake(self, rekindle: Rekindle) -> None:
+        rekindle(*LAKE, "--steps", 300, "--ui", "none")
+
+    @pytest.mark.parametrize(
+        ("checkpoint", "steps"), [("best", [200]), ("latest", [300]), ("200", [200]), ("all", [100, 200, 300])]
+    )
+    def test_agents_of_a_run_are_evaluated(self, rekindle: Rekindle, checkpoint: str, steps: list[int]) -> None:
+        outcome = rekindle("eval", "runs/tabular-FrozenLake-v1", "--checkpoint", checkpoint, "--episodes", 3, "--json")
+        assert [report["total_steps"] for report in outcome.json] == steps
+        assert {report["n_episodes"] for report in outcome.json} == {3}
+
+    def test_the_evaluation_is_the_one_of_the_training(self, rekindle: Rekindle) -> None:
+        path = "runs/tabular-FrozenLake-v1"
+        (report,) = rekindle("eval", path, "--checkpoint", "latest", "--episodes", 2, "--json").json
+        final = [row for row in RunReader(path).eval_episodes() if row.get("final")]
+        assert report["stats"]["episode_length_mean"] == sum(row["length"] for row in final) / 2
+        (other,) = rekindle("eval", path, "--checkpoint", "latest", "--episodes", 2, "--seed", 9, "--json").json
+        assert other["stats"] != report["stats"]
+
+    def test_a_table_is_for_people(self, rekindle: Rekindle) -> None:
+        outcome = rekindle("eval", "runs/tabular-FrozenLake-v1", "--episodes", 2)
+        assert outcome.code == 0
+        assert "terminated" in outcome.out
+
+    @pytest.mark.parametrize("checkpoint", ["7", "worst"])
+    def test_a_checkpoint_that_is_not_there_is_named(self, rekindle: Rekindle, checkpoint: str) -> None:
+        outcome = rekindle("eval", "runs/tabular-FrozenLake-v1", "--checkpoint", checkpoint)
+        assert outcome.code == 1
+        assert checkpoint in outcome.err
+
+    def test_a_table_has_no_policy_to_export(self, rekindle: Rekindle, here: Path) -> None:
+        outcome = rekindle("export", "runs/tabular-FrozenLake-v1", "-o", "policy.mpk")
+        assert outcome.code == 1
+        assert "Tabular cannot be exported" in outcome.err
+        assert not (here / "policy.mpk").exists()
+
+
+class TestAlgos:
+    def test_every_algorithm_is_listed(self, rekindle: Rekindle) -> None:
+        assert all(name in rekindle("algos").out for name in ALGORITHMS)
+        assert rekindle("algos", "--json").json["dqn"]["actions"] == ["Discrete"]
+
+    def test_every_setting_is_shown_with_its_default_and_explained(self, rekindle: Rekindle) -> None:
+        settings = rekindle("algos", "tabular", "--json").json
+        assert settings["gamma"]["default"] == 0.99
+        assert all(setting["help"] for setting in settings.values())
+        assert "What a reward is worth one step earlier" in rekindle("algos", "tabular").flat
+
+
+class TestProgress:
+    @pytest.mark.parametrize("is_terminal", [False, True])
+    def test_one_line_changes_on_a_terminal_and_lines_follow_elsewhere(self, is_terminal: bool) -> None:
+        class Screen(io.StringIO):
+            def isatty(self) -> bool:
+                return is_terminal
+
+        screen = Screen()
+        trainer = Trainer("FrozenLake-v1", "tabular", steps=300, metrics_every=100, eval_every=100, eval_episodes=1)
+        progress = Progress(trainer, screen)
+        trainer.train()
+        progress.clear()
+        written = screen.getvalue()
+        assert "step 300 of 300 (100 %)" in written
+        assert "evaluation" in written
+        assert ("\n" in written, "\x1b[K" in written) == (not is_terminal, is_terminal)
+
+
+def test_a_first_signal_checkpoints_and_stops(here: Path) -> None:
+    command = [sys.executable, "-m", "rekindle", *map(str, LAKE), "--steps", "None", "--metrics-every", "100"]
+    process = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("step ")
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "stopped (SIGTERM)" in out
+    assert RunReader(here / "runs/tabular-FrozenLake-v1").status == "stopped"

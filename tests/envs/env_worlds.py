@@ -1,0 +1,138 @@
+"""Environments of every character, small and quick: well-behaved, leaky, moody, and wrong in one way each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+from rekindle.rng import generator_from_state, generator_state
+
+Answer = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Path(gymnasium.Env[Any, Any]):
+    """A noisy walk: terminated at either wall, truncated after `limit` steps."""
+
+    def __init__(self, *, limit: int = 9, wall: float = 1.5, named: bool = False) -> None:
+        self._limit, self._wall, self._named = limit, wall, named
+        place = Box(-9, 9, (2,), np.float32)
+        self.observation_space = Dict({"place": place, "level": Discrete(10)}) if named else place
+        self.action_space = Discrete(2)
+        self._level = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._level = (options or {}).get("level", 0)
+        self._place, self._steps = float(self.np_random.normal(0, 0.3)), 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Answer:
+        self._place += (0.4 if int(action) else -0.4) + float(self.np_random.normal(0, 0.3))
+        self._steps += 1
+        terminated, truncated = abs(self._place) > self._wall, self._steps >= self._limit
+        return (
+            self._observation(),
+            self._place,
+            terminated,
+            truncated,
+            {"is_success": self._place > self._wall, "text": "x"},
+        )
+
+    def _observation(self) -> Any:
+        place = np.array([self._place, self._steps + self._level], np.float32)
+        return {"place": place, "level": self._level} if self._named else place
+
+
+class Chatty(Path):
+    """Says in its infos what no process can send to another."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**options)[0], {"self": lambda: self}
+
+    def step(self, action: Any) -> Answer:
+        *answer, info = super().step(action)
+        return (*answer, {**info, "self": lambda: self})  # type: ignore[return-value]
+
+
+class Saved(Path):
+    """Says where it is, and can be brought back there without living its episode again."""
+
+    steps_in_all = 0
+
+    def step(self, action: Any) -> Answer:
+        Saved.steps_in_all += 1
+        return super().step(action)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"rng": generator_state(self.np_random), "at": [self._place, self._steps, self._level]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.np_random = generator_from_state(state["rng"])
+        self._place, self._steps, self._level = state["at"]
+
+
+class Leaky(Path):
+    """Episodes of one instance drift apart from those of another."""
+
+    _drift = 0.0
+
+    def step(self, action: Any) -> Answer:
+        self._drift += 0.01
+        self._place += self._drift
+        return super().step(action)
+
+
+class Moody(Path):
+    """No episode is like another, whatever the seed."""
+
+    _moods = itertools.count()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=next(self._moods), options=options)
+
+
+class Unseeded(Path):
+    """The seed does nothing, and nothing is random."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=7, options=options)
+
+
+class Broken(Path):
+    """Goes wrong in its fourth step, in a way that can be chosen, unless it is mended; its episodes never end."""
+
+    def __init__(self, *, how: str) -> None:
+        super().__init__(limit=50)
+        self._how = how
+        self._count = 0
+
+    def step(self, action: Any) -> Any:
+        self._count += 1
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self._count != 4 or self._how == "mended":
+            return observation, reward, False, False, info
+        if self._how == "raises":
+            raise ZeroDivisionError("by nothing")
+        if self._how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {
+            "shape": (observation[:1], reward, terminated, truncated, info),
+            "nan": (observation * np.nan, reward, terminated, truncated, info),
+            "reward": (observation, float("inf"), terminated, truncated, info),
+            "outside": (observation + 100, reward, terminated, truncated, info),
+            "four values": (observation, reward, terminated, info),
+            "flag": (observation, reward, "no", truncated, info),
+        }[self._how]
+
+
+def no_env() -> str:
+    return "not an environment"
+
+
+gymnasium.register("rekindle-tests/Path-v0", entry_point="env_worlds:Path")

@@ -1,0 +1,104 @@
+"""What an environment gets wrong is found out, and told so that its author knows what to do."""
+
+from __future__ import annotations
+
+import env_worlds
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict
+
+from rekindle.envs import Determinism, EnvFactory, check_env, probe
+from rekindle.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("CartPole-v1", Determinism.REPEATS),
+        ("FrozenLake-v1", Determinism.REPEATS),
+        (env_worlds.Path, Determinism.REPEATS),
+        (env_worlds.Unseeded, Determinism.REPEATS),
+        (env_worlds.Leaky, Determinism.LEAKS),
+        (env_worlds.Moody, Determinism.RANDOM),
+    ],
+)
+def test_what_it_takes_to_repeat_an_episode_is_found_out(source: object, found: Determinism) -> None:
+    assert probe(EnvFactory(source)) is found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Acrobot-v1", env_worlds.Path])
+def test_a_good_environment_has_nothing_to_complain_of(source: object) -> None:
+    findings = check_env(source)
+    assert {finding.level for finding in findings} == {"good"}
+    looked_at = {finding.what for finding in findings}
+    assert looked_at == {"spaces", "step", "seeding", "determinism", "replay"}
+
+
+@pytest.mark.parametrize(
+    ("how", "level", "message"),
+    [
+        ("raises", "error", "step raised ZeroDivisionError: by nothing"),
+        ("shape", "error", "an observation has the shape (1,), expected (2,)"),
+        ("nan", "error", "an observation of step holds NaN or infinity"),
+        ("reward", "error", "the reward inf is not finite"),
+        ("outside", "warning", "an observation lies outside the space Box"),
+        ("four values", "error", "step returned ("),
+        ("flag", "error", "terminated is 'no', which is not a bool"),
+    ],
+)
+def test_what_goes_wrong_in_a_step_is_told(how: str, level: str, message: str) -> None:
+    (finding,) = [
+        finding
+        for finding in check_env(lambda: env_worlds.Broken(how=how))
+        if finding.what == "step" and message in finding.message
+    ]
+    assert finding.level == level
+
+
+@pytest.mark.parametrize(
+    ("source", "what", "message"),
+    [
+        (env_worlds.Unseeded, "seeding", "every seed gave the same episode"),
+        (env_worlds.Leaky, "determinism", "earlier episodes show in later ones"),
+        (env_worlds.Moody, "determinism", "something random is not seeded"),
+        (env_worlds.Moody, "replay", "a resume is approximate"),
+    ],
+)
+def test_what_stands_in_the_way_of_an_exact_resume_is_told(source: object, what: str, message: str) -> None:
+    assert any(finding.what == what and message in finding.message for finding in check_env(source))
+
+
+def test_episodes_that_never_end_are_told_unless_there_is_a_limit() -> None:
+    endless = EnvFactory(lambda: env_worlds.Broken(how="mended"))
+    assert any("no episode ended within" in finding.message for finding in check_env(endless))
+    limited = EnvFactory(endless, max_episode_steps=1_000)
+    assert not any("no episode ended within" in finding.message for finding in check_env(limited))
+
+
+def test_odd_spaces_are_told() -> None:
+    class Odd(env_worlds.Path):
+        def __init__(self) -> None:
+            super().__init__(named=True)
+            self.action_space = Box(-float("inf"), float("inf"), (1,))
+            self.observation_space = Dict({"place": Box(-9, 9, (2,)), "level": Box(0, 9, (), dtype=np.float64)})
+
+    messages = [finding.message for finding in check_env(Odd) if finding.level == "warning"]
+    assert any("the action space is unbounded" in message for message in messages)
+    assert any("the observation space's part 'level' is float64" in message for message in messages)
+
+
+def test_actions_that_no_agent_takes_are_an_error() -> None:
+    class Odd(env_worlds.Path):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = Dict({"move": self.action_space})
+
+        def step(self, action: dict[str, int]) -> env_worlds.Answer:
+            return super().step(action["move"])
+
+    assert any("no agent takes the action space" in finding.message for finding in check_env(Odd))
+
+
+def test_an_environment_that_cannot_be_made_raises() -> None:
+    with pytest.raises(ConfigError, match="Did you mean"):
+        check_env("CartPol-v1")
