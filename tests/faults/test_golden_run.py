@@ -8,7 +8,7 @@ from pathlib import Path
 
 import forms
 import pytest
-from golden import GOLDEN, make
+from golden_runs import GOLDEN, make
 
 import rekindle
 from rekindle import persistence

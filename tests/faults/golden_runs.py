@@ -1,4 +1,4 @@
-"""Makes the golden runs of this format version: `python tests/faults/golden.py`, only when the version changes."""
+"""Makes the golden runs of this format version: `python tests/faults/golden_runs.py`, only when the version changes."""
 
 from __future__ import annotations
 
