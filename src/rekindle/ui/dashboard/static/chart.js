@@ -13,6 +13,16 @@ const COLOURS = {
   dark: ["#6ea8ff", "#ff9a57", "#3fcdb4", "#b99aff", "#ff86bd", "#d2cf5c", "#6fd2f5", "#d9a688", "#aab2bd", "#ff8585"],
 };
 
+// Steps between ticks that fall on whole seconds, minutes, hours and days.
+const SECONDS = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes),
+  ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours), ...[1, 2, 5, 10, 20, 50, 100].map((days) => 86400 * days)];
+
+// On a logarithmic axis a line for each power of ten is enough, if there are several.
+function decades(_, ticks) {
+  const powers = ticks.map((tick) => (Number.isInteger(Math.round(1e6 * Math.log10(tick)) / 1e6) ? tick : null));
+  return powers.filter((tick) => tick !== null).length > 1 ? powers : ticks;
+}
+
 function theme() {
   return document.documentElement.dataset.theme === "dark" ? "dark" : "light";
 }
@@ -118,7 +128,7 @@ export class Chart {
   options(width) {
     const { lines, axis, log, band, smoothing } = this.wanted;
     const text = variable("--faint");
-    const grid = { stroke: variable("--line-soft"), width: 1 };
+    const grid = { stroke: variable("--line-soft"), width: 1, ...(log ? { filter: decades } : {}) };
     const font = "11px system-ui, sans-serif";
     const hidden = { stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
     const series = lines.flatMap((line) => {
@@ -145,7 +155,8 @@ export class Chart {
       },
       axes: [
         { stroke: text, grid: { show: false }, ticks: { stroke: grid.stroke, size: 4 }, font, size: 26, space: 70,
-          values: (_, ticks) => ticks.map((tick) => (axis === "step" ? compact(tick) : clock(tick))) },
+          ...(axis === "step" ? {} : { incrs: SECONDS }),
+          values: (_, ticks) => ticks.map((tick) => (axis === "step" ? compact(tick) : clock(tick, ticks[1] - ticks[0]))) },
         { stroke: text, grid, ticks: { show: false }, font, size: 50, space: 32, gap: 6,
           values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : compact(tick))) },
       ],

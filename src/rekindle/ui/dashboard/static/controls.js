@@ -21,7 +21,7 @@ export class ChartGrid {
     this.group = `charts-${Math.random()}`;
     this.grid = h("div", { class: "sections" });
     this.empty = h("p", { class: "empty", hidden: true });
-    this.reset = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.zoom(null) }, icon("close"), "Zoom");
+    this.reset = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.zoom(null) }, icon("close"), "Reset zoom");
     this.search = h("input", {
       type: "search",
       class: "filter",

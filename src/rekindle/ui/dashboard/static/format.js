@@ -44,12 +44,12 @@ export function age(then, now = Date.now() / 1000) {
   return text.split(" ").slice(0, 2).join(" ");
 }
 
-export function clock(seconds) {
-  const s = Math.abs(seconds);
-  if (s < 120) return `${trimmed(seconds, 3)} s`;
-  if (s < 7200) return `${trimmed(seconds / 60, 3)} min`;
-  if (s < 172800) return `${trimmed(seconds / 3600, 3)} h`;
-  return `${trimmed(seconds / 86400, 3)} d`;
+// A time since the start, in a unit that suits it, or that suits the distance of ticks on an axis.
+export function clock(seconds, distance = Math.abs(seconds) / 2) {
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
+    if (distance >= length) return `${trimmed(seconds / length, 3)} ${unit}`;
+  }
+  return `${trimmed(seconds, 3)} s`;
 }
 
 export function moment(seconds) {
