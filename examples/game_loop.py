@@ -22,7 +22,7 @@ from rekindle.experience import Array, Observations
 from rekindle.rng import generator_from_state, generator_state
 
 FRAME_SECONDS = 1 / 60
-MOVES = np.array([[0.0, 0.1], [0.0, -0.1], [0.1, 0.0], [-0.1, 0.0]], np.float32)
+MOVES = 0.02 * np.array([[0, 1], [0, -1], [1, 0], [-1, 0]], np.float32)  # a second or so to walk home
 
 
 class HomingPolicy:
@@ -130,7 +130,7 @@ class Game:
         self.positions = self.positions + MOVES[moves]
         after = np.linalg.norm(self.positions, axis=1)
         self._ages += 1
-        return (before - after).astype(np.float64), after < 0.15, self._ages >= 60
+        return (before - after).astype(np.float64), after < 0.15, self._ages >= 300
 
     def respawn(self, who: list[int]) -> None:
         """Put characters somewhere else; their next episode begins there."""

@@ -105,7 +105,7 @@ class Intake:
 
 def row_count(observations: Any) -> int:
     """How many rows a batch of observations has."""
-    if isinstance(observations, Mapping):
+    if type(observations) is not np.ndarray and isinstance(observations, Mapping):
         return len(next(iter(cast("Mapping[str, Any]", observations).values())))
     return len(observations)
 

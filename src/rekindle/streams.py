@@ -98,8 +98,10 @@ class Streams:
         slots = table.slots_of(streams, rows)
         arrays = self.intake.observations(observations, "observations", rows)
         self._check_ends(slots)
-        fresh = self._rows_to_act(slots, arrays) if self._restored else slice(None)
-        acting, chosen = slots[fresh], [array[fresh] for array in arrays]
+        acting, chosen = slots, arrays
+        if self._restored:
+            fresh = self._rows_to_act(slots, arrays)
+            acting, chosen = slots[fresh], [array[fresh] for array in arrays]
         self._begin_many(acting, chosen)
         if len(acting):
             self.is_torn = True
