@@ -126,9 +126,9 @@ class Game:
 
     def advance(self, moves: Array) -> tuple[Array, Array, Array]:
         """One frame of physics: rewards, who came home, who ran out of time."""
-        before = np.linalg.norm(self.positions, axis=1)
+        before = np.hypot(*self.positions.T)
         self.positions = self.positions + MOVES[moves]
-        after = np.linalg.norm(self.positions, axis=1)
+        after = np.hypot(*self.positions.T)
         self._ages += 1
         return (before - after).astype(np.float64), after < 0.15, self._ages >= 300
 

@@ -15,10 +15,13 @@ from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, Observations
 from rekindle.layout import ArrayLayout, Layout
 
-__all__ = ["EpisodeTrace", "Phase", "StreamId", "StreamTable"]
+__all__ = ["EpisodeTrace", "Phase", "Places", "StreamId", "StreamTable"]
 
 StreamId = int | str
 """The host's name for a stream: a number, or a text for clients and characters that have one."""
+
+Places = slice | StreamSlots
+"""Rows of the table as an index: a slice where they are the first ones, which numpy is quicker with."""
 
 
 class Phase(IntEnum):
@@ -93,7 +96,7 @@ class StreamTable:
     def __init__(self) -> None:
         self.ids: list[StreamId] = []
         self.slots: dict[StreamId, int] = {}
-        self._first_slots: dict[int, StreamSlots] = {}
+        self._first: dict[int, tuple[StreamSlots, Places]] = {}
         self.observation_layout: Layout | None = None
         self.plain_layout: ArrayLayout | None = None
         """The layout of an observation that is one array, for a short way through the hot path."""
@@ -121,19 +124,21 @@ class StreamTable:
         slot = self.slots.get(stream)
         return self._add(stream) if slot is None else slot
 
-    def slots_of(self, streams: Sequence[StreamId] | Array | None, rows: int) -> StreamSlots:
-        """The rows of the streams of a batch; None means 0, 1, 2, ..."""
+    def slots_of(self, streams: Sequence[StreamId] | Array | None, rows: int) -> tuple[StreamSlots, Places]:
+        """The rows of the streams of a batch, and the same as an index; None means 0, 1, 2, ..."""
         if streams is None:
-            known = self._first_slots.get(rows)
+            known = self._first.get(rows)
             if known is None:
-                known = self._first_slots[rows] = self._look_up(range(rows))
+                slots = self._look_up(range(rows))
+                is_slice = np.array_equal(slots, np.arange(rows))
+                known = self._first[rows] = slots, slice(rows) if is_slice else slots
             return known
         if len(streams) != rows:
             raise InputError(f"{len(streams)} streams were given for a batch of {rows}")
         slots = self._look_up(streams)
         if len(set(slots.tolist())) != rows:
             raise InputError(f"a stream stands twice in one batch: {list(streams)}")
-        return slots
+        return slots, slots
 
     def peek(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
         """The rows of streams, making none: those never seen get numbers that no stream has."""
@@ -195,10 +200,10 @@ class StreamTable:
                 return False
         return True
 
-    def continue_all(self, slots: StreamSlots, observations: Sequence[Array]) -> bool:
+    def continue_all(self, places: Places, observations: Sequence[Array]) -> bool:
         """Whether the observations of a batch are surely the newest ones of its streams."""
         pairs = zip(observations, self.last, strict=True)
-        return all(array.tobytes() == last[slots].tobytes() for array, last in pairs)
+        return all(array.tobytes() == last[places].tobytes() for array, last in pairs)
 
     def set_last(self, slot: int, observation: Sequence[Array]) -> None:
         """Note the newest observation of a stream."""

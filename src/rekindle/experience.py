@@ -166,9 +166,9 @@ def stack(observations: Sequence[Any]) -> Observations:
 
 
 def _copied(observations: Observations) -> Observations:
-    if isinstance(observations, Mapping):
-        return {name: array.copy() for name, array in observations.items()}
-    return observations.copy()
+    if isinstance(observations, np.ndarray):
+        return observations.copy()
+    return {name: array.copy() for name, array in observations.items()}
 
 
 def row(observations: Observations, index: int | slice) -> Any:

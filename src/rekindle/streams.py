@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rekindle.agent import State, StreamSlots
-from rekindle.episodes import EpisodeTrace, Phase, StreamId, StreamTable
+from rekindle.episodes import EpisodeTrace, Phase, Places, StreamId, StreamTable
 from rekindle.errors import InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
 from rekindle.intake import Intake, row_count
@@ -95,20 +95,21 @@ class Streams:
     def act_many(self, observations: Any, streams: Sequence[StreamId] | Array | None) -> Any:
         """An exploring action for each row of a batch."""
         table, rows = self.table, row_count(observations)
-        slots = table.slots_of(streams, rows)
+        slots, places = table.slots_of(streams, rows)
         arrays = self.intake.observations(observations, "observations", rows)
         self._check_ends(slots)
-        acting, chosen = slots, arrays
+        acting, chosen, there = slots, arrays, places
         if self._restored:
             fresh = self._rows_to_act(slots, arrays)
             acting, chosen = slots[fresh], [array[fresh] for array in arrays]
-        self._begin_many(acting, chosen)
+            there = acting
+        self._begin_many(acting, there, chosen)
         if len(acting):
             self.is_torn = True
             actions = self.learner.act(table.observations(chosen), _EXPLORE, acting)
             self.intake.action_layout(actions[0])
-            table.pending[acting] = actions
-            table.has_pending[slots] = True
+            table.pending[there] = actions
+            table.has_pending[there] = True
             self.is_torn = False
         return self.intake.to_host_many(table.pending[slots])
 
@@ -150,10 +151,10 @@ class Streams:
         self.table.phase[slot] = _BEGUN
         self.table.set_last(slot, arrays)
 
-    def _begin_many(self, slots: StreamSlots, arrays: Sequence[Array]) -> None:
+    def _begin_many(self, slots: StreamSlots, places: Places, arrays: Sequence[Array]) -> None:
         """The same for those of many streams that are not in the middle of an episode."""
         table = self.table
-        new = (table.phase[slots] != _OPEN).nonzero()[0]
+        new = (table.phase[places] != _OPEN).nonzero()[0]
         if len(new):
             beginning, first = slots[new], [array[new] for array in arrays]
             good = _finite_rows(first)
@@ -195,7 +196,7 @@ class Streams:
     def observe_many(self, transitions: Transitions, streams: Sequence[StreamId] | Array | None) -> list[StreamId]:
         """Take one transition of each of several streams; returns those whose episode ended."""
         table, rows = self.table, len(transitions)
-        slots = table.slots_of(streams, rows)
+        slots, places = table.slots_of(streams, rows)
         arrays = self.intake.observations(transitions.observations, "observations", rows)
         after = self.intake.observations(transitions.next_observations, "next_observations", rows)
         actions = self.intake.actions(transitions.actions, rows)
@@ -205,7 +206,7 @@ class Streams:
         if len(ended) and statuses.max() > _LAST_STATUS:
             raise InputError(f"statuses must be 0, 1 or 2 (EpisodeStatus), got {statuses}")
         self._check_ends(slots)
-        is_continued = table.continue_all(slots, arrays)
+        is_continued = table.continue_all(places, arrays)
         # What was seen before was finite.
         good = _finite_rows([rewards, *after] if is_continued else [rewards, *after, *arrays])
         if good is not None and not self._drops_bad_values:
@@ -226,13 +227,15 @@ class Streams:
             for row in np.flatnonzero(~good).tolist():
                 self._drop(int(slots[row]), EpisodeStatus(int(statuses[row])), [array[row] for array in after])
             slots, rewards, statuses, actions = slots[good], rewards[good], statuses[good], actions[good]
+            places = slots
             arrays, after = [array[good] for array in arrays], [array[good] for array in after]
-        self._take_batch(slots, arrays, actions, rewards, after, statuses)
+        self._take_batch(slots, places, arrays, actions, rewards, after, statuses)
         return names
 
     def _take_batch(
         self,
         slots: StreamSlots,
+        places: Places,
         arrays: Sequence[Array],
         actions: Array,
         rewards: Array,
@@ -243,14 +246,14 @@ class Streams:
         if len(slots):
             observations, next_observations = table.observations(arrays), table.observations(after)
             self.learner.observe(Transitions(observations, actions, rewards, next_observations, statuses), slots)
-            table.total_reward[slots] += rewards
-            table.length[slots] += 1
-            table.status[slots] = statuses
-            table.has_pending[slots] = False
-            table.adrift[slots] = False
-            table.phase[slots] = _OPEN
+            table.total_reward[places] += rewards
+            table.length[places] += 1
+            table.status[places] = statuses
+            table.has_pending[places] = False
+            table.adrift[places] = False
+            table.phase[places] = _OPEN
             for last, array in zip(table.last, after, strict=True):
-                last[slots] = array
+                last[places] = array
             ended = statuses.nonzero()[0]
             if len(ended):
                 table.phase[slots[ended]] = _ENDED
