@@ -45,9 +45,11 @@ docs: $(READY) ## Build the documentation into site/; a warning is an error
 	@out=$$($(BIN)/zensical build --clean --strict 2>&1) || { echo "$$out"; exit 1; }
 	@echo "docs: ok"
 
-bench: $(READY) ## Measure what a session, an agent and the dashboard cost
+bench: $(READY) ## Measure what sessions, memories, agents and being watched cost
 	@$(BIN)/python benchmarks/session_overhead.py
+	@$(BIN)/python benchmarks/replay.py
 	@$(BIN)/python benchmarks/updates.py
+	@$(BIN)/python benchmarks/watching.py
 	@$(BIN)/python benchmarks/dashboard.py
 
 clean: ## Remove everything that make created
