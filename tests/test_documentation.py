@@ -19,7 +19,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
-STEPS = re.compile(r"((?:max_steps|steps|checkpoint_every|metrics_every|eval_every)=|session\.every\()([\d_]+)")
+STEPS = re.compile(r"(\b(?:max_steps|steps|checkpoint_every|metrics_every|eval_every)=|session\.every\()([\d_]+)")
 FEWER = 20
 """How many times fewer steps a program is run for than it says."""
 
