@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import powercut
 import pytest
@@ -20,6 +21,7 @@ from harness import ForkServer, Training, assert_exact, assert_nothing_lost
 from powercut import Cut, Operation
 
 import rekindle
+from rekindle.checkpoint.codec import read_file
 
 Trainings = Callable[[], Training]
 
@@ -35,6 +37,12 @@ class Plot:
     """One for each process."""
     steps: int
     budget: float | None = None
+    final_score: float | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the worker is told."""
+        return {"steps": self.steps, "budget": self.budget, "final_score": self.final_score}
 
     @property
     def grade(self) -> str:
@@ -47,6 +55,7 @@ PLOTS = {
     "the sync of a log fails": Plot(("fail fsync:train_episodes.jsonl EIO",), 45),
     "no hard links": Plot(("always-fail link: EPERM",), 45),
     "not exact": Plot(("",), 25, budget=60_000),
+    "the best comes last": Plot(("",), 25, final_score=1e9),
 }
 
 
@@ -95,7 +104,7 @@ def stories(server: ForkServer) -> Iterator[Callable[[str], Story]]:
 
 def _tell(plot: Plot, training: Training) -> Story:
     for fault in plot.faults:
-        ended = training.fork(f"trace {fault}", steps=plot.steps, budget=plot.budget)
+        ended = training.fork(f"trace {fault}", **plot.options)
         assert ended.killed if fault.startswith("kill") else ended.code == 0, ended.errors
     found = rekindle.verify(training.run)
     assert found.ok
@@ -112,8 +121,10 @@ def verdict(story: Story, cut: Cut, training: Training) -> str | None:
         assert_nothing_lost(training)
         if training.steps_on_disk and story.plot.grade != "exact":
             assert not rekindle.RunReader(training.run).metadata.exact, "it says that it is exact"
+        if training.is_finished and (score := story.plot.final_score) is not None:
+            assert read_file(training.run / "checkpoints" / "best.mpk")["score"] == score, "the best is another"
         assert cut.durable_rows <= powercut.rows_on(training.disk), "rows that were durable are gone"
-        training.finish(steps=story.plot.steps, budget=story.plot.budget)
+        training.finish(**story.plot.options)
         assert_exact(training, story.digests, grade=story.plot.grade)
         assert cut.durable_rows <= powercut.rows_on(training.disk), "the resume lost rows that were durable"
     except (AssertionError, rekindle.RekindleError) as error:

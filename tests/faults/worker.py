@@ -199,11 +199,13 @@ def train(
     pause: float = 0.0,
     die_at: int | None = None,
     budget: float | None = None,
+    final_score: float | None = None,
 ) -> None:
     """Start the training, or go on with it.
 
     `die_at` is a step at which it kills itself. With a budget, in milliseconds, it learns as much as fits after each
-    step: with a large one that is as much as without, but the run counts as one that is not exact.
+    step: with a large one that is as much as without, but the run counts as one that is not exact. With a final score,
+    the agent of the very end is the best one.
     """
     told = Acknowledgements(acknowledged)
     try:
@@ -221,6 +223,8 @@ def train(
         )
         if budget is not None:
             session.every(1, lambda: _learn(session, budget))
+        if final_score is not None:
+            session.at_end(lambda: session.maybe_save_best(final_score))
         with session:
             _drive(session, told, pause, die_at)
         told.add("finished")
