@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
@@ -30,6 +31,7 @@ __all__ = [
     "MetricWindow",
     "MetricsFlushed",
     "Recorder",
+    "RunRecorder",
     "Stamp",
     "Summary",
     "TrainingEnded",
@@ -261,6 +263,15 @@ class Recorder(Protocol):
 
     def close(self, status: str) -> None:
         """The run ended with this status (finished, stopped, failed)."""
+        ...
+
+
+@runtime_checkable
+class RunRecorder(Protocol):
+    """A recorder that keeps its place in the run's directory: a session opens it for each run."""
+
+    def open(self, path: Path, report: Callable[[str], None]) -> Recorder:
+        """What records the run at a path; what goes wrong later is told to `report`, on any thread."""
         ...
 
 

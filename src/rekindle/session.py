@@ -30,6 +30,7 @@ from rekindle.events import (
     MetricsFlushed,
     MetricWindow,
     Recorder,
+    RunRecorder,
     Stamp,
     TrainingEnded,
     TrainingStarted,
@@ -97,7 +98,7 @@ class TrainingSession:
         keep_checkpoints: int | RetentionPolicy | Iterable[RetentionPolicy] = 3,
         metrics_every: int | None = 1_000,
         stats: StatsTracker | None = None,
-        recorders: Sequence[Recorder] = (),
+        recorders: Sequence[Recorder | RunRecorder] = (),
         callbacks: Sequence[Callable[[Event], None]] = (),
         learner: Literal["inline", "manual", "background"] = "inline",
         observation_encoder: ObservationEncoder | None = None,
@@ -210,7 +211,7 @@ class TrainingSession:
             log=None if run is None else run.log("metrics"),
             deferred=deferred,
             store=self.store,
-            recorders=recorders,
+            recorders=[self._opened(recorder) for recorder in recorders],
             report=self._report,
         )
         for index, callback in enumerate(self._callbacks):
@@ -652,6 +653,13 @@ class TrainingSession:
         self._exploration = generator_from_state(saved.exploration)
 
     # Events
+
+    def _opened(self, recorder: Recorder | RunRecorder) -> Recorder:
+        if not isinstance(recorder, RunRecorder):
+            return recorder
+        if self.run is None:
+            raise ConfigError(f"{type(recorder).__name__} records a run: pass run=TrainingRun.create(...)")
+        return recorder.open(self.run.path, self._report)
 
     def _stamp(self) -> Stamp:
         return Stamp(self._env_steps, self._learner.updates, self._episodes, time.time())

@@ -1,0 +1,7 @@
+"""Recorders: a run's metrics in TensorBoard, MLflow or Weights & Biases, continued there after a resume."""
+
+from __future__ import annotations
+
+from rekindle.recorders.tensorboard import TensorBoard
+
+__all__ = ["TensorBoard"]
