@@ -103,7 +103,7 @@ def _train_until_killed(recorder: str, root: str, save: int) -> None:
     setattr(Follower, "record", record_and_wait)  # noqa: B010
     setattr(Follower, "_save", save_or_die)  # noqa: B010
     made = getattr(importlib.import_module(module), name)
-    train(Path(root), [made(root)])
+    train(Path(root), [made()])
 
 
 if __name__ == "__main__":

@@ -18,10 +18,6 @@ from rekindle.recorders import TensorBoard
 RECORDER = "rekindle.recorders:TensorBoard"
 
 
-def shown_of(root: Path, run: Path) -> Path:
-    return root.joinpath(*run.parts[-3:])
-
-
 def assert_shown(directory: Path, run: Path) -> None:
     shown, wanted = scalars(directory), expected(run)
     assert [step for step, _ in shown] == [step for step, _ in wanted]
@@ -45,7 +41,7 @@ def test_events_carry_the_wall_time_of_their_row(tmp_path: Path) -> None:
 
 def test_a_directory_of_ones_own_has_a_place_for_each_run(tmp_path: Path) -> None:
     run = train(tmp_path / "runs", [TensorBoard(tmp_path / "boards")])
-    assert_shown(shown_of(tmp_path / "boards", run), run)
+    assert_shown((tmp_path / "boards").joinpath(*run.parts[-3:]), run)
 
 
 def test_a_stopped_run_goes_on_in_the_same_place(tmp_path: Path) -> None:
@@ -58,9 +54,9 @@ def test_a_stopped_run_goes_on_in_the_same_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("save", [1, 4, 9, 10])
 def test_after_a_kill_no_row_is_shown_twice_and_none_is_missing(tmp_path: Path, save: int) -> None:
     assert killed_at_save(RECORDER, tmp_path, save)
-    run = train(tmp_path, [TensorBoard(tmp_path)])
+    run = train(tmp_path, [TensorBoard()])
     assert RunReader(run).metadata.resumes[-1].grade == "exact"
-    assert_shown(shown_of(tmp_path, run), run)
+    assert_shown(run / "tensorboard", run)
 
 
 def test_what_was_lost_from_the_files_is_written_again(tmp_path: Path) -> None:

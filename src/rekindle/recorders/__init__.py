@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rekindle.recorders.mlflow import MLflow
 from rekindle.recorders.tensorboard import TensorBoard
 
-__all__ = ["TensorBoard"]
+__all__ = ["MLflow", "TensorBoard"]
