@@ -70,7 +70,8 @@ def killed_at_save(recorder: str, root: Path, save: int) -> bool:
     1 and 2 are at the start; then each row has one before it is sent, and one after.
     """
     here = Path(__file__)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), str(here.parent)])}
+    inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # it has its own
+    environment = {**inherited, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), str(here.parent)])}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(here), recorder, str(root), str(save)],
         check=False,

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from rekindle.recorders.mlflow import MLflow
 from rekindle.recorders.tensorboard import TensorBoard
+from rekindle.recorders.wandb import WandB
 
-__all__ = ["MLflow", "TensorBoard"]
+__all__ = ["MLflow", "TensorBoard", "WandB"]

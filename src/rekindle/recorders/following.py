@@ -30,6 +30,8 @@ _MOST_ROWS = 50
 """Sent at once."""
 _MOST_BYTES = 2**20
 """Of the log, read at once."""
+_PATIENCE = 60.0
+"""Seconds for which the end of a training waits for a service."""
 _LAST_PATIENCE = 5.0
 """Seconds, when the process ends without a word."""
 
@@ -139,14 +141,15 @@ class Follower:
         path: Path,
         report: Callable[[str], None],
         *,
-        patience: float = 60.0,
+        patience: float | None = None,
         first_delay: float = 1.0,
         longest_delay: float = 60.0,
     ) -> None:
         self._name, self._service, self._report = name, service, report
         self._run = RunReader(path)
         self._file = self._run.path / "recorders" / f"{name}.json"
-        self._patience, self._delays = patience, (first_delay, longest_delay)
+        self._patience = _PATIENCE if patience is None else patience
+        self._delays = (first_delay, longest_delay)
         self._tail = self._run.tail("metrics")
         self._backlog: deque[Row] = deque()
         self._place: Place | None = None
