@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -572,6 +573,9 @@ class TrainingSession:
         self._check_losses()
         self._window.add("time/steps_per_sec", self.steps_per_sec)
         self._window.add("time/checkpoint_stall", self.checkpoint_stall)
+        self._window.add("time/cpu_seconds", time.process_time())
+        if (resident := _resident_memory()) is not None:
+            self._window.add("time/memory_mb", resident / 1e6)
         if isinstance(self._learner, BackgroundLearner):
             self._window.add("time/skipped_updates", self.skipped_updates)
             self._window.add("time/blocked_calls", self.blocked_calls)
@@ -803,6 +807,15 @@ class TrainingSession:
 
 def _non_finite(name: str) -> AgentError:
     return AgentError(f"the metric {name} is not finite: training has diverged; the last good checkpoint is kept")
+
+
+def _resident_memory() -> int | None:
+    """Bytes of memory that this process has in use; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return None
 
 
 def _next_multiple(steps: int, every: int | None) -> float:

@@ -29,9 +29,11 @@ class Remote:
         self.calls: list[str] = []
         self.ids: list[str] = []
 
+    name = "remote"
+
     def open(self, path: Path, report: Callable[[str], None], **delays: float) -> Follower:
         """As a recorder's `open`, with short delays."""
-        return Follower("remote", Client(self), path, report, **{"patience": 5.0, "first_delay": 0.01, **delays})
+        return Follower(self.name, Client(self), path, report, **{"patience": 5.0, "first_delay": 0.01, **delays})
 
     def shown(self) -> list[tuple[int, dict[str, float]]]:
         return [(row.env_steps, timeless(row.values)) for row in self.rows]
@@ -87,6 +89,16 @@ def test_every_row_and_the_config_arrive_once(tmp_path: Path) -> None:
     assert [row.env_steps for row in remote.rows] == MARKS
     assert remote.configs == [RunReader(run).read_config()]
     assert remote.statuses == ["finished"]
+
+
+def test_several_recorders_keep_out_of_each_others_way(tmp_path: Path) -> None:
+    remotes = [Remote() for _ in range(4)]
+    for number, remote in enumerate(remotes):
+        remote.name = f"remote{number}"
+    warnings: list[str] = []
+    run = train(tmp_path, remotes, callbacks=[lambda event: gather(event, warnings)])
+    assert [remote.shown() for remote in remotes] == [expected(run)] * 4
+    assert warnings == []
 
 
 @pytest.mark.parametrize(("options", "status"), [({"stop_at": 20}, "stopped"), ({"fail_at": 25}, "failed")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,8 @@ def shown(run: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 def records_of(file: Path, kind: str) -> list[Any]:
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    records = [Record.FromString(data) for data in _chunks(file.read_bytes())]
+    record_type: Any = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
+    records = [record_type.FromString(data) for data in _chunks(file.read_bytes())]
     return [getattr(record, kind) for record in records if record.WhichOneof("record_type") == kind]
 
 

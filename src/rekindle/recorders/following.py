@@ -236,7 +236,6 @@ class Follower:
         directory = self._file.parent
         files.make_directory(directory)
         files.require_directory(directory)
-        files.remove_temporaries(directory)
         place = self._read_place()
         if place is None:
             place = Place(secrets.token_hex(4))
