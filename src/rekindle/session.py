@@ -28,6 +28,9 @@ from rekindle.events import (
     Event,
     EventProcessor,
     EventStore,
+    Histogram,
+    Media,
+    MediaLogged,
     MetricsFlushed,
     MetricWindow,
     Recorder,
@@ -36,6 +39,7 @@ from rekindle.events import (
     TrainingEnded,
     TrainingStarted,
     Updated,
+    Video,
     restore_store,
 )
 from rekindle.experience import (
@@ -357,6 +361,21 @@ class TrainingSession:
         """Add a number of the host's own to the current window of metrics (`train/` unless it has a prefix)."""
         self._window.add(name if "/" in name else f"train/{name}", value)
         self._is_dirty = True
+
+    def show(self, name: str, media: Media) -> None:
+        """Give recorders something to show that is no number (`train/` unless the name has a prefix)."""
+        if isinstance(media, Histogram):
+            media = Histogram(np.array(media.values, np.float64).ravel())
+            if not (media.values.size and np.isfinite(media.values).all()):
+                raise InputError(f"show({name!r}): a histogram needs values, all of them finite")
+        elif isinstance(media, Video):
+            media = Video(np.array(media.frames), media.fps)
+            if media.frames.dtype != np.uint8 or media.frames.ndim != 4 or media.frames.shape[-1] != 3:
+                raise InputError(
+                    f"show({name!r}): a video is frames, height, width and 3 colours of uint8, "
+                    f"not {media.frames.shape} of {media.frames.dtype}"
+                )
+        self._processor.submit(MediaLogged(self._stamp(), name if "/" in name else f"train/{name}", media))
 
     def attach(self, name: str, item: Stateful) -> None:
         """Let an object of the host's join the checkpoint; if the resumed one knows it, it is restored now."""

@@ -9,19 +9,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from toys import Corridor, ToyAgent, drive
 
 from rekindle import RunReader, TrainingSession
 from rekindle.errors import AgentError
-from rekindle.events import Stamp
+from rekindle.events import Histogram, Media, Stamp, Text, Video
 from rekindle.recorders.following import Follower, Row
 
 STEPS, METRICS_EVERY, CHECKPOINT_EVERY = 40, 5, 10
 MARKS = list(range(5, 45, 5))
+FRAMES = np.random.default_rng(0).integers(0, 256, (3, 8, 10, 3), np.uint8)
+MEDIA = {
+    "agent/weights": Histogram(np.arange(10.0)),
+    "train/remark": Text("all is well"),
+    "eval/episode": Video(FRAMES, fps=10),
+}
 
 
 def train(
@@ -31,6 +39,7 @@ def train(
     stop_at: int | None = None,
     fail_at: int | None = None,
     loss: str | None = None,
+    media: Mapping[str, Media] | None = None,
     **options: Any,
 ) -> Path:
     """Train to the end, a stop or a failure of the agent, or go on; a loss makes the resume approximate."""
@@ -39,6 +48,8 @@ def train(
     assert session.run is not None
     if not session.run.read_config():
         session.run.write_config({"agent": {"learning_rate": 0.1}, "steps": STEPS})
+    for name, item in (media or {}).items():
+        session.every(METRICS_EVERY, partial(session.show, name, item))
     if stop_at is not None:
         session.every(stop_at, lambda: session.stop("enough for now"))
     if fail_at is not None:

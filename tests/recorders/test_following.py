@@ -7,13 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from recorded_runs import MARKS, expected, timeless, train
 from toys import ToyAgent
 
 from rekindle import RunReader, TrainingSession
-from rekindle.errors import ConfigError
-from rekindle.events import MetricsFlushed, Recorder, RunRecorder, Warned
+from rekindle.errors import ConfigError, InputError
+from rekindle.events import (
+    Histogram,
+    Media,
+    MemoryRecorder,
+    MetricsFlushed,
+    Recorder,
+    RunRecorder,
+    Stamp,
+    Text,
+    Video,
+    Warned,
+)
 from rekindle.recorders.following import Follower, Mark, Place, Row
 
 
@@ -25,6 +37,7 @@ class Remote:
         self.rows: list[Row] = []
         self.configs: list[Mapping[str, Any]] = []
         self.notes: dict[str, str] = {}
+        self.texts: list[tuple[int, str, str]] = []
         self.statuses: list[str] = []
         self.calls: list[str] = []
         self.ids: list[str] = []
@@ -61,6 +74,12 @@ class Client:
         known = {(row.mark, row.wall_time) for row in self.remote.rows}
         self.remote.rows += [row for row in rows if (row.mark, doubtful.get(row.mark)) not in known]
         self.remote.called("send")  # a failure that comes after the rows have arrived
+
+    def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:
+        self.remote.called("show")
+        if isinstance(media, Text):
+            self.remote.texts.append((stamp.env_steps, name, media.text))
+        return isinstance(media, Text)
 
     def take_back(self, env_steps: int) -> bool:
         self.remote.called("take_back")
@@ -155,16 +174,57 @@ def test_where_nothing_can_be_taken_back_it_stays_and_the_rewind_is_noted(tmp_pa
     }
 
 
+# What is no number
+
+
+def test_texts_arrive_once_also_after_an_exact_resume(tmp_path: Path) -> None:
+    remote, media = Remote(), {"remark": Text("hello")}
+    train(tmp_path, [remote], fail_at=25, media=media)
+    train(tmp_path, [remote], media=media)
+    assert remote.texts == [(step, "train/remark", "hello") for step in MARKS]
+
+
+def test_what_a_service_cannot_show_is_told_once(tmp_path: Path) -> None:
+    remote, warnings = Remote(), list[str]()
+    media = {"agent/weights": Histogram(np.arange(3.0))}
+    train(tmp_path, [remote], media=media, callbacks=[lambda event: gather(event, warnings)])
+    assert warnings == ["remote cannot show a histogram: 'agent/weights' is left out"]
+
+
+def test_a_recorder_of_numbers_is_told_of_once(tmp_path: Path) -> None:
+    recorder, warnings = MemoryRecorder(), list[str]()
+    media = {"remark": Text("hello"), "weights": Histogram(np.arange(3.0))}
+    train(tmp_path, [recorder], media=media, callbacks=[lambda event: gather(event, warnings)])
+    assert warnings == ["the recorder MemoryRecorder shows numbers only, so no text 'train/remark'"]
+    assert len(recorder.rows) == len(MARKS)
+
+
+@pytest.mark.parametrize(
+    ("media", "message"),
+    [
+        (Histogram(np.array([])), "a histogram needs values"),
+        (Histogram(np.array([1.0, np.nan])), "all of them finite"),
+        (Video(np.zeros((2, 8, 8), np.uint8)), r"frames, height, width and 3 colours of uint8, not \(2, 8, 8\)"),
+        (Video(np.zeros((2, 8, 8, 3), np.float32)), "of float32"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_what_cannot_be_shown_anywhere_is_refused(media: Media, message: str) -> None:
+    with TrainingSession(ToyAgent()) as session, pytest.raises(InputError, match=message):
+        session.show("it", media)
+
+
 # Failures
 
 
-@pytest.mark.parametrize("call", ["start", "describe", "send", "finish"])
+@pytest.mark.parametrize("call", ["start", "describe", "send", "show", "finish"])
 @pytest.mark.parametrize("times", [1, 3])
 def test_what_fails_is_reported_and_tried_again(tmp_path: Path, call: str, times: int) -> None:
     remote = Remote(fails=lambda name, count: name == call and count <= times)
     warnings: list[str] = []
-    run = train(tmp_path, [remote], callbacks=[lambda event: gather(event, warnings)])
+    media = {"remark": Text("hello")}
+    run = train(tmp_path, [remote], media=media, callbacks=[lambda event: gather(event, warnings)])
     assert remote.shown() == expected(run)
+    assert [step for step, _, _ in remote.texts] == MARKS
     assert remote.statuses == ["finished"]
     told = "remote failed: ConnectionError: no network; it is tried again, and training goes on"
     assert warnings == [told]

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("mlflow")
 
-from recorded_runs import MARKS, expected, killed_at_save, timeless, train
+from recorded_runs import MARKS, MEDIA, expected, killed_at_save, timeless, train
 
 from rekindle import RunReader
 from rekindle.recorders import MLflow
@@ -97,6 +97,16 @@ def test_after_a_kill_no_row_is_shown_twice_and_none_is_missing(database: Path, 
     run = train(database.parent, [MLflow()])
     assert RunReader(run).metadata.resumes[-1].grade == "exact"
     assert_shown(database, run)
+
+
+def test_texts_and_videos_are_artifacts_and_histograms_are_declined(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(database.parent, [MLflow()], media=MEDIA)
+    run = only_run(database).info.run_id
+    for name, file in (("train/remark", "40.txt"), ("eval/episode", "40.gif")):
+        assert f"{name}/{file}" in [item.path for item in client(database).list_artifacts(run, name)]
+    assert caplog.text.count("mlflow cannot show a histogram") == 1
 
 
 def test_a_setting_that_has_changed_becomes_a_tag(database: Path) -> None:

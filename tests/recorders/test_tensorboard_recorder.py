@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 pytest.importorskip("tensorboardX")
 
 from event_files import events, scalars, texts
-from recorded_runs import MARKS, expected, killed_at_save, train
+from PIL import Image
+from recorded_runs import MARKS, MEDIA, expected, killed_at_save, train
 
 from rekindle import RunReader
 from rekindle.recorders import TensorBoard
@@ -71,6 +73,18 @@ def test_a_recorder_that_comes_late_shows_the_run_from_its_beginning(tmp_path: P
     train(tmp_path, [], stop_at=20)
     run = train(tmp_path, [TensorBoard()])
     assert_shown(run / "tensorboard", run)
+
+
+def test_histograms_texts_and_videos_are_shown(tmp_path: Path) -> None:
+    run = train(tmp_path, [TensorBoard()], media=MEDIA)
+    values = [(event.step, value) for event in events(run / "tensorboard") for value in event.summary.value]
+    histograms = [(step, value.histo.num) for step, value in values if value.tag == "agent/weights"]
+    assert histograms == [(step, 10) for step in MARKS]
+    assert texts(run / "tensorboard")["train/remark"] == "all is well"
+    images = [value.image for _, value in values if value.tag == "eval/episode"]
+    assert [(image.height, image.width) for image in images] == [(8, 10)] * len(MARKS)
+    shown = Image.open(io.BytesIO(images[0].encoded_image_string))
+    assert (shown.format, getattr(shown, "n_frames", 1), shown.info["duration"]) == ("GIF", 3, 100)
 
 
 def test_an_exact_resume_writes_nothing_twice(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("wandb")
 
-from recorded_runs import MARKS, expected, killed_at_save, timeless, train
+from recorded_runs import MARKS, MEDIA, expected, killed_at_save, timeless, train
 
 from rekindle import RunReader
 from rekindle.recorders import WandB
@@ -93,6 +93,14 @@ def test_after_a_kill_no_row_is_shown_twice_and_none_is_missing(tmp_path: Path, 
     run = train(tmp_path, [WandB()])
     assert RunReader(run).metadata.resumes[-1].grade == "exact"
     assert_shown(run)
+
+
+def test_histograms_texts_and_videos_are_rows_of_their_own(tmp_path: Path) -> None:
+    run = train(tmp_path, [WandB()], media=MEDIA)
+    for name, kind in (("agent/weights", "histogram"), ("train/remark", "html-file"), ("eval/episode", "video-file")):
+        found = [(row["env_steps"], row[f"{name}/_type"]) for row in rows_of(run) if f"{name}/_type" in row]
+        assert found == [(step, kind) for step in MARKS]
+    assert [row["env_steps"] for row in rows_of(run) if "rekindle_row" in row] == MARKS
 
 
 def test_what_has_been_sent_on_and_removed_is_not_written_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from rekindle import files
 from rekindle.errors import RunError, StorageError
-from rekindle.events import Stamp
+from rekindle.events import Media, MediaLogged, Stamp
 from rekindle.run import RunReader
 
 __all__ = ["Follower", "Mark", "Place", "Row", "Service"]
@@ -30,6 +30,8 @@ _MOST_ROWS = 50
 """Sent at once."""
 _MOST_BYTES = 2**20
 """Of the log, read at once."""
+_MOST_MEDIA = 100
+"""Histograms, texts and videos that wait for a service."""
 _PATIENCE = 60.0
 """Seconds for which the end of a training waits for a service."""
 _LAST_PATIENCE = 5.0
@@ -84,19 +86,22 @@ class Place(msgspec.Struct):
     last: Mark = Mark()
     """The newest row that was sent."""
     sent: int = 0
-    """Rows sent so far."""
+    """How much was sent so far, in the service's own count."""
     sending: list[Sending] = []
     """Rows that may have been sent: a kill can come between sending and noting that."""
     resumes: int = 0
     """How often the run had been resumed when the newest row was sent."""
     described: int | None = None
     """The checksum of the config that was sent."""
+    shown: dict[str, int] = {}
+    """The env step of the newest histogram, text or video of each name."""
     files: dict[str, int] = {}
     """Files written for the service, and how many bytes of each hold rows that count as sent."""
 
     def start_over(self) -> None:
         """Forget what was sent, so that all of it is sent again."""
-        self.last, self.sent, self.sending, self.described, self.files = Mark(), 0, [], None, {}
+        self.last, self.sent, self.sending, self.described = Mark(), 0, [], None
+        self.shown, self.files = {}, {}
 
 
 class Service(Protocol):
@@ -112,6 +117,10 @@ class Service(Protocol):
 
     def send(self, rows: Sequence[Row], place: Place, doubtful: Mapping[Mark, float]) -> None:
         """Show rows. The doubtful ones may be there already, stamped with these wall times."""
+        ...
+
+    def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:
+        """Show a histogram, a text or a video; False if the service cannot show such."""
         ...
 
     def take_back(self, env_steps: int) -> bool:
@@ -152,6 +161,8 @@ class Follower:
         self._delays = (first_delay, longest_delay)
         self._tail = self._run.tail("metrics")
         self._backlog: deque[Row] = deque()
+        self._media: deque[MediaLogged] = deque()
+        self._not_shown: set[type[Media]] = set()
         self._place: Place | None = None
         """None until the service has started, and after a failure: then all begins again from what is on disk."""
         self._status: str | None = None
@@ -165,6 +176,14 @@ class Follower:
             atexit.register(self._abandon)
             self._thread.start()
         self._wake.set()
+
+    def show(self, name: str, media: Media, stamp: Stamp) -> None:
+        """Take a histogram, a text or a video; it waits in memory."""
+        if len(self._media) == _MOST_MEDIA:
+            left = self._media.popleft()
+            self._report(f"{self._name} is behind: {left.name!r} of step {left.stamp.env_steps} is left out")
+        self._media.append(MediaLogged(stamp, name, media))
+        self.record({}, stamp)
 
     def close(self, status: str) -> None:
         """Send what is left and end the outside run with this status."""
@@ -230,7 +249,22 @@ class Follower:
             batch = list(islice(self._backlog, _MOST_ROWS))
             if batch:
                 self._send(batch, place)
+        while self._media:
+            self._show(self._media[0], place)
+            self._media.popleft()
         return place
+
+    def _show(self, event: MediaLogged, place: Place) -> None:
+        """Show what the service does not have yet; what it cannot show is told once."""
+        kind, steps = type(event.media), event.stamp.env_steps
+        if kind in self._not_shown or steps <= place.shown.get(event.name, -1):
+            return
+        if not self._service.show(event.name, event.media, event.stamp, place):
+            self._not_shown.add(kind)
+            self._report(f"{self._name} cannot show a {kind.__name__.lower()}: {event.name!r} is left out")
+            return
+        place.shown[event.name] = steps
+        self._save(place)
 
     def _start(self) -> Place:
         directory = self._file.parent
@@ -286,6 +320,7 @@ class Follower:
             if row.env_steps > point:
                 if self._service.take_back(int(point) + 1):
                     place.last, place.sending = Mark(int(point), row.row - 1), []
+                    place.shown = {name: min(steps, int(point)) for name, steps in place.shown.items()}
                     return
                 self._service.note(
                     f"rekindle.resume_{rewound[-1].number}",

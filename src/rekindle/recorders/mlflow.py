@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rekindle.events import Histogram, Media, Stamp, Text
 from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
+from rekindle.recorders.video import gif
 from rekindle.run import RunReader
 from rekindle.settings import flat_settings, setting_text
 
@@ -30,7 +33,7 @@ class MLflow:
     """
 
     def __init__(self, uri: str | None = None, *, experiment: str | None = None) -> None:
-        require("MLflow", "mlflow", "sqlalchemy", "alembic", extra="mlflow")
+        require("MLflow", "mlflow", "sqlalchemy", "alembic", "PIL", extra="mlflow")
         self._uri, self._experiment = uri, experiment
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:
@@ -106,6 +109,19 @@ class Tracking:
                 metrics.append(metric(key, value, _milliseconds(row.wall_time), row.env_steps))
         for first in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(self._run_id, metrics=metrics[first : first + _MOST_METRICS])
+
+    def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:  # noqa: ARG002
+        """Keep a text or a video as an artifact; MLflow has no histograms."""
+        if isinstance(media, Histogram):
+            return False
+        if isinstance(media, Text):
+            self._client.log_text(self._run_id, media.text, f"{_key(name)}/{stamp.env_steps}.txt")
+            return True
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, f"{stamp.env_steps}.gif")
+            file.write_bytes(gif(media))
+            self._client.log_artifact(self._run_id, str(file), _key(name))
+        return True
 
     def take_back(self, env_steps: int) -> bool:  # noqa: ARG002 - MLflow keeps what it has
         """Not possible."""

@@ -12,11 +12,15 @@ from typing import Any
 import msgspec
 
 from rekindle import files
+from rekindle.events import Histogram, Media, Stamp, Text
 from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
+from rekindle.recorders.video import gif
 from rekindle.run import RunReader
 
 __all__ = ["TensorBoard"]
+
+_BINS = 64
 
 
 class TensorBoard:
@@ -27,7 +31,7 @@ class TensorBoard:
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
-        require("TensorBoard", "tensorboardX", extra="tensorboard")
+        require("TensorBoard", "tensorboardX", "PIL", extra="tensorboard")
         self._directory = directory
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:
@@ -89,6 +93,22 @@ class EventFiles:
             values = [summaries.scalar(name, value).value[0] for name, value in row.values.items()]
             self._write(summaries.Summary(value=values), row.env_steps, row.wall_time)
         self._flush(place)
+
+    def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:
+        """Show a histogram, a text, or a video as a moving image."""
+        summaries = load("tensorboardX.summary")
+        if isinstance(media, Histogram):
+            summary = summaries.histogram(name, media.values, _BINS)
+        elif isinstance(media, Text):
+            summary = summaries.text(name, media.text)
+        else:
+            _, height, width, _ = media.frames.shape
+            kinds = summaries.Summary
+            image = kinds.Image(height=height, width=width, colorspace=3, encoded_image_string=gif(media))
+            summary = kinds(value=[kinds.Value(tag=name, image=image)])
+        self._write(summary, stamp.env_steps, stamp.wall_time)
+        self._flush(place)
+        return True
 
     def take_back(self, env_steps: int) -> bool:
         """Have TensorBoard hide everything from a step on."""

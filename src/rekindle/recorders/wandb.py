@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import io
 import os
 import struct
 import time
@@ -12,8 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from rekindle.errors import ConfigError
+from rekindle.events import Histogram, Media, Stamp, Text
 from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
+from rekindle.recorders.video import gif
 from rekindle.run import RunReader
 
 __all__ = ["WandB", "history"]
@@ -31,7 +35,7 @@ class WandB:
     """
 
     def __init__(self, project: str | None = None, *, mode: Literal["online", "offline"] | None = None) -> None:
-        require("WandB", "wandb", extra="wandb")
+        require("WandB", "wandb", "PIL", extra="wandb")
         self._project, self._mode = project, mode
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:
@@ -84,6 +88,20 @@ class Project:
             counters = {"env_steps": row.env_steps, "updates": row.updates, "episodes": row.episodes, _ROW: row.row}
             self._run.log({**row.values, **counters, "_timestamp": row.wall_time}, step=step, commit=True)
 
+    def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:
+        """Log a histogram, a text or a video as a row of its own."""
+        wandb = load("wandb")
+        if isinstance(media, Histogram):
+            shown = wandb.Histogram(media.values)
+        elif isinstance(media, Text):
+            shown = wandb.Html(f"<pre>{html.escape(media.text)}</pre>", inject=False)
+        else:
+            shown = wandb.Video(io.BytesIO(gif(media)), format="gif")
+        row = {name: shown, "env_steps": stamp.env_steps, "_timestamp": stamp.wall_time}
+        self._run.log(row, step=place.sent, commit=True)
+        place.sent += 1
+        return True
+
     def take_back(self, env_steps: int) -> bool:  # noqa: ARG002 - W&B keeps what it has
         """Not possible."""
         return False
@@ -111,8 +129,9 @@ def _look_up(path: Path, place: Place) -> None:
     place.last, place.sent, place.sending = Mark(), 0, []
     for directory in directories.values():
         for row in (row for file in directory.glob("*.wandb") for row in history(file)):
-            if row["_step"] >= place.sent:
-                place.last, place.sent = Mark(row["env_steps"], row[_ROW]), row["_step"] + 1
+            place.sent = max(place.sent, row["_step"] + 1)
+            if _ROW in row:
+                place.last = max(place.last, Mark(row["env_steps"], row[_ROW]))
 
 
 def history(path: Path) -> Iterator[dict[str, Any]]:
