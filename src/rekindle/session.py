@@ -364,6 +364,7 @@ class TrainingSession:
 
     def show(self, name: str, media: Media) -> None:
         """Give recorders something to show that is no number (`train/` unless the name has a prefix)."""
+        self._check_open()
         if isinstance(media, Histogram):
             media = Histogram(np.array(media.values, np.float64).ravel())
             if not (media.values.size and np.isfinite(media.values).all()):

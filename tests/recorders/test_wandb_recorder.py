@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from recorded_runs import MARKS, MEDIA, expected, killed_at_save, timeless, trai
 
 from rekindle import RunReader
 from rekindle.recorders import WandB
-from rekindle.recorders.wandb import _chunks, history
+from rekindle.recorders.following import Follower
+from rekindle.recorders.wandb import Project, _chunks, history
 
 RECORDER = "rekindle.recorders:WandB"
 COLUMNS = {"env_steps", "updates", "episodes", "rekindle_row"}
@@ -111,11 +113,14 @@ def test_what_has_been_sent_on_and_removed_is_not_written_again(tmp_path: Path) 
     assert [row["env_steps"] for row in rows_of(run)] == [25, 30, 35, 40]
 
 
-def test_who_is_not_logged_in_is_told_and_trains_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "online")
-    monkeypatch.setattr("rekindle.recorders.following._PATIENCE", 0.0)
-    run = train(tmp_path, [WandB()])
+class Impatient:
+    """Online, and gives up at the end after the first attempt."""
+
+    def open(self, path: Path, report: Callable[[str], None]) -> Follower:
+        return Follower("wandb", Project(None, "online"), path, report, patience=0.0)
+
+
+def test_who_is_not_logged_in_is_told_and_trains_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = train(tmp_path, [Impatient()])
     assert RunReader(run).status == "finished"
     assert "wandb failed: ConfigError: you are not logged in: run `wandb login`" in caplog.text

@@ -32,8 +32,6 @@ _MOST_BYTES = 2**20
 """Of the log, read at once."""
 _MOST_MEDIA = 100
 """Histograms, texts and videos that wait for a service."""
-_PATIENCE = 60.0
-"""Seconds for which the end of a training waits for a service."""
 _LAST_PATIENCE = 5.0
 """Seconds, when the process ends without a word."""
 
@@ -150,15 +148,14 @@ class Follower:
         path: Path,
         report: Callable[[str], None],
         *,
-        patience: float | None = None,
+        patience: float = 60.0,
         first_delay: float = 1.0,
         longest_delay: float = 60.0,
     ) -> None:
         self._name, self._service, self._report = name, service, report
         self._run = RunReader(path)
         self._file = self._run.path / "recorders" / f"{name}.json"
-        self._patience = _PATIENCE if patience is None else patience
-        self._delays = (first_delay, longest_delay)
+        self._patience, self._delays = patience, (first_delay, longest_delay)
         self._tail = self._run.tail("metrics")
         self._backlog: deque[Row] = deque()
         self._media: deque[MediaLogged] = deque()
@@ -179,7 +176,7 @@ class Follower:
 
     def show(self, name: str, media: Media, stamp: Stamp) -> None:
         """Take a histogram, a text or a video; it waits in memory."""
-        if len(self._media) == _MOST_MEDIA:
+        if len(self._media) >= _MOST_MEDIA:
             left = self._media.popleft()
             self._report(f"{self._name} is behind: {left.name!r} of step {left.stamp.env_steps} is left out")
         self._media.append(MediaLogged(stamp, name, media))
@@ -250,8 +247,12 @@ class Follower:
             if batch:
                 self._send(batch, place)
         while self._media:
-            self._show(self._media[0], place)
-            self._media.popleft()
+            event = self._media.popleft()
+            try:
+                self._show(event, place)
+            except BaseException:
+                self._media.appendleft(event)
+                raise
         return place
 
     def _show(self, event: MediaLogged, place: Place) -> None:

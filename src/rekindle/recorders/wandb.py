@@ -53,9 +53,9 @@ class Project:
     def start(self, run: RunReader, place: Place) -> None:
         """Begin the W&B run, or go on with it."""
         wandb = load("wandb")
-        if self._run is not None:
-            self._run.finish(exit_code=1)
-            self._run = None
+        failed, self._run = self._run, None
+        if failed is not None:
+            failed.finish(exit_code=1)
         mode = self._mode or os.environ.get("WANDB_MODE") or "online"
         if mode == "online" and not wandb.login(prompt=False, verify=False):
             raise ConfigError("you are not logged in: run `wandb login`, or set WANDB_MODE=offline")
