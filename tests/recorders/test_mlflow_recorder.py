@@ -15,7 +15,7 @@ from recorded_runs import MARKS, MEDIA, expected, killed_at_save, timeless, trai
 
 from rekindle import RunReader
 from rekindle.recorders import MLflow
-from rekindle.recorders.mlflow import _key
+from rekindle.recorders.mlflow import _key, _make_tables, make_whole
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow and SQLAlchemy disagree
 
@@ -26,7 +26,7 @@ RECORDER = "rekindle.recorders:MLflow"
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with its tables, which take MLflow seconds to make."""
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    client(path).search_experiments()
+    make_whole(path, "token", _make_tables)
     return path
 
 
@@ -116,6 +116,33 @@ def test_a_setting_that_has_changed_becomes_a_tag(database: Path) -> None:
     train(database.parent, [MLflow()])
     found = only_run(database)
     assert (found.data.params["steps"], found.data.tags["config.steps"]) == ("40", "50")
+
+
+def test_a_database_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+
+    def fail(building: Path) -> None:
+        building.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_whole(database, "token", fail)
+    assert not database.exists()
+    make_whole(database, "token", lambda building: building.write_text("whole"))
+    make_whole(database, "token", fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
+    assert database.read_text() == "whole"
+
+
+def test_of_two_who_make_a_database_the_first_wins(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+
+    def be_late(building: Path) -> None:
+        building.write_text("second")
+        make_whole(database, "other", lambda other: other.write_text("first"))
+
+    make_whole(database, "token", be_late)
+    assert database.read_text() == "first"
 
 
 @pytest.mark.parametrize("name", ["agent/loss", "loss[0]", "../x", "/x", "a//b", ".", "", "é", "a/../b", "x" * 300])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
@@ -54,7 +55,10 @@ class Tracking:
         root = run.path.resolve().parents[2]
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI")
         artifacts = (root / "mlflow-artifacts").as_uri() if uri is None or uri.startswith("sqlite:") else None
-        self._client = load("mlflow.tracking").MlflowClient(tracking_uri=uri or f"sqlite:///{root / 'mlflow.db'}")
+        if uri is None:
+            uri = f"sqlite:///{root / 'mlflow.db'}"
+            make_whole(root / "mlflow.db", place.token, _make_tables)
+        self._client = load("mlflow.tracking").MlflowClient(tracking_uri=uri)
         if place.external_id is None:
             place.external_id = self._made_before(run, place, artifacts)
         self._run_id = place.external_id
@@ -134,6 +138,22 @@ class Tracking:
     def finish(self, status: str, place: Place) -> None:  # noqa: ARG002
         """End the MLflow run."""
         self._client.set_terminated(self._run_id, status=_STATUSES[status])
+
+
+def make_whole(database: Path, token: str, make: Callable[[Path], object]) -> None:
+    """Make a database under another name first: one whose making was killed could never be used again."""
+    if database.exists():
+        return
+    building = database.with_name(f".{database.name}-{token}.tmp")
+    building.unlink(missing_ok=True)
+    make(building)
+    with contextlib.suppress(FileExistsError):  # another run was quicker
+        os.link(building, database)
+    building.unlink()
+
+
+def _make_tables(database: Path) -> None:
+    load("mlflow.tracking").MlflowClient(tracking_uri=f"sqlite:///{database}").search_experiments(max_results=1)
 
 
 def _milliseconds(wall_time: float) -> int:
