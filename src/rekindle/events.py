@@ -8,7 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -26,15 +27,22 @@ __all__ = [
     "Event",
     "EventProcessor",
     "EventStore",
+    "Histogram",
+    "Media",
+    "MediaLogged",
     "MemoryRecorder",
     "MetricWindow",
     "MetricsFlushed",
     "Recorder",
+    "RunRecorder",
+    "ShowsMedia",
     "Stamp",
     "Summary",
+    "Text",
     "TrainingEnded",
     "TrainingStarted",
     "Updated",
+    "Video",
     "Warned",
 ]
 
@@ -95,6 +103,35 @@ class MetricsFlushed(Event, frozen=True):
     """A window of metrics is complete."""
 
     metrics: dict[str, Summary]
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How values are spread; they may have any shape."""
+
+    values: NDArray[np.float64]
+
+
+class Text(msgspec.Struct, frozen=True):
+    """Something to read."""
+
+    text: str
+
+
+class Video(msgspec.Struct, frozen=True):
+    """Frames, height, width and three colours of 0 to 255."""
+
+    frames: NDArray[np.uint8]
+    fps: int = 30
+
+
+Media: TypeAlias = Histogram | Text | Video
+
+
+class MediaLogged(Event, frozen=True):
+    """The host has something to show that is no number; only recorders keep it."""
+
+    name: str
+    media: Media
 
 
 class CheckpointSaved(Event, frozen=True):
@@ -264,6 +301,24 @@ class Recorder(Protocol):
         ...
 
 
+@runtime_checkable
+class RunRecorder(Protocol):
+    """A recorder that keeps its place in the run's directory: a session opens it for each run."""
+
+    def open(self, path: Path, report: Callable[[str], None]) -> Recorder:
+        """What records the run at a path; what goes wrong later is told to `report`, on any thread."""
+        ...
+
+
+@runtime_checkable
+class ShowsMedia(Protocol):
+    """A recorder that can show more than numbers."""
+
+    def show(self, name: str, media: Media, stamp: Stamp) -> None:
+        """Take a histogram, a text or a video."""
+        ...
+
+
 class MemoryRecorder:
     """Keeps everything in a list; for tests and notebooks."""
 
@@ -301,12 +356,14 @@ class EventProcessor:
         self._store = store
         self._recorders = recorders
         self._report = report
-        self._queue: queue.Queue[MetricsFlushed | Future[LogPosition] | None] = queue.Queue(capacity)
+        self._without_media: list[Recorder] = []
+        """Those that were said to show numbers only."""
+        self._queue: queue.Queue[MetricsFlushed | MediaLogged | Future[LogPosition] | None] = queue.Queue(capacity)
         self._thread = threading.Thread(target=self._work, name="rekindle-events", daemon=True)
         self._thread.start()
 
-    def submit(self, event: MetricsFlushed) -> None:
-        """Hand over a window; waits while the queue is full."""
+    def submit(self, event: MetricsFlushed | MediaLogged) -> None:
+        """Hand over a window, or what else there is to show; waits while the queue is full."""
         self._queue.put(event)
 
     def mark(self) -> Future[LogPosition]:
@@ -331,7 +388,10 @@ class EventProcessor:
             if isinstance(item, Future):
                 item.set_result(self._log.position if self._log else LogPosition())
                 continue
-            self._take(item)
+            if isinstance(item, MediaLogged):
+                self._show(item)
+            else:
+                self._take(item)
 
     def _take(self, event: MetricsFlushed) -> None:
         self._write(event)
@@ -339,6 +399,15 @@ class EventProcessor:
         self._store.add(event.stamp.env_steps, means)
         for recorder in self._recorders:
             self._guarded(recorder, lambda recorder=recorder: recorder.record(means, event.stamp))
+
+    def _show(self, event: MediaLogged) -> None:
+        for recorder in self._recorders:
+            if isinstance(recorder, ShowsMedia):
+                self._guarded(recorder, lambda recorder=recorder: recorder.show(event.name, event.media, event.stamp))
+            elif recorder not in self._without_media:
+                self._without_media.append(recorder)
+                kind = type(event.media).__name__.lower()
+                self._report(f"the recorder {type(recorder).__name__} shows numbers only, so no {kind} {event.name!r}")
 
     def _write(self, event: MetricsFlushed) -> None:
         if self._log is None:

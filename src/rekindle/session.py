@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,13 +28,18 @@ from rekindle.events import (
     Event,
     EventProcessor,
     EventStore,
+    Histogram,
+    Media,
+    MediaLogged,
     MetricsFlushed,
     MetricWindow,
     Recorder,
+    RunRecorder,
     Stamp,
     TrainingEnded,
     TrainingStarted,
     Updated,
+    Video,
     restore_store,
 )
 from rekindle.experience import (
@@ -97,7 +103,7 @@ class TrainingSession:
         keep_checkpoints: int | RetentionPolicy | Iterable[RetentionPolicy] = 3,
         metrics_every: int | None = 1_000,
         stats: StatsTracker | None = None,
-        recorders: Sequence[Recorder] = (),
+        recorders: Sequence[Recorder | RunRecorder] = (),
         callbacks: Sequence[Callable[[Event], None]] = (),
         learner: Literal["inline", "manual", "background"] = "inline",
         observation_encoder: ObservationEncoder | None = None,
@@ -210,7 +216,7 @@ class TrainingSession:
             log=None if run is None else run.log("metrics"),
             deferred=deferred,
             store=self.store,
-            recorders=recorders,
+            recorders=[self._opened(recorder) for recorder in recorders],
             report=self._report,
         )
         for index, callback in enumerate(self._callbacks):
@@ -355,6 +361,22 @@ class TrainingSession:
         """Add a number of the host's own to the current window of metrics (`train/` unless it has a prefix)."""
         self._window.add(name if "/" in name else f"train/{name}", value)
         self._is_dirty = True
+
+    def show(self, name: str, media: Media) -> None:
+        """Give recorders something to show that is no number (`train/` unless the name has a prefix)."""
+        self._check_open()
+        if isinstance(media, Histogram):
+            media = Histogram(np.array(media.values, np.float64).ravel())
+            if not (media.values.size and np.isfinite(media.values).all()):
+                raise InputError(f"show({name!r}): a histogram needs values, all of them finite")
+        elif isinstance(media, Video):
+            media = Video(np.array(media.frames), media.fps)
+            if media.frames.dtype != np.uint8 or media.frames.ndim != 4 or media.frames.shape[-1] != 3:
+                raise InputError(
+                    f"show({name!r}): a video is frames, height, width and 3 colours of uint8, "
+                    f"not {media.frames.shape} of {media.frames.dtype}"
+                )
+        self._processor.submit(MediaLogged(self._stamp(), name if "/" in name else f"train/{name}", media))
 
     def attach(self, name: str, item: Stateful) -> None:
         """Let an object of the host's join the checkpoint; if the resumed one knows it, it is restored now."""
@@ -571,6 +593,9 @@ class TrainingSession:
         self._check_losses()
         self._window.add("time/steps_per_sec", self.steps_per_sec)
         self._window.add("time/checkpoint_stall", self.checkpoint_stall)
+        self._window.add("time/cpu_seconds", time.process_time())
+        if (resident := _resident_memory()) is not None:
+            self._window.add("time/memory_mb", resident / 1e6)
         if isinstance(self._learner, BackgroundLearner):
             self._window.add("time/skipped_updates", self.skipped_updates)
             self._window.add("time/blocked_calls", self.blocked_calls)
@@ -652,6 +677,13 @@ class TrainingSession:
         self._exploration = generator_from_state(saved.exploration)
 
     # Events
+
+    def _opened(self, recorder: Recorder | RunRecorder) -> Recorder:
+        if not isinstance(recorder, RunRecorder):
+            return recorder
+        if self.run is None:
+            raise ConfigError(f"{type(recorder).__name__} records a run: pass run=TrainingRun.create(...)")
+        return recorder.open(self.run.path, self._report)
 
     def _stamp(self) -> Stamp:
         return Stamp(self._env_steps, self._learner.updates, self._episodes, time.time())
@@ -795,6 +827,15 @@ class TrainingSession:
 
 def _non_finite(name: str) -> AgentError:
     return AgentError(f"the metric {name} is not finite: training has diverged; the last good checkpoint is kept")
+
+
+def _resident_memory() -> int | None:
+    """Bytes of memory that this process has in use; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return None
 
 
 def _next_multiple(steps: int, every: int | None) -> float:

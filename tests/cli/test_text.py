@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rekindle.cli.settings
+import rekindle.settings
 from rekindle.cli.text import (
     bytes_text,
     compact,
@@ -142,6 +142,6 @@ def test_a_moment_without_a_zone_is_utc_and_ages_are_never_negative() -> None:
 
 
 def test_the_examples_in_the_docstrings_are_right() -> None:
-    results = doctest.testmod(rekindle.cli.settings)
+    results = doctest.testmod(rekindle.settings)
     assert results.attempted > 0
     assert results.failed == 0

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from rekindle.cli.settings import setting_text
 from rekindle.cli.tables import console, table, words
 from rekindle.cli.text import write_json
+from rekindle.settings import setting_text
 from rekindle.training.algorithms import ALGORITHMS, config_type
 
 __all__ = ["list_algorithms"]

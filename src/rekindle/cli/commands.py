@@ -15,6 +15,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from rekindle.agents.settings import Linear
 from rekindle.cli.text import complain
 from rekindle.envs import EnvWrapping
+from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import ALGORITHMS, config_type
 
@@ -120,6 +121,9 @@ def resume(
     *,
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
     strict: Annotated[bool, arg(help_behavior_hint="")] = False,
+    record: Annotated[
+        tuple[RecorderName, ...] | None, arg(metavar="NAME...", help_behavior_hint="(default: as before)")
+    ] = None,
     modules: Modules = (),
     ui: Ui = "plain",
     as_json: AsJson = False,
@@ -130,13 +134,14 @@ def resume(
         path: A run, or a version or name directory (its newest run).
         steps: Another end, in env steps.
         strict: Refuse if the result could not be exact to the bit.
+        record: Where else to send metrics: tensorboard, mlflow, wandb.
         modules: Modules that the run's config names, and that may be imported.
         ui: A line of progress, or nothing.
         as_json: Print the report as a JSON object.
     """
     from rekindle.cli.train import resume_run
 
-    return resume_run(path, steps=steps, strict=strict, modules=modules, ui=ui, as_json=as_json)
+    return resume_run(path, steps=steps, strict=strict, record=record, modules=modules, ui=ui, as_json=as_json)
 
 
 def evaluate(

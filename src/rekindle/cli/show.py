@@ -12,7 +12,6 @@ from rich.text import Text
 
 from rekindle.cli.details import CheckpointFile, LogFile, RunDetails, read_details
 from rekindle.cli.runs import best_text
-from rekindle.cli.settings import flat_settings, setting_text
 from rekindle.cli.summary import real
 from rekindle.cli.tables import (
     Cell,
@@ -29,6 +28,7 @@ from rekindle.cli.tables import (
 )
 from rekindle.cli.text import NOTHING, bytes_text, decimal, moment, seconds_since, time_text, whole, write_json
 from rekindle.run import RunMetadata, RunReader
+from rekindle.settings import flat_settings, setting_text
 
 __all__ = ["show_run"]
 

@@ -14,6 +14,7 @@ from rekindle.cli.progress import Progress
 from rekindle.cli.tables import cell, console, number, print_whole, table, words
 from rekindle.cli.text import decimal, path_text, time_text, whole, write_json
 from rekindle.envs import EnvFactory, EnvWrapping
+from rekindle.recorders import RecorderName
 from rekindle.run import RunReader
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
 
@@ -56,10 +57,21 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     return _train(trainer, ui=ui, as_json=as_json)
 
 
-def resume_run(path: Path, *, steps: int | None, strict: bool, modules: Sequence[str], ui: str, as_json: bool) -> int:
+def resume_run(
+    path: Path,
+    *,
+    steps: int | None,
+    strict: bool,
+    record: tuple[RecorderName, ...] | None,
+    modules: Sequence[str],
+    ui: str,
+    as_json: bool,
+) -> int:
     """Go on with a run."""
     look_here_for_modules()
-    return _train(Trainer.resume(path, steps=steps, strict=strict, modules=modules), ui=ui, as_json=as_json)
+    changes: dict[str, Any] = {} if record is None else {"record": record}
+    trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, **changes)
+    return _train(trainer, ui=ui, as_json=as_json)
 
 
 def _train(trainer: Trainer, *, ui: str, as_json: bool) -> int:

@@ -12,6 +12,7 @@ from rekindle.envs.factory import required_modules
 from rekindle.envs.making import Vectorization
 from rekindle.errors import ConfigError
 from rekindle.layout import checked_choice, checked_count
+from rekindle.recorders import RECORDERS, RecorderName
 from rekindle.run import RunReader
 
 __all__ = ["TrainerConfig", "TrainerSettings", "check_modules", "read_config"]
@@ -52,6 +53,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Stop after so many evaluations without a better score."""
     time_limit: float | None = None
     """Seconds after which to checkpoint and stop, in each process."""
+    record: tuple[RecorderName, ...] = ()
+    """Where else to send metrics: `tensorboard`, `mlflow`, `wandb`."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
@@ -70,6 +73,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ):
             checked_count(name, getattr(self, name), least)
         checked_choice("vectorization", self.vectorization, ("sync", "async", "native"))
+        for name in self.record:
+            checked_choice("record", name, tuple(RECORDERS))
         if self.time_limit is not None and not self.time_limit > 0:
             raise ConfigError(f"time_limit is {self.time_limit!r}: use a number of seconds above 0, or None")
 

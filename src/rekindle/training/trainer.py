@@ -19,8 +19,9 @@ from rekindle.agent import LearningAgent, Stateful
 from rekindle.checkpoint import KeepEvery, RetentionPolicy
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.errors import ConfigError
-from rekindle.events import Event, Recorder
+from rekindle.events import Event, Recorder, RunRecorder
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
+from rekindle.recorders import RECORDERS
 from rekindle.run import RunReader, TrainingRun
 from rekindle.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
@@ -87,7 +88,7 @@ class Trainer:
         step_processor: StepProcessor | None = None,
         reset_options: ResetOptions | None = None,
         stats: StatsTracker | None = None,
-        recorders: Sequence[Recorder] = (),
+        recorders: Sequence[Recorder | RunRecorder] = (),
         new: bool = False,
         strict: bool = False,
         signals: bool = True,
@@ -112,7 +113,7 @@ class Trainer:
             step_processor: changes rewards before the agent sees them.
             reset_options: from stream, episode and env steps to the options of a reset, for curricula.
             stats: what to aggregate over episodes.
-            recorders: where else to send metrics.
+            recorders: where else to send metrics; `record` names those that need no settings.
             new: begin a new run even if one of that name is unfinished.
             strict: refuse a resume that is not exact.
             signals: let SIGINT and SIGTERM ask for a checkpoint and a stop.
@@ -142,7 +143,8 @@ class Trainer:
         self._strategy = strategy or Synchronous()
         self._make_sampler = sampler
         self._processor, self._reset_options = step_processor, reset_options
-        self._stats, self._recorders = stats, recorders
+        self._stats = stats
+        self._recorders = [*recorders, *(RECORDERS[name]() for name in self.config.record)]
         self._begins_anew, self._strict, self._signals = new, strict, signals
         self._handlers: list[tuple[type[Event], Callable[[Any], object]]] = []
         self._last_evaluation: tuple[int, Evaluation] | None = None

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from rekindle.cli.details import CheckpointFile, list_checkpoints
-from rekindle.cli.settings import flat_settings
 from rekindle.cli.summary import real, tolerant
 from rekindle.cli.text import decimal, moment, whole
 from rekindle.errors import RekindleError
 from rekindle.run import LOGS, Log, RunMetadata, RunReader
+from rekindle.settings import flat_settings
 from rekindle.ui.curve import Curve, Extreme
 
 __all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rekindle import files
 from rekindle.cli.runs import best_text
-from rekindle.cli.settings import flat_settings, setting_text
 from rekindle.cli.summary import best_evaluation, tolerant
 from rekindle.cli.text import NOTHING, bytes_text, decimal, moment, path_text, time_text, whole
+from rekindle.settings import flat_settings, setting_text
 from rekindle.ui.curve import Extreme
 from rekindle.ui.feed import RunFeed
 from rekindle.ui.markup import Drawn, chart, escaped, facts, table

@@ -14,11 +14,11 @@ from typing import Any, Literal, cast
 import msgspec
 import numpy as np
 
-from rekindle.cli.settings import flat_settings, setting_text
 from rekindle.cli.summary import BestReturn, greatest, real, tolerant
 from rekindle.cli.text import moment, path_text, printable
 from rekindle.files import Lock
 from rekindle.run import LOGS, Log, RunMetadata, RunReader, find_runs
+from rekindle.settings import flat_settings, setting_text
 from rekindle.ui.dashboard.rows import Floats, decode_returns
 
 __all__ = ["Listing", "RunRow", "sign"]

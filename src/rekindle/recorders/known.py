@@ -1,0 +1,22 @@
+"""Recorders by name, as they are without arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from rekindle.events import RunRecorder
+from rekindle.recorders.mlflow import MLflow
+from rekindle.recorders.tensorboard import TensorBoard
+from rekindle.recorders.wandb import WandB
+
+__all__ = ["RECORDERS", "RecorderName"]
+
+RecorderName: TypeAlias = Literal["tensorboard", "mlflow", "wandb"]
+
+RECORDERS: dict[RecorderName, Callable[[], RunRecorder]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WandB,
+}
+"""What `record` of a trainer may name."""
