@@ -74,6 +74,27 @@ class TestTrain:
         assert outcome.json == {"file": "policy.mpk", "algorithm": "dqn", "step": 20}
         assert policy.load("policy.mpk").algorithm == "dqn"
 
+    def test_a_preset_that_fits_is_used_and_flags_come_first(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        tiny = ("--agent.hidden-sizes", 8, "--eval-episodes", 0, "--agent.update-every", 10_000)
+        outcome = rekindle("train", "dqn", "--steps", 40, "CartPole-v1", *tiny, "--num-envs=2")
+        assert outcome.code == 0
+        assert "starts from the preset CartPole-v1 of dqn; --preset none leaves it out" in outcome.err
+        config = config_of("runs/dqn-CartPole-v1")
+        assert (config["preset"], config["steps"], config["num_envs"]) == ("CartPole-v1", 40, 2)
+        agent = config["agent"]
+        assert (agent["n_step"], agent["hidden_sizes"], agent["update_every"]) == (3, [8], 10_000)
+        assert agent["learning_rate"] == {"start": 1e-3, "end": 0.0, "steps": 40}
+        outcome = rekindle("train", "dqn", "CartPole-v1", *tiny, "--steps", 40, "--preset", "none", "--name", "none")
+        assert "preset" not in outcome.err
+        config = config_of("runs/none")
+        assert (config["preset"], config["agent"]["n_step"]) == (None, 1)
+
+    def test_the_help_shows_what_the_preset_says(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        assert "(default: 50000)" in rekindle("train", "dqn", "CartPole-v1", "--help").out
+        assert "(default: 100000)" in rekindle("train", "dqn", "CartPole-v1", "--preset", "none", "--help").out
+
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
@@ -169,7 +190,15 @@ class TestEval:
 class TestAlgos:
     def test_every_algorithm_is_listed(self, rekindle: Rekindle) -> None:
         assert all(name in rekindle("algos").out for name in ALGORITHMS)
-        assert rekindle("algos", "--json").json["dqn"]["actions"] == ["Discrete"]
+        listed = rekindle("algos", "--json").json["dqn"]
+        assert listed["actions"] == ["Discrete"]
+        assert listed["presets"]["CartPole-v1"]["steps"] == 50_000
+
+    def test_presets_are_shown_with_their_settings(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        shown = rekindle("algos", "sac").flat
+        assert "Preset mujoco Ant-*, HalfCheetah-*" in shown
+        assert "steps 1000000" in shown
 
     def test_every_setting_is_shown_with_its_default_and_explained(self, rekindle: Rekindle) -> None:
         settings = rekindle("algos", "tabular", "--json").json

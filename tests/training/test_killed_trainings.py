@@ -52,7 +52,7 @@ SETTINGS = {
 }
 STEPS = 1_200
 TRAINING = (
-    *("--steps", str(STEPS), "--seed", "11", "--checkpoint-every", "150", "--metrics-every", "130"),
+    *("--preset", "none", "--steps", str(STEPS), "--seed", "11", "--checkpoint-every", "150", "--metrics-every", "130"),
     *("--eval-every", "400", "--eval-episodes", "2", "--env.max-episode-steps", "60"),
 )
 QUICK = {("tabular", "lake", "one"), ("tabular", "lake", "workers"), ("dqn", "cartpole", "four")}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -12,15 +15,16 @@ import msgspec
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from rekindle.agents.presets import Preset, find_preset
 from rekindle.agents.settings import Linear
 from rekindle.cli.text import complain
 from rekindle.envs import EnvWrapping
 from rekindle.training import TrainerSettings
-from rekindle.training.algorithms import ALGORITHMS, config_type
+from rekindle.training.algorithms import ALGORITHMS, config_type, converted
 
 __all__ = [
     "COMMANDS",
-    "REGISTRY",
+    "PARSING",
     "algos",
     "check",
     "compare",
@@ -57,6 +61,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: ALGO-ENV)")] = None,
     version: Annotated[str, arg(metavar="VERSION")] = "v1",
     directory: Annotated[Path, arg(name="runs", metavar="DIR")] = Path("runs"),
+    preset: Literal["auto", "none"] = "auto",
     resumes: Annotated[Literal["auto", "no"], arg(name="resume")] = "no",
     modules: Modules = (),
     arguments: Annotated[dict[str, str], arg(name="env.arguments", metavar="KEY VALUE...", help_behavior_hint="")] = {},  # noqa: B006
@@ -74,6 +79,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         name: Of the run.
         version: Of the run.
         directory: Where runs are.
+        preset: Start from settings that do well on this environment, if there are any.
         resumes: Go on with the newest unfinished run of this name (auto), or begin a new one.
         modules: Modules to import before, which register ids.
         arguments: Passed on to what makes the environment; values are JSON, or text.
@@ -91,6 +97,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         name=name,
         version=version,
         root=directory,
+        preset=find_preset(algorithm, env) if preset == "auto" else None,
         goes_on=resumes == "auto",
         modules=modules,
         arguments=arguments,
@@ -102,7 +109,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
 
 
 def train_command(arguments: Sequence[str]) -> Callable[..., int]:
-    """The command `train` with the settings of the algorithm that its arguments name."""
+    """The command `train` with the settings of the algorithm that its arguments name, and its preset as defaults."""
     named = next((word for word in arguments if word in ALGORITHMS), None)
     if named is None:
         return train
@@ -111,7 +118,32 @@ def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     command.__doc__ = train.__doc__
     command.__annotations__ = {**train.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
     command.__kwdefaults__ = {**(train.__kwdefaults__ or {}), "agent": settings()}
+    preset, steps = _preset(command, arguments)
+    if preset is not None:
+        command.__kwdefaults__ |= {
+            "agent": converted(settings, preset.settings(steps)),
+            "training": TrainerSettings(steps=preset.steps, num_envs=preset.num_envs),
+            "wrapping": EnvWrapping(**preset.env),
+        }
     return command
+
+
+def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Preset | None, int | None]:
+    """The preset for what is asked for, and the env steps if they are given; arguments that are wrong have none."""
+
+    @functools.wraps(command)
+    def understood(algorithm: str, env: str, **options: Any) -> tuple[Preset | None, int | None]:
+        is_given = any(word.partition("=")[0] == "--steps" for word in arguments)
+        wanted = find_preset(algorithm, env) if options["preset"] == "auto" else None
+        return wanted, options["training"].steps if is_given else None
+
+    words = [word for word in arguments if word not in ("-h", "--help")]
+    silence = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
+            return cast("Any", tyro.cli)(understood, args=words, **PARSING)
+    except SystemExit:  # said when they are parsed for good
+        return None, None
 
 
 def resume(
@@ -398,6 +430,13 @@ def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | 
         is_instance=lambda value: isinstance(value, int | float | Linear),
         str_from_instance=_shown_schedule,
     )
+
+
+PARSING: dict[str, Any] = {
+    "config": (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.AvoidSubcommands),
+    "registry": REGISTRY,
+}
+"""How every command reads its arguments."""
 
 
 COMMANDS: dict[str, Callable[..., int]] = {

@@ -131,6 +131,8 @@ class EnvFactory:
         """The function that makes it; None for an id."""
         for module in self._known.modules:
             importlib.import_module(module)
+        if self._known.id.startswith("ALE/"):
+            importlib.import_module("ale_py")  # registers them
         if self._make is not None:
             return self._make
         module, colon, name = self._known.id.partition(":")
@@ -143,8 +145,11 @@ class EnvFactory:
 
         known, make = self._known, self._maker()
         if make is None:
+            # Atari preprocessing skips frames itself, and takes no environment that does.
+            skip = {"frameskip": 1} if known.atari else {}
+            arguments = {**skip, **known.arguments}
             return gymnasium.make(
-                known.id, max_episode_steps=known.max_episode_steps, disable_env_checker=True, **known.arguments
+                known.id, max_episode_steps=known.max_episode_steps, disable_env_checker=True, **arguments
             )
         made: Any = make(**known.arguments)
         if not isinstance(made, gymnasium.Env):

@@ -79,6 +79,8 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
 
     algorithm: str | None = None
     """The name of the algorithm; None for an agent of one's own."""
+    preset: str | None = None
+    """The preset that the settings come from where nothing else was asked for."""
     agent: dict[str, Any] = {}
     """The agent's settings."""
     env: EnvSettings | None = None

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import LearningAgent, Stateful
+from rekindle.agents.presets import find_preset, presets
 from rekindle.checkpoint import KeepEvery, RetentionPolicy
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.errors import ConfigError
@@ -148,6 +149,37 @@ class Trainer:
         self._last_evaluation: tuple[int, Evaluation] | None = None
         self._stopping = EarlyStopping(target=None, patience=None)
         self._ended: tuple[TrainingSession, float] | None = None
+
+    @classmethod
+    def from_preset(
+        cls,
+        env: str | EnvSettings | EnvFactory,
+        algorithm: str,
+        *,
+        steps: int | None = None,
+        agent_settings: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Trainer:
+        """A trainer with the settings that are known to do well; those that are given come first.
+
+        Raises `ConfigError` if there is no preset for the environment: `rekindle algos` lists what there is.
+        """
+        factory = EnvFactory(env)
+        preset = find_preset(algorithm, factory.name)
+        if preset is None:
+            there = ", ".join(presets().get(algorithm, ())) or "none"
+            raise ConfigError(f"there is no preset of {algorithm} for {factory.name}; those of {algorithm}: {there}")
+        known = factory.settings
+        wrapped = {name: value for name, value in preset.env.items() if not getattr(known, name)}
+        options.setdefault("num_envs", preset.num_envs)
+        return cls(
+            EnvFactory(factory, **wrapped),
+            algorithm,
+            steps=preset.steps if steps is None else steps,
+            agent_settings={**preset.settings(steps), **(agent_settings or {})},
+            preset=preset.name,
+            **options,
+        )
 
     @classmethod
     def resume(
@@ -453,8 +485,9 @@ class Trainer:
         )
 
 
-_RESUMED = tuple(
-    name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")
+_RESUMED = (
+    *(name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")),
+    "preset",
 )
 """What a resumed trainer takes from the config as it stands there."""
 
