@@ -433,7 +433,12 @@ def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | 
 
 
 PARSING: dict[str, Any] = {
-    "config": (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.AvoidSubcommands),
+    "config": (
+        tyro.conf.FlagCreatePairsOff,
+        tyro.conf.HelptextFromCommentsOff,
+        tyro.conf.AvoidSubcommands,
+        tyro.conf.EnumChoicesFromValues,
+    ),
     "registry": REGISTRY,
 }
 """How every command reads its arguments."""
