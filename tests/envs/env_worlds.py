@@ -131,7 +131,7 @@ class Broken(Path):
         }[self._how]
 
 
-class Deadly(gymnasium.Env[int, int]):
+class Deadly(gymnasium.Env[Any, Any]):
     """A noisy walk on a ring without an end; kills its process in the step that the environment variable says."""
 
     steps_in_all = 0

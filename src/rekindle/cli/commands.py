@@ -63,12 +63,17 @@ def train(  # noqa: PLR0913 - these are the options of a command
     directory: Annotated[Path, arg(name="runs", metavar="DIR")] = Path("runs"),
     preset: Literal["auto", "none"] = "auto",
     resumes: Annotated[Literal["auto", "no"], arg(name="resume")] = "no",
+    parent: Annotated[str | None, arg(name="from", metavar="PATH[@best|STEP]", help_behavior_hint="")] = None,
+    with_optimiser: Annotated[bool, arg(help_behavior_hint="")] = False,
+    seeds: Annotated[str | None, arg(metavar="0-4", help_behavior_hint="")] = None,
+    jobs: Annotated[int, arg(metavar="N", help_behavior_hint="(default: 1)")] = 1,
     modules: Modules = (),
     arguments: Annotated[dict[str, str], arg(name="env.arguments", metavar="KEY VALUE...", help_behavior_hint="")] = {},  # noqa: B006
     wrapping: Annotated[EnvWrapping, arg(name="env")] = EnvWrapping(),  # noqa: B008
     agent: Any = _NoSettings(),  # noqa: B008
     ui: Ui = "plain",
     as_json: AsJson = False,
+    words: Annotated[tuple[str, ...], tyro.conf.Suppress] = (),
 ) -> int:
     """Train an agent; `rekindle train ALGO ENV --help` shows its settings too.
 
@@ -81,15 +86,24 @@ def train(  # noqa: PLR0913 - these are the options of a command
         directory: Where runs are.
         preset: Start from settings that do well on this environment, if there are any.
         resumes: Go on with the newest unfinished run of this name (auto), or begin a new one.
+        parent: Begin with the weights and normalisation of another run's latest checkpoint, its best, or a step's.
+        with_optimiser: Take over the optimiser and the counters of that run too.
+        seeds: Train a run with each of these seeds, and print one table.
+        jobs: Runs of these at the same time.
         modules: Modules to import before, which register ids.
         arguments: Passed on to what makes the environment; values are JSON, or text.
         wrapping: What is put around the environment.
         agent: The algorithm's settings.
         ui: A line of progress, or nothing.
         as_json: Print the report as a JSON object.
+        words: The command as it was typed.
     """
     from rekindle.cli.train import train_run
 
+    if seeds is not None:
+        from rekindle.cli.seeds import train_seeds
+
+        return train_seeds(words, seeds, version=version, jobs=jobs, ui=ui, as_json=as_json)
     return train_run(
         algorithm,
         env,
@@ -99,6 +113,8 @@ def train(  # noqa: PLR0913 - these are the options of a command
         root=directory,
         preset=find_preset(algorithm, env) if preset == "auto" else None,
         goes_on=resumes == "auto",
+        parent=parent,
+        with_optimiser=with_optimiser,
         modules=modules,
         arguments=arguments,
         wrapping=wrapping,
@@ -117,7 +133,7 @@ def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     command = types.FunctionType(train.__code__, train.__globals__, train.__name__, train.__defaults__)
     command.__doc__ = train.__doc__
     command.__annotations__ = {**train.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
-    command.__kwdefaults__ = {**(train.__kwdefaults__ or {}), "agent": settings()}
+    command.__kwdefaults__ = {**(train.__kwdefaults__ or {}), "agent": settings(), "words": tuple(arguments)}
     preset, steps = _preset(command, arguments)
     if preset is not None:
         command.__kwdefaults__ |= {

@@ -18,6 +18,7 @@ import numpy as np
 from rekindle.agent import LearningAgent, Stateful
 from rekindle.agents.presets import find_preset, presets
 from rekindle.checkpoint import KeepEvery, RetentionPolicy
+from rekindle.checkpoint.store import list_steps
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.errors import ConfigError
 from rekindle.events import Event, Recorder
@@ -28,6 +29,7 @@ from rekindle.stats import EvalReport, StatsTracker
 from rekindle.training import algorithms
 from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, read_config
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
+from rekindle.training.rebuilding import find_parent, take_over
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
 from rekindle.training.stopping import EarlyStopping
@@ -81,6 +83,8 @@ class Trainer:
         root: str | Path = "runs",
         seed: int = 0,
         agent_settings: Mapping[str, Any] | None = None,
+        start_from: str | Path | None = None,
+        with_optimiser: bool = False,
         keep_checkpoints: int | RetentionPolicy | Sequence[RetentionPolicy] = 3,
         evaluator: Evaluator | None = None,
         strategy: Strategy | None = None,
@@ -106,6 +110,9 @@ class Trainer:
             root: the directory of runs.
             seed: what every random number is derived from.
             agent_settings: of the algorithm, when the agent is given by name.
+            start_from: begin with the weights and normalisation of another run's checkpoint: `PATH` (its latest),
+                `PATH@best` or `PATH@STEP`.
+            with_optimiser: take over its optimiser and counters too.
             keep_checkpoints: how many to keep, or policies that say which.
             evaluator: plays the evaluations; an `EpisodeEvaluator` unless told otherwise.
             strategy: which loop to use; `Synchronous` unless told otherwise.
@@ -124,6 +131,9 @@ class Trainer:
         self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
         example.close()
         self.agent = self._made_agent(agent, seed, agent_settings)
+        if start_from is not None:
+            settings["parent"] = find_parent(start_from, with_optimiser=with_optimiser)
+            take_over(self.agent, settings["parent"])  # before anything is written: it may not fit
         self.config = _made_config(
             settings,
             algorithm=algorithms.algorithm_of(self.agent),
@@ -340,6 +350,8 @@ class Trainer:
         with _let_go_on_failure(run):
             if run.is_resumed and run.read_config():
                 self._check_config(run)
+            if self.config.parent is not None and not list_steps(run.path / "checkpoints"):
+                run.update_metadata(parent=take_over(self.agent, self.config.parent))
             self._find_out_determinism()
         return run
 
@@ -353,7 +365,9 @@ class Trainer:
             raise ConfigError(
                 f"{run.path} is another training: {'; '.join(differences)}. Use the settings of then, or another name"
             )
-        self.config = msgspec.structs.replace(self.config, determinism=stored.determinism)
+        self.config = msgspec.structs.replace(
+            self.config, determinism=stored.determinism, preset=stored.preset, parent=stored.parent
+        )
 
     def _session_on(self, run: TrainingRun) -> TrainingSession:
         config = self.config
@@ -488,6 +502,7 @@ class Trainer:
 _RESUMED = (
     *(name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")),
     "preset",
+    "parent",
 )
 """What a resumed trainer takes from the config as it stands there."""
 
