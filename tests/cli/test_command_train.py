@@ -180,6 +180,29 @@ class TestEval:
         assert outcome.code == 1
         assert checkpoint in outcome.err
 
+    def test_episodes_are_filmed(self, rekindle: Rekindle, here: Path) -> None:
+        images = pytest.importorskip("PIL.Image")
+        pytest.importorskip("pygame")
+        rekindle("train", "tabular", "CliffWalking-v1", "--steps", 200, "--env.max-episode-steps", 9, "--name", "cliff")
+        outcome = rekindle("eval", "runs/cliff", "--episodes", 2, "--video", "films/here")
+        assert outcome.code == 0
+        files = sorted((here / "films/here").iterdir())
+        assert [file.name for file in files] == ["step_200-episode_0.gif", "step_200-episode_1.gif"]
+        assert all(file.name in outcome.out for file in files)
+        with images.open(files[0]) as film:
+            assert film.format == "GIF"
+            assert film.size == (768, 256)
+            film.seek(0)
+            assert len(film.convert("RGB").getcolors(10_000)) > 5, "something is to be seen"
+
+    def test_what_cannot_be_filmed_is_told(self, rekindle: Rekindle, here: Path) -> None:
+        pytest.importorskip("PIL.Image")
+        (here / "dark.py").write_text("import gymnasium\ndef make(**_):\n    return gymnasium.make('FrozenLake-v1')\n")
+        rekindle("train", "tabular", "dark:make", "--steps", 50, "--name", "dark")
+        outcome = rekindle("eval", "runs/dark", "--video", "films", "--env-module", "dark")
+        assert outcome.code == 1
+        assert "dark:make cannot be filmed: it has no render_mode rgb_array" in outcome.err
+
     def test_a_table_has_no_policy_to_export(self, rekindle: Rekindle, here: Path) -> None:
         outcome = rekindle("export", "runs/tabular-FrozenLake-v1", "-o", "policy.mpk")
         assert outcome.code == 1

@@ -31,6 +31,7 @@ __all__ = [
     "dashboard",
     "evaluate",
     "export",
+    "plot",
     "report",
     "resume",
     "runs",
@@ -194,6 +195,7 @@ def evaluate(
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP|all")] = "best",
     episodes: Annotated[int, arg(metavar="N")] = 10,
     seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: the run's)")] = None,
+    video: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None,
     modules: Modules = (),
     as_json: AsJson = False,
 ) -> int:
@@ -204,12 +206,15 @@ def evaluate(
         checkpoint: Which agent: the best, the latest, that of a step, or each.
         episodes: How many episodes to play.
         seed: What the seeds of the episodes are derived from.
+        video: Write films of the first episodes there, as animated gifs.
         modules: Modules that the run's config names, and that may be imported.
         as_json: Print a JSON list of reports.
     """
     from rekindle.cli.evaluate import evaluate_run
 
-    return evaluate_run(path, checkpoint=checkpoint, episodes=episodes, seed=seed, modules=modules, as_json=as_json)
+    return evaluate_run(
+        path, checkpoint=checkpoint, episodes=episodes, seed=seed, video=video, modules=modules, as_json=as_json
+    )
 
 
 def export(
@@ -381,6 +386,34 @@ def report(
     return report_runs(paths, output)
 
 
+def plot(
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
+    /,
+    *,
+    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: plot.png)")] = Path(
+        "plot.png"
+    ),
+    metrics: Annotated[
+        tuple[str, ...], arg(metavar="NAME...", help_behavior_hint="(default: returns of training and evaluation)")
+    ] = (),
+    smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
+) -> int:
+    """Plot learning curves as png or svg; runs of one name are a mean and a band.
+
+    Args:
+        paths: Runs, or directories: every run below.
+        output: The file to write; it is replaced if it exists.
+        metrics: What to plot, a panel each.
+        smoothing: How large a part of a curve each point is blended with; 0 for none.
+    """
+    if not paths:
+        complain("plot needs at least one PATH; see rekindle plot --help")
+        return 2
+    from rekindle.cli.plot import plot_runs
+
+    return plot_runs(paths, output, metrics=metrics, smoothing=smoothing)
+
+
 def dashboard(
     directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
     /,
@@ -474,5 +507,6 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "stop": stop,
     "watch": watch,
     "report": report,
+    "plot": plot,
     "dashboard": dashboard,
 }
