@@ -55,7 +55,8 @@ def plot_runs(paths: Sequence[Path], output: Path, *, metrics: Sequence[str], sm
         raise ConfigError(f"there is no {missing[0]} in these runs; there are {', '.join(there) or 'no metrics'}")
     picture = _drawn(panels, output.suffix.lower().removeprefix("."), smoothing)
     write_output(output, picture)
-    print(printable(f"{output} ({bytes_text(len(picture))}): {len(readers)} runs", most=1000))
+    count = "1 run" if len(readers) == 1 else f"{len(readers)} runs"
+    print(printable(f"{output} ({bytes_text(len(picture))}): {count}", most=1000))
     return 0
 
 
