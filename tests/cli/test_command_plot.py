@@ -86,9 +86,9 @@ def test_any_metric_can_be_plotted(rekindle: Rekindle) -> None:
     [
         ((), 2, "plot needs at least one PATH"),
         (("nowhere",), 1, "there is no run at nowhere"),
-        (("runs", "-o", "plot.bmp"), 1, "a plot is a .png or .svg file"),
-        (("runs", "--smoothing", "2"), 1, "use a share of the curve from 0 to 1"),
-        (("runs", "--metrics", "agent/los"), 1, "there is no agent/los in these runs; there are agent/loss, "),
+        (("runs", "-o", "plot.bmp"), 2, "a plot is a .png or .svg file"),
+        (("runs", "--smoothing", "2"), 2, "use a share of the curve from 0 to 1"),
+        (("runs", "--metrics", "agent/los"), 2, "there is no agent/los in these runs; there are agent/loss, "),
         (("runs", "-o", "no/where.png"), 1, "cannot write no/where.png"),
     ],
 )

@@ -98,13 +98,13 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (("dqm", "CartPole-v1"), 1, "there is no algorithm 'dqm'; did you mean dqn?"),
-            (("tabular", "FrozenLak-v1"), 1, "Did you mean: `FrozenLake`"),
-            (("tabular", "Pendulum-v1"), 1, "tabular takes Discrete actions"),
+            (("dqm", "CartPole-v1"), 2, "there is no algorithm 'dqm'; did you mean dqn?"),
+            (("tabular", "FrozenLak-v1"), 2, "Did you mean: `FrozenLake`"),
+            (("tabular", "Pendulum-v1"), 2, "tabular takes Discrete actions"),
             (("tabular", "FrozenLake-v1", "--agent.gamma", "7"), 2, "gamma is 7.0: use a number from 0 to 1"),
             (("tabular", "FrozenLake-v1", "--agent.gama", "1"), 2, "Perhaps you meant"),
             (("tabular", "FrozenLake-v1", "--steps", "-3"), 2, "steps is -3"),
-            (("tabular", "FrozenLake-v1", "--name", "../x"), 1, "name '..' cannot be a directory"),
+            (("tabular", "FrozenLake-v1", "--name", "../x"), 2, "name '..' cannot be a directory"),
             (("tabular",), 2, "ENV"),
         ],
     )
@@ -137,14 +137,14 @@ class TestResume:
         (here / "own_lake.py").write_text("import gymnasium\ndef make():\n    return gymnasium.make('FrozenLake-v1')\n")
         assert rekindle("train", "tabular", "own_lake:make", "--steps", 30, "--name", "own").code == 0
         outcome = rekindle("resume", "runs/own", "--steps", 40)
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert "names the module own_lake, which is imported only if you name it too" in outcome.err
         assert rekindle("resume", "runs/own", "--steps", 40, "--env-module", "own_lake").code == 0
 
     def test_a_run_of_a_script_is_left_to_it(self, rekindle: Rekindle) -> None:
         TrainingRun.create("plain").close()
         outcome = rekindle("resume", "runs/plain")
-        assert (outcome.code, outcome.out) == (1, "")
+        assert (outcome.code, outcome.out) == (2, "")
         assert "only its own script can go on with it" in outcome.err
 
 
@@ -174,10 +174,10 @@ class TestEval:
         assert outcome.code == 0
         assert "terminated" in outcome.out
 
-    @pytest.mark.parametrize("checkpoint", ["7", "worst"])
-    def test_a_checkpoint_that_is_not_there_is_named(self, rekindle: Rekindle, checkpoint: str) -> None:
+    @pytest.mark.parametrize(("checkpoint", "code"), [("7", 1), ("worst", 2)])
+    def test_a_checkpoint_that_is_not_there_is_named(self, rekindle: Rekindle, checkpoint: str, code: int) -> None:
         outcome = rekindle("eval", "runs/tabular-FrozenLake-v1", "--checkpoint", checkpoint)
-        assert outcome.code == 1
+        assert outcome.code == code
         assert checkpoint in outcome.err
 
     def test_episodes_are_filmed(self, rekindle: Rekindle, here: Path) -> None:
@@ -200,12 +200,12 @@ class TestEval:
         (here / "dark.py").write_text("import gymnasium\ndef make(**_):\n    return gymnasium.make('FrozenLake-v1')\n")
         rekindle("train", "tabular", "dark:make", "--steps", 50, "--name", "dark")
         outcome = rekindle("eval", "runs/dark", "--video", "films", "--env-module", "dark")
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert "dark:make cannot be filmed: it has no render_mode rgb_array" in outcome.err
 
     def test_a_table_has_no_policy_to_export(self, rekindle: Rekindle, here: Path) -> None:
         outcome = rekindle("export", "runs/tabular-FrozenLake-v1", "-o", "policy.mpk")
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert "Tabular cannot be exported" in outcome.err
         assert not (here / "policy.mpk").exists()
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from rekindle.cli.text import complain
-from rekindle.errors import RekindleError
+from rekindle.errors import ConfigError, RekindleError
 from rekindle.version import __version__
 
 __all__ = ["main"]
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except (RekindleError, OSError) as error:
         complain(str(error))
-        return FAILED
+        return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
     return code
 
 

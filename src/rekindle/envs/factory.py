@@ -201,6 +201,19 @@ def _shown(function: Callable[..., Any]) -> str:
     return f"<{getattr(function, '__qualname__', None) or type(function).__qualname__}>"
 
 
+_EXTRAS = {"ale_py": "atari", "opencv": "atari", "box2d": "box2d", "mujoco": "mujoco", "pygame": "video"}
+"""Which extra of ours has what an environment may need."""
+
+
+def _missing(name: str, error: Exception) -> MissingExtra:
+    module = error.name if isinstance(error, ModuleNotFoundError) else None
+    text = (module or str(error)).lower()
+    extra = next((extra for library, extra in _EXTRAS.items() if library in text), None)
+    what = str(error) if module is None else f"the module {module}"
+    advice = "" if extra is None else f": pip install rekindle[{extra}]"
+    return MissingExtra(f"{name} needs a library that is not installed{advice} ({what})", name=module)
+
+
 @contextlib.contextmanager
 def _explained(name: str) -> Generator[None]:
     """What goes wrong while making an environment, in the words of its user."""
@@ -208,10 +221,8 @@ def _explained(name: str) -> Generator[None]:
 
     try:
         yield
-    except error.DependencyNotInstalled as missing:
-        raise MissingExtra(f"{name} needs a library that is not installed: {missing}") from missing
-    except ModuleNotFoundError as missing:
-        raise MissingExtra(f"{name} needs the module {missing.name}, which is not installed") from missing
+    except (error.DependencyNotInstalled, ModuleNotFoundError) as missing:
+        raise _missing(name, missing) from missing
     except error.Error as unknown:
         raise ConfigError(
             f"{name}: {str(unknown).rstrip('.')}; gymnasium.pprint_registry() lists what there is"
