@@ -64,6 +64,7 @@ class TestWrongUsage:
             (("tabular", "CartPole-v1"), "a table needs a Discrete space"),
             (("tabular", "FrozenLake-v1", "--seeds", "1-"), "seeds '1-': use different whole numbers"),
             (("tabular", "FrozenLake-v1", "--seeds", "1", "--jobs", "0"), "jobs is 0"),
+            (("tabula", "FrozenLake-v1", "--seeds", "0-2"), "there is no algorithm 'tabula'; did you mean tabular?"),
         ],
     )
     def test_it_is_told_in_one_line_and_nothing_is_written(

@@ -104,6 +104,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     if seeds is not None:
         from rekindle.cli.seeds import train_seeds
 
+        config_type(algorithm)  # told once, and not by each run
         return train_seeds(words, seeds, version=version, jobs=jobs, ui=ui, as_json=as_json)
     return train_run(
         algorithm,

@@ -67,8 +67,9 @@ def find_parent(source: str | Path, *, with_optimiser: bool) -> Parent:
         path, which = str(source), "latest"
     (file,) = checkpoint_files(path, which)
     if which in ("best", "latest"):  # another name of a file that will move on
-        names = [f"{'best' if file.name == 'best.mpk' else 'step'}_{read_agent_state(file)[0]}.mpk"]
-        file = next((file.with_name(name) for name in names if file.with_name(name).exists()), file)
+        kind = "best" if file.name == "best.mpk" else "step"
+        lasting = file.with_name(f"{kind}_{read_agent_state(file)[0]}.mpk")
+        file = lasting if lasting.exists() else file
     return Parent(str(file.parent.parent.resolve()), file.name, with_optimiser)
 
 
