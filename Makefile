@@ -5,6 +5,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+DEMO_READY := .venv/.demo-ready
 SYSTEM_TOOLS := strace faketime chromium
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -12,17 +13,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+$(READY): EXTRAS := dev
+$(DEMO_READY): EXTRAS := agents,plot
+
 # The two variables pin the isolated build environment too (older and newer pip read different ones).
-$(READY): pyproject.toml constraints.txt
+$(READY) $(DEMO_READY): pyproject.toml constraints.txt
 	@echo "Preparing .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-		$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
+		$(BIN)/python -m pip install -qq -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 .venv: $(READY)
 
-demo: $(READY) ## Train, stop in the middle, resume: the whole idea in one minute
+demo: $(DEMO_READY) ## Train, kill in the middle, resume: the whole idea in one minute
 	@$(BIN)/python examples/demo.py
 
 test: system-tools lint types docs ## Everything a change must pass

@@ -1,4 +1,4 @@
-"""The whole idea in half a minute: train, kill -9 in the middle of an episode, go on, and compare.
+"""The whole idea in a minute: train, kill -9 in the middle of an episode, go on, compare, evaluate and plot.
 
 One run is killed half-way and resumed; another, with the same seed, is never interrupted. They end equal to the
 bit: the same weights, the same state, the same logs.
@@ -20,7 +20,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import msgspec
 import numpy as np
 from rich import box
@@ -28,12 +27,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from rekindle import RunReader, StatsTracker, TrainingRun, TrainingSession, verify
-from rekindle.agents import Tabular
+from rekindle import RunReader, StatsTracker, Trainer, verify
+from rekindle.cli import main as rekindle
 from rekindle.stats import RollingMean, TotalReward
 
-TAXI = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)
-EVALUATIONS = 100
+ENV = "CartPole-v1"
+EVALUATIONS = 20
 REPORT_EVERY = 100
 LINE_EVERY = 5_000  # where there is no terminal to draw a bar on
 
@@ -54,65 +53,38 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def train(reports: Connection, directory: Path, version: str, resume_from: str | None, steps: int) -> None:
-    """Train a taxi driver for so many steps, in a new run or in one that was begun before."""
-    env: gymnasium.Env[Any, Any] = gymnasium.make(TAXI)
-    agent = Tabular(
-        env.observation_space,
-        env.action_space,
-        seed=0,
-        learning_rate=1.0,
-        epsilon_steps=steps // 2,
-        capacity=steps,
-        replay_updates=5,
+    """Teach DQN to balance a pole for so many steps, in a new run or in one that was begun before."""
+    options: dict[str, Any] = {
+        "stats": StatsTracker.empty().add("return", TotalReward(), RollingMean(20)),
+        "signals": False,
+    }
+    trainer = (
+        Trainer.resume(resume_from, **options)
+        if resume_from
+        else Trainer.from_preset(
+            ENV,
+            "dqn",
+            steps=steps,
+            name=f"demo/{version}",
+            root=directory,
+            new=True,
+            checkpoint_every=max(1, steps // 15),
+            eval_every=max(1, steps // 5),
+            **options,
+        )
     )
-    run = TrainingRun.resume(resume_from) if resume_from else TrainingRun.create("demo", version, root=directory)
-    session = TrainingSession(
-        agent,
-        run=run,
-        max_steps=steps,
-        checkpoint_every=max(1, steps // 15),
-        stats=StatsTracker.empty().add("return", TotalReward(), RollingMean(100)),
-        signals=False,
-    )
-    with session:
-        stream = session.stream()
-        episode_steps = 0
+    last = Report("", 0, 0, 0, math.nan)
+    for step in trainer.steps():
+        session = trainer.session
+        assert session is not None
         resumed = ""
         if session.resumed is not None:
-            where = f", inside episode {stream.episode:,}" if stream.is_open else ""
-            resumed = f"gone on from the checkpoint at step {session.resumed.step:,}{where}: {session.resumed.grade}"
-
-        def report(evaluation: float | None = None) -> None:
-            mean_return = session.stats_summary()["return"]
-            reports.send(
-                Report(
-                    str(run.path), session.total_steps, stream.episode, episode_steps, mean_return, resumed, evaluation
-                )
-            )
-
-        report()
-        session.every(REPORT_EVERY, report)
-        while not session.is_done:
-            action = stream.begin(stream.reset(env))
-            episode_steps = 0
-            while action is not None:
-                observation, reward, terminated, truncated, _ = env.step(action)
-                episode_steps += 1
-                action = stream.step(observation, float(reward), terminated, truncated)
-        report()
-    report(evaluation=greedy_return(agent, env))
-
-
-def greedy_return(agent: Tabular, env: gymnasium.Env[Any, Any], episodes: int = EVALUATIONS) -> float:
-    policy, total = agent.policy(), 0.0
-    for episode in range(episodes):
-        observation, _ = env.reset(seed=1_000_000 + episode)
-        is_over = False
-        while not is_over:
-            observation, reward, terminated, truncated, _ = env.step(policy.act(np.array([observation]))[0])
-            total += float(reward)
-            is_over = terminated or truncated
-    return total / episodes
+            resumed = f"gone on from the checkpoint at step {session.resumed.step:,}: {session.resumed.grade}"
+        mean_return = session.stats_summary()["return"]
+        last = Report(str(trainer.path), step.total_steps, step.episode, step.episode_step, mean_return, resumed)
+        if step.total_steps % REPORT_EVERY == 0:
+            reports.send(last)
+    reports.send(msgspec.structs.replace(last, evaluation=trainer.eval(EVALUATIONS).stats["episode_reward_mean"]))
 
 
 # The process that watches, and kills
@@ -189,7 +161,7 @@ def watch(console: Console, steps: int, *arguments: Any, kill_at: int | None = N
 
 def demonstrate(directory: Path, steps: int) -> int:
     console = Console(highlight=False)
-    console.print(f"\n[bold]rekindle[/]: Q-learning drives a taxi ({TAXI}) for {steps:,} steps\n")
+    console.print(f"\n[bold]rekindle[/]: DQN learns to balance a pole ({ENV}) in {steps:,} steps\n")
     console.print("[bold]1.[/] A run that is killed half-way")
     killed = watch(console, steps, directory, "killed", None, kill_at=steps // 2 + steps // 50)
     if killed.evaluation is not None:
@@ -203,7 +175,9 @@ def demonstrate(directory: Path, steps: int) -> int:
     console.print(f"   {resumed.resumed}\n")
     console.print("[bold]3.[/] The same training again, but left alone")
     whole = watch(console, steps, directory, "uninterrupted", None)
-    return compare(console, resumed, whole)
+    code = compare(console, resumed, whole)
+    console.print("Its learning curve: ", end="")
+    return code or rekindle(["plot", resumed.path, "-o", str(directory / "demo.png")])
 
 
 def compare(console: Console, resumed: Report, whole: Report) -> int:
@@ -235,7 +209,7 @@ def compare(console: Console, resumed: Report, whole: Report) -> int:
     at_first = [episode["total_reward"] for episode in readers[0].train_episodes()[:100]]
     console.print(
         f"Mean return of the first {len(at_first)} episodes: {np.mean(at_first):.1f}; "
-        f"of {EVALUATIONS} driven greedily now: [bold]{resumed.evaluation:.1f}[/]."
+        f"of {EVALUATIONS} played greedily now: [bold]{resumed.evaluation:.1f}[/]."
     )
     console.print(f"Look around: {readers[0].path.parent.parent}\n", soft_wrap=True)
     return 0 if is_equal else 1
@@ -244,7 +218,7 @@ def compare(console: Console, resumed: Report, whole: Report) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train, kill -9, go on, and compare with a run left alone.")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
-    parser.add_argument("--steps", type=int, default=30_000, help="env steps of each run")
+    parser.add_argument("--steps", type=int, default=20_000, help="env steps of each run")
     args = parser.parse_args()
     try:
         sys.exit(demonstrate(args.runs, args.steps))

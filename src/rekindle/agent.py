@@ -23,6 +23,7 @@ __all__ = [
     "State",
     "Stateful",
     "StreamSlots",
+    "TakesOver",
     "TracksStreams",
     "VersionsPolicies",
     "WarmsUp",
@@ -189,6 +190,15 @@ class SkipsUpdates(Protocol):
 
     def skip_updates(self, n: int) -> None:
         """Owe `n` updates less."""
+        ...
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """An agent that can begin with what another one has learned."""
+
+    def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
+        """Take the weights and normalisation from another agent's state; optimiser and counters only if told so."""
         ...
 
 

@@ -74,6 +74,8 @@ class RunMetadata(msgspec.Struct, frozen=True):
     """The class of the agent."""
     max_steps: int | None = None
     """Env steps at which the training is finished; None if it has no such end."""
+    parent: str | None = None
+    """The run and checkpoint that it began with, as `PATH@STEP`."""
     environment: dict[str, str] = {}
     """Versions, processor and host: what the last bits of a result depend on."""
 

@@ -51,6 +51,6 @@ def test_an_environment_in_the_working_directory_is_found_and_its_fault_too(
 
 def test_an_unknown_environment_is_told_in_one_line_with_near_matches(rekindle: Rekindle) -> None:
     outcome = rekindle("check", "CartPol-v1")
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert "Did you mean: `CartPole`" in outcome.err
     assert len(outcome.err.splitlines()) == 1

@@ -74,16 +74,37 @@ class TestTrain:
         assert outcome.json == {"file": "policy.mpk", "algorithm": "dqn", "step": 20}
         assert policy.load("policy.mpk").algorithm == "dqn"
 
+    def test_a_preset_that_fits_is_used_and_flags_come_first(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        tiny = ("--agent.hidden-sizes", 8, "--eval-episodes", 0, "--agent.update-every", 10_000)
+        outcome = rekindle("train", "dqn", "--steps", 40, "CartPole-v1", *tiny, "--num-envs=2")
+        assert outcome.code == 0
+        assert "starts from the preset CartPole-v1 of dqn; --preset none leaves it out" in outcome.err
+        config = config_of("runs/dqn-CartPole-v1")
+        assert (config["preset"], config["steps"], config["num_envs"]) == ("CartPole-v1", 40, 2)
+        agent = config["agent"]
+        assert (agent["n_step"], agent["hidden_sizes"], agent["update_every"]) == (3, [8], 10_000)
+        assert agent["learning_rate"] == {"start": 1e-3, "end": 0.0, "steps": 40}
+        outcome = rekindle("train", "dqn", "CartPole-v1", *tiny, "--steps", 40, "--preset", "none", "--name", "none")
+        assert "preset" not in outcome.err
+        config = config_of("runs/none")
+        assert (config["preset"], config["agent"]["n_step"]) == (None, 1)
+
+    def test_the_help_shows_what_the_preset_says(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        assert "(default: 50000)" in rekindle("train", "dqn", "CartPole-v1", "--help").out
+        assert "(default: 100000)" in rekindle("train", "dqn", "CartPole-v1", "--preset", "none", "--help").out
+
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (("dqm", "CartPole-v1"), 1, "there is no algorithm 'dqm'; did you mean dqn?"),
-            (("tabular", "FrozenLak-v1"), 1, "Did you mean: `FrozenLake`"),
-            (("tabular", "Pendulum-v1"), 1, "tabular takes Discrete actions"),
+            (("dqm", "CartPole-v1"), 2, "there is no algorithm 'dqm'; did you mean dqn?"),
+            (("tabular", "FrozenLak-v1"), 2, "Did you mean: `FrozenLake`"),
+            (("tabular", "Pendulum-v1"), 2, "tabular takes Discrete actions"),
             (("tabular", "FrozenLake-v1", "--agent.gamma", "7"), 2, "gamma is 7.0: use a number from 0 to 1"),
             (("tabular", "FrozenLake-v1", "--agent.gama", "1"), 2, "Perhaps you meant"),
             (("tabular", "FrozenLake-v1", "--steps", "-3"), 2, "steps is -3"),
-            (("tabular", "FrozenLake-v1", "--name", "../x"), 1, "name '..' cannot be a directory"),
+            (("tabular", "FrozenLake-v1", "--name", "../x"), 2, "name '..' cannot be a directory"),
             (("tabular",), 2, "ENV"),
         ],
     )
@@ -116,14 +137,14 @@ class TestResume:
         (here / "own_lake.py").write_text("import gymnasium\ndef make():\n    return gymnasium.make('FrozenLake-v1')\n")
         assert rekindle("train", "tabular", "own_lake:make", "--steps", 30, "--name", "own").code == 0
         outcome = rekindle("resume", "runs/own", "--steps", 40)
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert "names the module own_lake, which is imported only if you name it too" in outcome.err
         assert rekindle("resume", "runs/own", "--steps", 40, "--env-module", "own_lake").code == 0
 
     def test_a_run_of_a_script_is_left_to_it(self, rekindle: Rekindle) -> None:
         TrainingRun.create("plain").close()
         outcome = rekindle("resume", "runs/plain")
-        assert (outcome.code, outcome.out) == (1, "")
+        assert (outcome.code, outcome.out) == (2, "")
         assert "only its own script can go on with it" in outcome.err
 
 
@@ -153,15 +174,38 @@ class TestEval:
         assert outcome.code == 0
         assert "terminated" in outcome.out
 
-    @pytest.mark.parametrize("checkpoint", ["7", "worst"])
-    def test_a_checkpoint_that_is_not_there_is_named(self, rekindle: Rekindle, checkpoint: str) -> None:
+    @pytest.mark.parametrize(("checkpoint", "code"), [("7", 1), ("worst", 2)])
+    def test_a_checkpoint_that_is_not_there_is_named(self, rekindle: Rekindle, checkpoint: str, code: int) -> None:
         outcome = rekindle("eval", "runs/tabular-FrozenLake-v1", "--checkpoint", checkpoint)
-        assert outcome.code == 1
+        assert outcome.code == code
         assert checkpoint in outcome.err
+
+    def test_episodes_are_filmed(self, rekindle: Rekindle, here: Path) -> None:
+        images = pytest.importorskip("PIL.Image")
+        pytest.importorskip("pygame")
+        rekindle("train", "tabular", "CliffWalking-v1", "--steps", 200, "--env.max-episode-steps", 9, "--name", "cliff")
+        outcome = rekindle("eval", "runs/cliff", "--episodes", 2, "--video", "films/here")
+        assert outcome.code == 0
+        files = sorted((here / "films/here").iterdir())
+        assert [file.name for file in files] == ["step_200-episode_0.gif", "step_200-episode_1.gif"]
+        assert all(file.name in outcome.out for file in files)
+        with images.open(files[0]) as film:
+            assert film.format == "GIF"
+            assert film.size == (768, 256)
+            film.seek(0)
+            assert len(film.convert("RGB").getcolors(10_000)) > 5, "something is to be seen"
+
+    def test_what_cannot_be_filmed_is_told(self, rekindle: Rekindle, here: Path) -> None:
+        pytest.importorskip("PIL.Image")
+        (here / "dark.py").write_text("import gymnasium\ndef make(**_):\n    return gymnasium.make('FrozenLake-v1')\n")
+        rekindle("train", "tabular", "dark:make", "--steps", 50, "--name", "dark")
+        outcome = rekindle("eval", "runs/dark", "--video", "films", "--env-module", "dark")
+        assert outcome.code == 2
+        assert "dark:make cannot be filmed: it has no render_mode rgb_array" in outcome.err
 
     def test_a_table_has_no_policy_to_export(self, rekindle: Rekindle, here: Path) -> None:
         outcome = rekindle("export", "runs/tabular-FrozenLake-v1", "-o", "policy.mpk")
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert "Tabular cannot be exported" in outcome.err
         assert not (here / "policy.mpk").exists()
 
@@ -169,7 +213,15 @@ class TestEval:
 class TestAlgos:
     def test_every_algorithm_is_listed(self, rekindle: Rekindle) -> None:
         assert all(name in rekindle("algos").out for name in ALGORITHMS)
-        assert rekindle("algos", "--json").json["dqn"]["actions"] == ["Discrete"]
+        listed = rekindle("algos", "--json").json["dqn"]
+        assert listed["actions"] == ["Discrete"]
+        assert listed["presets"]["CartPole-v1"]["steps"] == 50_000
+
+    def test_presets_are_shown_with_their_settings(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        shown = rekindle("algos", "sac").flat
+        assert "Preset mujoco Ant-*, HalfCheetah-*" in shown
+        assert "steps 1000000" in shown
 
     def test_every_setting_is_shown_with_its_default_and_explained(self, rekindle: Rekindle) -> None:
         settings = rekindle("algos", "tabular", "--json").json

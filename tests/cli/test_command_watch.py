@@ -68,7 +68,7 @@ def test_a_run_that_crashes_is_watched_to_its_end(tmp_path: Path, rekindle: Reki
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf"])
 def test_an_interval_that_is_none_is_told(tmp_path: Path, rekindle: Rekindle, interval: str) -> None:
     outcome = rekindle("watch", make_run(tmp_path), f"--interval={interval}")
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert "use a number of seconds above 0" in outcome.err
 
 

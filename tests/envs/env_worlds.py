@@ -131,6 +131,25 @@ class Broken(Path):
         }[self._how]
 
 
+class Deadly(gymnasium.Env[Any, Any]):
+    """A noisy walk on a ring without an end; kills its process in the step that the environment variable says."""
+
+    steps_in_all = 0
+    observation_space, action_space = Discrete(20), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place = int(self.np_random.integers(20))
+        return self._place, {}
+
+    def step(self, action: int) -> Answer:
+        Deadly.steps_in_all += 1
+        if str(Deadly.steps_in_all) == os.environ.get("DEADLY_STEP"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._place = (self._place + (1 if action else -1) + int(self.np_random.integers(-1, 2))) % 20
+        return self._place, float(self._place == 0), False, False, {}
+
+
 def no_env() -> str:
     return "not an environment"
 

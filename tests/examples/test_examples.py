@@ -86,6 +86,8 @@ def test_the_demo_is_killed_goes_on_and_ends_equal(tmp_path: Path) -> None:
     assert re.search(r"uninterrupted +finished +6,000 .* 0 +exact", told)
     assert len(re.findall(r" equal *\n", told)) == 3
     assert "Equal to the bit" in told
+    assert re.search(r"Its learning curve: .*demo.png \(.+ kB\): 1 run\n", told)
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_demo_stopped_by_ctrl_c_leaves_no_traceback_and_no_process(tmp_path: Path) -> None:

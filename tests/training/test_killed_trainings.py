@@ -49,14 +49,33 @@ SETTINGS = {
         *("--agent.hidden-sizes", "16", "--agent.capacity", "400", "--agent.warmup-steps", "200"),
         *("--agent.update-every", "4", "--agent.epsilon-steps", "900", "--agent.n-step", "2"),
     ),
+    "ppo": (
+        *("--agent.hidden-sizes", "16", "--agent.rollout-steps", "100", "--agent.minibatch-size", "50"),
+        *("--agent.epochs", "2", "--agent.normalise-observations", "--agent.normalise-rewards"),
+    ),
+    "sac": (
+        *("--agent.hidden-sizes", "16", "--agent.capacity", "400", "--agent.warmup-steps", "200"),
+        *("--agent.update-every", "4", "--agent.batch-size", "32", "--agent.normalise-observations"),
+    ),
+    "td3": (
+        *("--agent.hidden-sizes", "16", "--agent.capacity", "400", "--agent.warmup-steps", "200"),
+        *("--agent.update-every", "4", "--agent.batch-size", "32", "--agent.n-step", "2"),
+    ),
 }
 STEPS = 1_200
 TRAINING = (
-    *("--steps", str(STEPS), "--seed", "11", "--checkpoint-every", "150", "--metrics-every", "130"),
+    *("--preset", "none", "--steps", str(STEPS), "--seed", "11", "--checkpoint-every", "150", "--metrics-every", "130"),
     *("--eval-every", "400", "--eval-episodes", "2", "--env.max-episode-steps", "60"),
 )
-QUICK = {("tabular", "lake", "one"), ("tabular", "lake", "workers"), ("dqn", "cartpole", "four")}
-"""Every algorithm and every kind of vector at least once; the rest is for `make test-all`."""
+QUICK = {
+    ("tabular", "lake", "workers"),
+    ("dqn", "cartpole", "four"),
+    ("ppo", "lander", "four"),
+    ("ppo", "continuous lander", "workers"),
+    ("sac", "walker", "one"),
+    ("td3", "cheetah", "workers"),
+}
+"""Every algorithm, environment and kind of vector at least once; the rest is for `make test-all`."""
 
 
 def cases() -> Iterator[Any]:
@@ -75,7 +94,7 @@ def cases() -> Iterator[Any]:
 class Training:
     """One run, and the command that starts it or goes on with it."""
 
-    def __init__(self, root: Path, algorithm: str, world: World, vector: str) -> None:
+    def __init__(self, root: Path, algorithm: str, world: World, vector: str = "one") -> None:
         self._root = root
         root.mkdir()
         self._command = [
@@ -86,9 +105,10 @@ class Training:
         # What compiles less is quicker to start; it is the same for all.
         self._environment = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        environment = {**self._environment, **variables}
         return subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
 
     def finish(self) -> None:
@@ -136,3 +156,25 @@ def test_killed_at_random_instants_it_ends_as_if_it_had_not_been(
     assert found["ok"]
     assert found["grade"] == expected["grade"] == "exact"
     assert found["digests"] == expected["digests"]
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_of_a_resume_twice_it_ends_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "envs"))
+    deadly = World("env_worlds:Deadly", "Discrete", ("--determinism", "repeats", "--checkpoint-every", "130"))
+    whole, killed = (Training(tmp_path / name, "tabular", deadly) for name in ("whole", "killed"))
+    whole.finish()
+    checkpoints: list[int] = []
+    # First on the way, when the checkpoint of step 260 is durable or the next one too; then while the 20 or 30 steps
+    # of the open episode are repeated.
+    for step in (400, 7, 15):
+        process = killed.start(DEADLY_STEP=str(step))
+        _, errors = process.communicate()
+        assert process.returncode == -9, errors
+        checkpoints.append(killed.newest)
+    assert checkpoints in ([260] * 3, [390] * 3)
+    killed.finish()
+    found, expected = killed.verify(), whole.verify()
+    assert (found["grade"], found["digests"]) == ("exact", expected["digests"])

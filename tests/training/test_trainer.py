@@ -406,6 +406,29 @@ class TestCustomParts:
         assert make(tmp_path, evaluator=Fixed()).train().best_score == 42.0
 
 
+class TestPresets:
+    def test_what_is_not_given_comes_from_the_preset(self) -> None:
+        pytest.importorskip("jax")
+        trainer = Trainer.from_preset("CartPole-v1", "ppo", steps=2_000, agent_settings={"epochs": 3})
+        config = trainer.config
+        assert (config.preset, config.steps, config.num_envs) == ("CartPole-v1", 2_000, 8)
+        assert (config.agent["epochs"], config.agent["gae_lambda"]) == (3, 0.8)
+        assert config.agent["learning_rate"] == {"start": 1e-3, "end": 0.0, "steps": 2_000}
+        assert Trainer.from_preset("CartPole-v1", "ppo", num_envs=2).config.num_envs == 2
+        assert Trainer.from_preset("CartPole-v1", "ppo").config.steps == 100_000
+
+    def test_a_resume_remembers_the_preset(self, tmp_path: Path) -> None:
+        pytest.importorskip("jax")
+        options: dict[str, Any] = {"agent_settings": {"hidden_sizes": [4], "epochs": 1}, "eval_episodes": 0}
+        Trainer.from_preset("CartPole-v1", "ppo", name="t", root=tmp_path, steps=16, **options).train()
+        assert Trainer.resume(tmp_path / "t", steps=24).train().env_steps == 24
+        assert rekindle.RunReader(tmp_path / "t").read_config()["preset"] == "CartPole-v1"
+
+    def test_one_that_there_is_not_is_an_error(self) -> None:
+        with pytest.raises(ConfigError, match=r"no preset of dqn for Taxi-v3; those of dqn: CartPole-v1, "):
+            Trainer.from_preset("Taxi-v3", "dqn")
+
+
 class TestConfig:
     def test_the_config_holds_what_it_takes_to_resume_from_the_path_alone(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {

@@ -384,6 +384,16 @@ class OffPolicyAgent(Generic[Config]):
         self._losses.load(losses)
         self._publish()
 
+    def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
+        """Begin with what another agent has learned: its weights, all networks, and its normalisation.
+
+        `with_optimiser` takes over the optimisers, the temperature of SAC and the counters too.
+        """
+        names = {"algorithm", "weights", "moments", *self._learner.weights}
+        if with_optimiser:
+            names |= {"optimiser", "env_steps", "updates", "settled"}
+        self.load_state({**self.state(), **{name: state[name] for name in names if name in state}})
+
     def load_weights(self, weights: State) -> None:
         """Act, and go on learning, with the weights of another agent's state, and nothing else of it."""
         learner = self._learner

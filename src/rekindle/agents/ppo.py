@@ -765,6 +765,16 @@ class PPO:
         self._exploring, self._shuffling = exploring, shuffling
         self._publish()
 
+    def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
+        """Begin with what another agent has learned: its weights and its normalisation.
+
+        `with_optimiser` takes over the optimiser and the counters too.
+        """
+        names = {"algorithm", "weights", "previous", "moments", "reward_scale"}
+        if with_optimiser:
+            names |= {"optimiser", "env_steps", "updates"}
+        self.load_state({**self.state(), **{name: state[name] for name in names if name in state}})
+
     def load_weights(self, weights: State) -> None:
         """Act, and go on learning, with the weights of another agent's state, and nothing else of it.
 

@@ -31,6 +31,16 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Environments that run side by side."""
     agent: dict[str, bool | int | float | str | tuple[int, ...] | _Span] = {}
     """Settings of the agent, schedules without their length."""
+    env: dict[str, Any] = {}
+    """What is put around the environment."""
+    envs: tuple[str, ...] = ()
+    """Patterns of the ids that it is for; its name is the only one if there are none."""
+    name: str = ""
+    """What it is called in the file."""
+
+    def fits(self, env_id: str) -> bool:
+        """Whether it is for an environment."""
+        return any(fnmatchcase(env_id, pattern) for pattern in self.envs or (self.name,))
 
     def settings(self, steps: int | None = None) -> dict[str, Any]:
         """The agent's settings for a run of so many env steps, or of as many as the preset is made for."""
@@ -43,12 +53,15 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def presets() -> dict[str, dict[str, Preset]]:
-    """Every preset, by algorithm and pattern of environment ids."""
+    """Every preset, by algorithm and name."""
     text = resources.files("rekindle.agents").joinpath("presets.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), dict[str, dict[str, Preset]])
+    stored = msgspec.convert(tomllib.loads(text), dict[str, dict[str, Preset]])
+    return {
+        algorithm: {name: msgspec.structs.replace(preset, name=name) for name, preset in known.items()}
+        for algorithm, known in stored.items()
+    }
 
 
 def find_preset(algorithm: str, env_id: str) -> Preset | None:
-    """The first preset of an algorithm whose pattern fits the environment."""
-    found = (preset for pattern, preset in presets().get(algorithm, {}).items() if fnmatchcase(env_id, pattern))
-    return next(found, None)
+    """The first preset of an algorithm that fits the environment."""
+    return next((preset for preset in presets().get(algorithm, {}).values() if preset.fits(env_id)), None)

@@ -343,6 +343,11 @@ class Tabular:
         }
         self._error_count, self._error_total = saved.errors
 
+    def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
+        """Begin with what another agent has learned; `with_optimiser` takes over the counters too."""
+        names = {"weights", *(("env_steps", "updates") if with_optimiser else ())}
+        self.load_state({**self.state(), **{name: state[name] for name in names if name in state}})
+
     def _checked_table(self, saved: Any) -> Table:
         expected = self._table.shape
         if not isinstance(saved, np.ndarray):

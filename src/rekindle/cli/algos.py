@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from rekindle.cli.tables import console, table, words
-from rekindle.cli.text import write_json
+from rekindle.agents.presets import Preset, presets
+from rekindle.cli.tables import console, facts, headline, table, words
+from rekindle.cli.text import NOTHING, write_json
 from rekindle.settings import setting_text
 from rekindle.training.algorithms import ALGORITHMS, config_type
 
@@ -23,11 +24,18 @@ def list_algorithms(name: str | None, *, as_json: bool) -> int:
     if name is None:
         if as_json:
             write_json(
-                {known: {"actions": item.actions, "summary": item.summary} for known, item in ALGORITHMS.items()}
+                {
+                    known: {"actions": item.actions, "summary": item.summary, "presets": presets().get(known, {})}
+                    for known, item in ALGORITHMS.items()
+                }
             )
         else:
-            rows = [[known, ", ".join(item.actions), item.summary] for known, item in ALGORITHMS.items()]
-            console().print(table(["algorithm", "actions", words("what it is")], rows))
+            rows = [
+                [known, ", ".join(item.actions), item.summary, ", ".join(presets().get(known, ())) or NOTHING]
+                for known, item in ALGORITHMS.items()
+            ]
+            columns = ["algorithm", words("actions"), words("what it is"), words("presets")]
+            console().print(table(columns, rows))
         return 0
     kind = config_type(name)
     defaults: dict[str, Any] = msgspec.to_builtins(kind())
@@ -35,9 +43,20 @@ def list_algorithms(name: str | None, *, as_json: bool) -> int:
     if as_json:
         write_json({field: {"default": value, "help": told.get(field, "")} for field, value in defaults.items()})
     else:
+        out = console()
         rows = [[field, setting_text(value), told.get(field, "")] for field, value in defaults.items()]
-        console().print(table(["setting", words("default"), words("what it does")], rows))
+        out.print(table(["setting", words("default"), words("what it does")], rows))
+        for preset in presets().get(name, {}).values():
+            out.print(headline(f"Preset {preset.name}", ", ".join(preset.envs)))
+            out.print(facts((setting, setting_text(value)) for setting, value in _settings(preset).items()))
     return 0
+
+
+def _settings(preset: Preset) -> dict[str, Any]:
+    stored: dict[str, Any] = msgspec.to_builtins(preset)
+    agent = {f"agent.{name}": value for name, value in stored["agent"].items()}
+    env = {f"env.{name}": value for name, value in stored["env"].items()}
+    return {"steps": preset.steps, "num_envs": preset.num_envs, **env, **agent}
 
 
 def _explanations(kind: type) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -12,22 +15,24 @@ import msgspec
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from rekindle.agents.presets import Preset, find_preset
 from rekindle.agents.settings import Linear
 from rekindle.cli.text import complain
 from rekindle.envs import EnvWrapping
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
-from rekindle.training.algorithms import ALGORITHMS, config_type
+from rekindle.training.algorithms import ALGORITHMS, config_type, converted
 
 __all__ = [
     "COMMANDS",
-    "REGISTRY",
+    "PARSING",
     "algos",
     "check",
     "compare",
     "dashboard",
     "evaluate",
     "export",
+    "plot",
     "report",
     "resume",
     "runs",
@@ -58,13 +63,19 @@ def train(  # noqa: PLR0913 - these are the options of a command
     name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: ALGO-ENV)")] = None,
     version: Annotated[str, arg(metavar="VERSION")] = "v1",
     directory: Annotated[Path, arg(name="runs", metavar="DIR")] = Path("runs"),
+    preset: Literal["auto", "none"] = "auto",
     resumes: Annotated[Literal["auto", "no"], arg(name="resume")] = "no",
+    parent: Annotated[str | None, arg(name="from", metavar="PATH[@best|STEP]", help_behavior_hint="")] = None,
+    with_optimiser: Annotated[bool, arg(help_behavior_hint="")] = False,
+    seeds: Annotated[str | None, arg(metavar="0-4", help_behavior_hint="")] = None,
+    jobs: Annotated[int, arg(metavar="N", help_behavior_hint="(default: 1)")] = 1,
     modules: Modules = (),
     arguments: Annotated[dict[str, str], arg(name="env.arguments", metavar="KEY VALUE...", help_behavior_hint="")] = {},  # noqa: B006
     wrapping: Annotated[EnvWrapping, arg(name="env")] = EnvWrapping(),  # noqa: B008
     agent: Any = _NoSettings(),  # noqa: B008
     ui: Ui = "plain",
     as_json: AsJson = False,
+    words: Annotated[tuple[str, ...], tyro.conf.Suppress] = (),
 ) -> int:
     """Train an agent; `rekindle train ALGO ENV --help` shows its settings too.
 
@@ -75,16 +86,27 @@ def train(  # noqa: PLR0913 - these are the options of a command
         name: Of the run.
         version: Of the run.
         directory: Where runs are.
+        preset: Start from settings that do well on this environment, if there are any.
         resumes: Go on with the newest unfinished run of this name (auto), or begin a new one.
+        parent: Begin with the weights and normalisation of another run's latest checkpoint, its best, or a step's.
+        with_optimiser: Take over the optimiser and the counters of that run too.
+        seeds: Train a run with each of these seeds, and print one table.
+        jobs: Runs of these at the same time.
         modules: Modules to import before, which register ids.
         arguments: Passed on to what makes the environment; values are JSON, or text.
         wrapping: What is put around the environment.
         agent: The algorithm's settings.
         ui: A line of progress, or nothing.
         as_json: Print the report as a JSON object.
+        words: The command as it was typed.
     """
     from rekindle.cli.train import train_run
 
+    if seeds is not None:
+        from rekindle.cli.seeds import train_seeds
+
+        config_type(algorithm)  # told once, and not by each run
+        return train_seeds(words, seeds, version=version, jobs=jobs, ui=ui, as_json=as_json)
     return train_run(
         algorithm,
         env,
@@ -92,7 +114,10 @@ def train(  # noqa: PLR0913 - these are the options of a command
         name=name,
         version=version,
         root=directory,
+        preset=find_preset(algorithm, env) if preset == "auto" else None,
         goes_on=resumes == "auto",
+        parent=parent,
+        with_optimiser=with_optimiser,
         modules=modules,
         arguments=arguments,
         wrapping=wrapping,
@@ -103,7 +128,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
 
 
 def train_command(arguments: Sequence[str]) -> Callable[..., int]:
-    """The command `train` with the settings of the algorithm that its arguments name."""
+    """The command `train` with the settings of the algorithm that its arguments name, and its preset as defaults."""
     named = next((word for word in arguments if word in ALGORITHMS), None)
     if named is None:
         return train
@@ -111,8 +136,33 @@ def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     command = types.FunctionType(train.__code__, train.__globals__, train.__name__, train.__defaults__)
     command.__doc__ = train.__doc__
     command.__annotations__ = {**train.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
-    command.__kwdefaults__ = {**(train.__kwdefaults__ or {}), "agent": settings()}
+    command.__kwdefaults__ = {**(train.__kwdefaults__ or {}), "agent": settings(), "words": tuple(arguments)}
+    preset, steps = _preset(command, arguments)
+    if preset is not None:
+        command.__kwdefaults__ |= {
+            "agent": converted(settings, preset.settings(steps)),
+            "training": TrainerSettings(steps=preset.steps, num_envs=preset.num_envs),
+            "wrapping": EnvWrapping(**preset.env),
+        }
     return command
+
+
+def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Preset | None, int | None]:
+    """The preset for what is asked for, and the env steps if they are given; arguments that are wrong have none."""
+
+    @functools.wraps(command)
+    def understood(algorithm: str, env: str, **options: Any) -> tuple[Preset | None, int | None]:
+        is_given = any(word.partition("=")[0] == "--steps" for word in arguments)
+        wanted = find_preset(algorithm, env) if options["preset"] == "auto" else None
+        return wanted, options["training"].steps if is_given else None
+
+    words = [word for word in arguments if word not in ("-h", "--help")]
+    silence = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
+            return cast("Any", tyro.cli)(understood, args=words, **PARSING)
+    except SystemExit:  # said when they are parsed for good
+        return None, None
 
 
 def resume(
@@ -151,6 +201,7 @@ def evaluate(
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP|all")] = "best",
     episodes: Annotated[int, arg(metavar="N")] = 10,
     seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: the run's)")] = None,
+    video: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None,
     modules: Modules = (),
     as_json: AsJson = False,
 ) -> int:
@@ -161,12 +212,15 @@ def evaluate(
         checkpoint: Which agent: the best, the latest, that of a step, or each.
         episodes: How many episodes to play.
         seed: What the seeds of the episodes are derived from.
+        video: Write films of the first episodes there, as animated gifs.
         modules: Modules that the run's config names, and that may be imported.
         as_json: Print a JSON list of reports.
     """
     from rekindle.cli.evaluate import evaluate_run
 
-    return evaluate_run(path, checkpoint=checkpoint, episodes=episodes, seed=seed, modules=modules, as_json=as_json)
+    return evaluate_run(
+        path, checkpoint=checkpoint, episodes=episodes, seed=seed, video=video, modules=modules, as_json=as_json
+    )
 
 
 def export(
@@ -338,6 +392,34 @@ def report(
     return report_runs(paths, output)
 
 
+def plot(
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
+    /,
+    *,
+    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: plot.png)")] = Path(
+        "plot.png"
+    ),
+    metrics: Annotated[
+        tuple[str, ...], arg(metavar="NAME...", help_behavior_hint="(default: returns of training and evaluation)")
+    ] = (),
+    smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
+) -> int:
+    """Plot learning curves as png or svg; runs of one name are a mean and a band.
+
+    Args:
+        paths: Runs, or directories: every run below.
+        output: The file to write; it is replaced if it exists.
+        metrics: What to plot, a panel each.
+        smoothing: How large a part of a curve each point is blended with; 0 for none.
+    """
+    if not paths:
+        complain("plot needs at least one PATH; see rekindle plot --help")
+        return 2
+    from rekindle.cli.plot import plot_runs
+
+    return plot_runs(paths, output, metrics=metrics, smoothing=smoothing)
+
+
 def dashboard(
     directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
     /,
@@ -405,6 +487,18 @@ def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | 
     )
 
 
+PARSING: dict[str, Any] = {
+    "config": (
+        tyro.conf.FlagCreatePairsOff,
+        tyro.conf.HelptextFromCommentsOff,
+        tyro.conf.AvoidSubcommands,
+        tyro.conf.EnumChoicesFromValues,
+    ),
+    "registry": REGISTRY,
+}
+"""How every command reads its arguments."""
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
     "train": train,
     "resume": resume,
@@ -419,5 +513,6 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "stop": stop,
     "watch": watch,
     "report": report,
+    "plot": plot,
     "dashboard": dashboard,
 }

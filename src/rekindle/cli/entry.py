@@ -7,9 +7,10 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, cast
 
 from rekindle.cli.text import complain
-from rekindle.errors import RekindleError
+from rekindle.errors import ConfigError, RekindleError
 from rekindle.version import __version__
 
 __all__ = ["main"]
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except (RekindleError, OSError) as error:
         complain(str(error))
-        return FAILED
+        return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
     return code
 
 
@@ -53,19 +54,18 @@ def _run(arguments: list[str]) -> int:
 
     import tyro
 
-    from rekindle.cli.commands import COMMANDS, REGISTRY, train_command
+    from rekindle.cli.commands import COMMANDS, PARSING, train_command
 
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         complain(f"there is no command {arguments[0]!r}; {_suggestion(arguments[0], list(COMMANDS))}")
         return WRONG_USAGE
-    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.AvoidSubcommands)
     try:
         if arguments and arguments[0] in COMMANDS:
             command, rest = arguments[0], arguments[1:]
             function = train_command(rest) if command == "train" else COMMANDS[command]
-            return tyro.cli(function, prog=f"rekindle {command}", args=rest, config=config, registry=REGISTRY)
+            return cast("Any", tyro.cli)(function, prog=f"rekindle {command}", args=rest, **PARSING)
         return tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="rekindle", description=_DESCRIPTION, args=arguments, config=config, registry=REGISTRY
+            COMMANDS, prog="rekindle", description=_DESCRIPTION, args=arguments, **PARSING
         )
     except SystemExit as exit_:  # tyro has said what is wrong, or given the help that was asked for
         return exit_.code if isinstance(exit_.code, int) else DONE

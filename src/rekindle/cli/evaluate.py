@@ -10,6 +10,7 @@ from rekindle.agent import HasPolicy
 from rekindle.cli.check import look_here_for_modules
 from rekindle.cli.tables import cell, console, number, print_whole, table, words
 from rekindle.cli.text import decimal, path_text, whole, write_json
+from rekindle.cli.video import Studio
 from rekindle.envs import Determinism
 from rekindle.errors import ConfigError
 from rekindle.run import find_run
@@ -22,7 +23,14 @@ __all__ = ["evaluate_run", "export_policy"]
 
 
 def evaluate_run(
-    path: Path, *, checkpoint: str, episodes: int, seed: int | None, modules: Sequence[str], as_json: bool
+    path: Path,
+    *,
+    checkpoint: str,
+    episodes: int,
+    seed: int | None,
+    video: Path | None,
+    modules: Sequence[str],
+    as_json: bool,
 ) -> int:
     """Print what evaluating one or all agents of a run found."""
     if episodes < 1:
@@ -31,19 +39,21 @@ def evaluate_run(
     files = checkpoint_files(path, checkpoint)
     rebuilt = rebuild(path, modules=modules)
     config = rebuilt.config
+    first = config.seed if seed is None else seed
+    rebuilds = config.determinism is Determinism.LEAKS
     evaluator = EpisodeEvaluator(
-        rebuilt.factory,
-        seed=config.seed if seed is None else seed,
-        num_envs=config.eval_envs,
-        rebuilds=config.determinism is Determinism.LEAKS,
-        extras=config.extras,
+        rebuilt.factory, seed=first, num_envs=config.eval_envs, rebuilds=rebuilds, extras=config.extras
     )
+    studio = None if video is None else Studio(rebuilt.factory, video, seed=first, rebuilds=rebuilds)
+    films: list[Path] = []
     try:
         reports: list[EvalReport] = []
         for file in files:
             step = load(rebuilt.agent, file)
             evaluation = evaluator.evaluate(greedy(rebuilt.agent), episodes)
             reports.append(EvalReport.of(evaluation.records, step))
+            if studio is not None:
+                films += studio.film(greedy(rebuilt.agent), episodes, step)
     finally:
         evaluator.close()
     if as_json:
@@ -52,6 +62,8 @@ def evaluate_run(
         out = console()
         print_whole(out, cell(f"{path_text(find_run(path))}, {whole(episodes)} episodes each", "bold"))
         out.print(table(_COLUMNS, [_row(report) for report in reports]))
+        for film in films:
+            print_whole(out, cell(path_text(film)))
     return 0
 
 

@@ -107,6 +107,8 @@ def _overview(details: RunDetails) -> Iterator[tuple[Cell, Cell]]:
     yield "resumes", f"{summary.resumes or 'none'}"
     yield "grade", cell("exact", "green") if summary.exact else cell("approximate", "yellow")
     yield "seed", str(metadata.seed)
+    if metadata.parent is not None:
+        yield "began with", metadata.parent
     yield "made with", ", ".join(f"{name} {value}" for name, value in metadata.environment.items())
 
 

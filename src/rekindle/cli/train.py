@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from rekindle.agents.presets import Preset
 from rekindle.cli.check import look_here_for_modules
 from rekindle.cli.progress import Progress
 from rekindle.cli.tables import cell, console, number, print_whole, table, words
-from rekindle.cli.text import decimal, path_text, time_text, whole, write_json
+from rekindle.cli.text import complain, decimal, path_text, time_text, whole, write_json
 from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.recorders import RecorderName
 from rekindle.run import RunReader
@@ -29,7 +30,10 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     name: str | None,
     version: str,
     root: Path,
+    preset: Preset | None,
     goes_on: bool,
+    parent: str | None,
+    with_optimiser: bool,
     modules: Sequence[str],
     arguments: Mapping[str, str],
     wrapping: EnvWrapping,
@@ -51,9 +55,14 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
         name=f"{name or _run_name(algorithm, env)}/{version}",
         root=root,
         new=not goes_on,
+        start_from=parent,
+        with_optimiser=with_optimiser,
+        preset=None if preset is None else preset.name,
         agent_settings=None if agent is None else msgspec.structs.asdict(agent),
         **msgspec.structs.asdict(settings),
     )
+    if preset is not None and ui != "none":
+        complain(f"starts from the preset {preset.name} of {algorithm}; --preset none leaves it out")
     return _train(trainer, ui=ui, as_json=as_json)
 
 

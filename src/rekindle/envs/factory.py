@@ -131,6 +131,8 @@ class EnvFactory:
         """The function that makes it; None for an id."""
         for module in self._known.modules:
             importlib.import_module(module)
+        if self._known.id.startswith("ALE/"):
+            importlib.import_module("ale_py")  # registers them
         if self._make is not None:
             return self._make
         module, colon, name = self._known.id.partition(":")
@@ -143,8 +145,11 @@ class EnvFactory:
 
         known, make = self._known, self._maker()
         if make is None:
+            # Atari preprocessing skips frames itself, and takes no environment that does.
+            skip = {"frameskip": 1} if known.atari else {}
+            arguments = {**skip, **known.arguments}
             return gymnasium.make(
-                known.id, max_episode_steps=known.max_episode_steps, disable_env_checker=True, **known.arguments
+                known.id, max_episode_steps=known.max_episode_steps, disable_env_checker=True, **arguments
             )
         made: Any = make(**known.arguments)
         if not isinstance(made, gymnasium.Env):
@@ -196,6 +201,19 @@ def _shown(function: Callable[..., Any]) -> str:
     return f"<{getattr(function, '__qualname__', None) or type(function).__qualname__}>"
 
 
+_EXTRAS = {"ale_py": "atari", "opencv": "atari", "box2d": "box2d", "mujoco": "mujoco", "pygame": "video"}
+"""Which extra of ours has what an environment may need."""
+
+
+def _missing(name: str, error: Exception) -> MissingExtra:
+    module = error.name if isinstance(error, ModuleNotFoundError) else None
+    text = (module or str(error)).lower()
+    extra = next((extra for library, extra in _EXTRAS.items() if library in text), None)
+    what = str(error) if module is None else f"the module {module}"
+    advice = "" if extra is None else f": pip install rekindle[{extra}]"
+    return MissingExtra(f"{name} needs a library that is not installed{advice} ({what})", name=module)
+
+
 @contextlib.contextmanager
 def _explained(name: str) -> Generator[None]:
     """What goes wrong while making an environment, in the words of its user."""
@@ -203,10 +221,8 @@ def _explained(name: str) -> Generator[None]:
 
     try:
         yield
-    except error.DependencyNotInstalled as missing:
-        raise MissingExtra(f"{name} needs a library that is not installed: {missing}") from missing
-    except ModuleNotFoundError as missing:
-        raise MissingExtra(f"{name} needs the module {missing.name}, which is not installed") from missing
+    except (error.DependencyNotInstalled, ModuleNotFoundError) as missing:
+        raise _missing(name, missing) from missing
     except error.Error as unknown:
         raise ConfigError(
             f"{name}: {str(unknown).rstrip('.')}; gymnasium.pprint_registry() lists what there is"

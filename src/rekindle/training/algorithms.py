@@ -12,7 +12,7 @@ from rekindle import agents
 from rekindle.agent import LearningAgent
 from rekindle.errors import ConfigError
 
-__all__ = ["ALGORITHMS", "Algorithm", "agent_settings", "algorithm_of", "config_type", "make_agent"]
+__all__ = ["ALGORITHMS", "Algorithm", "agent_settings", "algorithm_of", "config_type", "converted", "make_agent"]
 
 
 class Algorithm(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ def make_agent(
             f"{name} takes {' or '.join(algorithm.actions)} actions, and those of this environment are {kind}; "
             + (f"use {' or '.join(fitting)}" if fitting else "no algorithm here takes them")
         )
-    config = _converted(config_type(name), settings or {})
+    config = converted(config_type(name), settings or {})
     fields = {field: getattr(config, field) for field in config.__struct_fields__}
     return getattr(agents, algorithm.agent)(observation_space, action_space, seed=seed, **fields)
 
@@ -78,7 +78,8 @@ def _known(name: str) -> Algorithm:
     raise ConfigError(f"there is no algorithm {name!r}; {advice}")
 
 
-def _converted(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> msgspec.Struct:
+def converted(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> msgspec.Struct:
+    """Settings as they stand in a config, checked; raises `ConfigError` that names an unknown or wrong one."""
     unknown = sorted(settings.keys() - set(kind.__struct_fields__))
     if unknown:
         near = difflib.get_close_matches(unknown[0], kind.__struct_fields__, n=2, cutoff=0.6)

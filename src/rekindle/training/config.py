@@ -15,7 +15,7 @@ from rekindle.layout import checked_choice, checked_count
 from rekindle.recorders import RECORDERS, RecorderName
 from rekindle.run import RunReader
 
-__all__ = ["TrainerConfig", "TrainerSettings", "check_modules", "read_config"]
+__all__ = ["Parent", "TrainerConfig", "TrainerSettings", "check_modules", "read_config"]
 
 
 class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,11 +79,23 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ConfigError(f"time_limit is {self.time_limit!r}: use a number of seconds above 0, or None")
 
 
+class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint of another run that a training begins with."""
+
+    path: str
+    file: str
+    with_optimiser: bool = False
+
+
 class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     """All settings of a training."""
 
     algorithm: str | None = None
     """The name of the algorithm; None for an agent of one's own."""
+    preset: str | None = None
+    """The preset that the settings come from where nothing else was asked for."""
+    parent: Parent | None = None
+    """What the agent begins with; None for nothing."""
     agent: dict[str, Any] = {}
     """The agent's settings."""
     env: EnvSettings | None = None

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rekindle.agent import LearningAgent
+from rekindle.agent import LearningAgent, TakesOver
 from rekindle.checkpoint import read_agent_state
 from rekindle.checkpoint.store import list_steps
 from rekindle.envs import EnvFactory
-from rekindle.errors import CheckpointError, ConfigError
+from rekindle.errors import CheckpointError, ConfigError, StateError
 from rekindle.run import RunReader
 from rekindle.training.algorithms import make_agent
-from rekindle.training.config import TrainerConfig, check_modules, read_config
+from rekindle.training.config import Parent, TrainerConfig, check_modules, read_config
 
-__all__ = ["Rebuilt", "checkpoint_files", "load", "rebuild"]
+__all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "rebuild", "take_over"]
 
 
 class Rebuilt(NamedTuple):
@@ -58,6 +58,32 @@ def checkpoint_files(path: str | Path, which: str) -> list[Path]:
         there = ", ".join(map(str, steps)) or "none"
         raise CheckpointError(f"{directory} has no checkpoint {which}; steps that there are: {there}")
     return wanted
+
+
+def find_parent(source: str | Path, *, with_optimiser: bool) -> Parent:
+    """The checkpoint that `PATH`, `PATH@best`, `PATH@latest` or `PATH@STEP` stands for."""
+    path, at, which = str(source).rpartition("@")
+    if not at or not (which in ("best", "latest") or which.isdecimal()):
+        path, which = str(source), "latest"
+    (file,) = checkpoint_files(path, which)
+    if which in ("best", "latest"):  # another name of a file that will move on
+        kind = "best" if file.name == "best.mpk" else "step"
+        lasting = file.with_name(f"{kind}_{read_agent_state(file)[0]}.mpk")
+        file = lasting if lasting.exists() else file
+    return Parent(str(file.parent.parent.resolve()), file.name, with_optimiser)
+
+
+def take_over(agent: LearningAgent, parent: Parent) -> str:
+    """Let an agent begin with what that of another run has learned; returns `PATH@STEP`."""
+    if not isinstance(agent, TakesOver):
+        raise ConfigError(f"{type(agent).__name__} cannot begin with what another agent learned: it has no take_over")
+    file = Path(parent.path) / "checkpoints" / parent.file
+    step, state = read_agent_state(file)
+    try:
+        agent.take_over(state, with_optimiser=parent.with_optimiser)
+    except StateError as error:
+        raise ConfigError(f"{file} does not fit the agent: {error}") from error
+    return f"{parent.path}@{step}"
 
 
 def load(agent: LearningAgent, file: Path) -> int:

@@ -16,7 +16,9 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import LearningAgent, Stateful
+from rekindle.agents.presets import find_preset, presets
 from rekindle.checkpoint import KeepEvery, RetentionPolicy
+from rekindle.checkpoint.store import list_steps
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.errors import ConfigError
 from rekindle.events import Event, Recorder, RunRecorder
@@ -28,6 +30,7 @@ from rekindle.stats import EvalReport, StatsTracker
 from rekindle.training import algorithms
 from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, read_config
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
+from rekindle.training.rebuilding import find_parent, take_over
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
 from rekindle.training.stopping import EarlyStopping
@@ -81,6 +84,8 @@ class Trainer:
         root: str | Path = "runs",
         seed: int = 0,
         agent_settings: Mapping[str, Any] | None = None,
+        start_from: str | Path | None = None,
+        with_optimiser: bool = False,
         keep_checkpoints: int | RetentionPolicy | Sequence[RetentionPolicy] = 3,
         evaluator: Evaluator | None = None,
         strategy: Strategy | None = None,
@@ -106,6 +111,9 @@ class Trainer:
             root: the directory of runs.
             seed: what every random number is derived from.
             agent_settings: of the algorithm, when the agent is given by name.
+            start_from: begin with the weights and normalisation of another run's checkpoint: `PATH` (its latest),
+                `PATH@best` or `PATH@STEP`.
+            with_optimiser: take over its optimiser and counters too.
             keep_checkpoints: how many to keep, or policies that say which.
             evaluator: plays the evaluations; an `EpisodeEvaluator` unless told otherwise.
             strategy: which loop to use; `Synchronous` unless told otherwise.
@@ -124,6 +132,9 @@ class Trainer:
         self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
         example.close()
         self.agent = self._made_agent(agent, seed, agent_settings)
+        if start_from is not None:
+            settings["parent"] = find_parent(start_from, with_optimiser=with_optimiser)
+            take_over(self.agent, settings["parent"])  # before anything is written: it may not fit
         self.config = _made_config(
             settings,
             algorithm=algorithms.algorithm_of(self.agent),
@@ -150,6 +161,37 @@ class Trainer:
         self._last_evaluation: tuple[int, Evaluation] | None = None
         self._stopping = EarlyStopping(target=None, patience=None)
         self._ended: tuple[TrainingSession, float] | None = None
+
+    @classmethod
+    def from_preset(
+        cls,
+        env: str | EnvSettings | EnvFactory,
+        algorithm: str,
+        *,
+        steps: int | None = None,
+        agent_settings: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Trainer:
+        """A trainer with the settings that are known to do well; those that are given come first.
+
+        Raises `ConfigError` if there is no preset for the environment: `rekindle algos` lists what there is.
+        """
+        factory = EnvFactory(env)
+        preset = find_preset(algorithm, factory.name)
+        if preset is None:
+            there = ", ".join(presets().get(algorithm, ())) or "none"
+            raise ConfigError(f"there is no preset of {algorithm} for {factory.name}; those of {algorithm}: {there}")
+        known = factory.settings
+        wrapped = {name: value for name, value in preset.env.items() if not getattr(known, name)}
+        options.setdefault("num_envs", preset.num_envs)
+        return cls(
+            EnvFactory(factory, **wrapped),
+            algorithm,
+            steps=preset.steps if steps is None else steps,
+            agent_settings={**preset.settings(steps), **(agent_settings or {})},
+            preset=preset.name,
+            **options,
+        )
 
     @classmethod
     def resume(
@@ -310,6 +352,8 @@ class Trainer:
         with _let_go_on_failure(run):
             if run.is_resumed and run.read_config():
                 self._check_config(run)
+            if self.config.parent is not None and not list_steps(run.path / "checkpoints"):
+                run.update_metadata(parent=take_over(self.agent, self.config.parent))
             self._find_out_determinism()
         return run
 
@@ -323,7 +367,9 @@ class Trainer:
             raise ConfigError(
                 f"{run.path} is another training: {'; '.join(differences)}. Use the settings of then, or another name"
             )
-        self.config = msgspec.structs.replace(self.config, determinism=stored.determinism)
+        self.config = msgspec.structs.replace(
+            self.config, determinism=stored.determinism, preset=stored.preset, parent=stored.parent
+        )
 
     def _session_on(self, run: TrainingRun) -> TrainingSession:
         config = self.config
@@ -455,8 +501,10 @@ class Trainer:
         )
 
 
-_RESUMED = tuple(
-    name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")
+_RESUMED = (
+    *(name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")),
+    "preset",
+    "parent",
 )
 """What a resumed trainer takes from the config as it stands there."""
 

@@ -1,0 +1,142 @@
+"""`rekindle plot`: learning curves as a picture, with a band over runs of one name."""
+
+# matplotlib's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.cli.outputs import write_output
+from rekindle.cli.text import bytes_text, printable
+from rekindle.errors import ConfigError, MissingExtra, RunError
+from rekindle.frames import log_columns
+from rekindle.run import RunReader, find_runs
+from rekindle.ui.curve import Points
+
+__all__ = ["RETURNS", "plot_runs"]
+
+RETURNS = ("episode/return", "eval/return")
+"""What is plotted unless something else is asked for."""
+_COLOURS = ("#b3400a", "#0a62a0", "#7d3bb8", "#1a6b33", "#835400", "#b3231d")
+_GRID = 400
+"""Points of a mean over runs."""
+_FORMATS = (".png", ".svg")
+
+Numbers = NDArray[np.float64]
+
+
+class _Curve(NamedTuple):
+    steps: Numbers
+    values: Numbers
+
+    def smoothed(self, share: float) -> Numbers:
+        return Points(self.steps, self.values, self.values, self.values).smoothed(share)
+
+
+def plot_runs(paths: Sequence[Path], output: Path, *, metrics: Sequence[str], smoothing: float) -> int:
+    """Draw each metric of all runs, and say where the picture is."""
+    if output.suffix.lower() not in _FORMATS:
+        raise ConfigError(f"{output}: a plot is a {' or '.join(_FORMATS)} file")
+    if not 0 <= smoothing <= 1:
+        raise ConfigError(f"smoothing is {smoothing}: use a share of the curve from 0 to 1")
+    readers = _readers(paths)
+    wanted = metrics or RETURNS
+    panels = {metric: curves for metric in wanted if (curves := _curves(readers, metric))}
+    if not panels or (metrics and len(panels) < len(metrics)):
+        missing = [metric for metric in wanted if metric not in panels]
+        there = sorted({name for reader in readers for name in _names(reader)})
+        raise ConfigError(f"there is no {missing[0]} in these runs; there are {', '.join(there) or 'no metrics'}")
+    picture = _drawn(panels, output.suffix.lower().removeprefix("."), smoothing)
+    write_output(output, picture)
+    count = "1 run" if len(readers) == 1 else f"{len(readers)} runs"
+    print(printable(f"{output} ({bytes_text(len(picture))}): {count}", most=1000))
+    return 0
+
+
+def _readers(paths: Sequence[Path]) -> list[RunReader]:
+    found: dict[Path, RunReader] = {}
+    for path in paths:
+        runs = find_runs(path)
+        if not runs:
+            raise RunError(f"there is no run at {path}")
+        found |= {run.resolve(): RunReader(run) for run in runs}
+    return list(found.values())
+
+
+def _curves(readers: Sequence[RunReader], metric: str) -> dict[str, list[_Curve]]:
+    """The curves of a metric by name of the run."""
+    curves: dict[str, list[_Curve]] = {}
+    for reader in readers:
+        curve = _curve(reader, metric)
+        if len(curve.steps):
+            curves.setdefault(reader.metadata.name, []).append(curve)
+    return curves
+
+
+def _curve(reader: RunReader, metric: str) -> _Curve:
+    if metric == "episode/return":
+        log, step, value = "train_episodes", "env_steps", "total_reward"
+    elif metric == "eval/return":
+        log, step, value = "eval_episodes", "total_steps_at_eval", "total_reward"
+    else:
+        log, step, value = "metrics", "env_steps", metric
+    columns = log_columns(reader.path / f"{log}.jsonl")
+    if value not in columns:
+        return _Curve(np.empty(0), np.empty(0))
+    is_there = np.isfinite(columns[value])
+    steps, where = np.unique(columns[step][is_there], return_inverse=True)  # episodes that ended at one step are one
+    sums = np.bincount(where, weights=columns[value][is_there], minlength=len(steps))
+    return _Curve(steps.astype(np.float64), sums / np.bincount(where, minlength=len(steps)))
+
+
+def _names(reader: RunReader) -> list[str]:
+    counters = ("row", "env_steps", "updates", "episodes", "wall_time")
+    return [*RETURNS, *(name for name in log_columns(reader.path / "metrics.jsonl") if name not in counters)]
+
+
+def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: float) -> bytes:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"plot needs {error.name}: pip install rekindle[plot]", name=error.name) from None
+    figure = Figure(figsize=(6.4 * len(panels), 4), dpi=150, layout="constrained")
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    for axes, (metric, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        # An evaluation is a mean already.
+        share = 0.0 if metric.startswith("eval/") else smoothing
+        for name, runs in curves.items():
+            _draw(axes, name, runs, share, _COLOURS[names.index(name) % len(_COLOURS)])
+        axes.set_title(metric, loc="left", fontsize=11, parse_math=False)
+        axes.set_xlabel("env steps")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        for text in axes.legend(frameon=False, fontsize=9).get_texts():
+            text.set_parse_math(False)
+    data = io.BytesIO()
+    figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return data.getvalue()
+
+
+def _draw(axes: Any, name: str, runs: list[_Curve], share: float, colour: str) -> None:
+    label = printable(name, most=60)
+    if len(runs) == 1:
+        (curve,) = runs
+        if share:
+            axes.plot(curve.steps, curve.values, color=colour, alpha=0.2, linewidth=0.7)
+        marker = "o" if len(curve.steps) < 60 and not share else None
+        axes.plot(curve.steps, curve.smoothed(share), color=colour, label=label, marker=marker, markersize=3)
+        return
+    # Only where all of them have values: elsewhere the mean would jump with their number.
+    steps = np.linspace(max(curve.steps[0] for curve in runs), min(curve.steps[-1] for curve in runs), _GRID)
+    values = [np.interp(steps, curve.steps, curve.smoothed(share)) for curve in runs]
+    mean, deviation = np.mean(values, axis=0), np.std(values, axis=0)
+    axes.plot(steps, mean, color=colour, label=f"{label}: mean and std of {len(runs)} runs")
+    axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)

@@ -1,0 +1,156 @@
+"""`rekindle train --seeds`: a run with each seed, several at a time, and one table at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rekindle.cli.tables import cell, console, number, print_whole, status_cell, table, words
+from rekindle.cli.text import NOTHING, decimal, printable, time_text, whole, write_json
+from rekindle.errors import ConfigError
+
+__all__ = ["parse_seeds", "train_seeds"]
+
+_REPLACED = ("--seeds", "--jobs", "--seed", "--version", "--ui")
+"""Flags with a value that each run gets another value for, or none."""
+
+
+class _Run(msgspec.Struct):
+    """One run: its report, or what went wrong; neither if it was not begun."""
+
+    seed: int
+    report: dict[str, Any] | None = None
+    error: str | None = None
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds that are meant.
+
+    >>> parse_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    parts = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in text.split(",")]
+    seeds = [seed for part in parts if part for seed in range(int(part[1]), int(part[2] or part[1]) + 1)]
+    if None in parts or not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds {text!r}: use different whole numbers such as 0-4 or 1,5,7-9")
+    return seeds
+
+
+def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, ui: str, as_json: bool) -> int:
+    """Train with each seed in a process of its own; one that fails does not stop the others."""
+    chosen = parse_seeds(seeds)
+    if jobs < 1:
+        raise ConfigError(f"jobs is {jobs}: use at least 1")
+    common = [sys.executable, "-m", "rekindle", "train", *_without(command), "--json", "--ui", ui]
+    crew = _Crew()
+    with crew.signals(), ThreadPoolExecutor(jobs) as pool:
+        commands = [[*common, "--seed", str(seed), "--version", f"{version}-seed{seed}"] for seed in chosen]
+        runs = list(pool.map(crew.train, chosen, commands))
+    if as_json:
+        write_json(runs)
+    else:
+        _print(runs)
+    return 1 if any(run.error for run in runs) else 0
+
+
+class _Crew:
+    """The processes that train, and what is to become of them when somebody asks for a stop."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        """Held while a process is started, so that none misses a signal or gets it twice."""
+        self._live: set[subprocess.Popen[str]] = set()
+        self._is_stopping = False
+
+    @contextlib.contextmanager
+    def signals(self) -> Generator[None]:
+        """Pass SIGINT and SIGTERM on to all of them: the first lets them checkpoint and stop."""
+        former = {number: signal.signal(number, self._pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+    def _pass_on(self, number: int, _: Any) -> None:
+        with self._guard:
+            self._is_stopping = True
+            for process in self._live:
+                process.send_signal(number)
+
+    def train(self, seed: int, command: list[str]) -> _Run:
+        """Train to the end, and tell of progress on the way."""
+        with self._guard:
+            if self._is_stopping:
+                return _Run(seed)
+            # In a session of its own, so that Ctrl-C reaches it once, by way of this process.
+            process = subprocess.Popen(  # noqa: S603
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            )
+            self._live.add(process)
+        errors: list[str] = []
+        reader = threading.Thread(target=self._tell, args=(seed, process, errors))
+        with process:
+            reader.start()
+            told = process.stdout.read() if process.stdout else ""
+            reader.join()
+        with self._guard:
+            self._live.discard(process)
+        if process.returncode == 0:
+            return _Run(seed, report=msgspec.json.decode(told))
+        return _Run(seed, error=errors[-1] if errors else f"the process ended with code {process.returncode}")
+
+    def _tell(self, seed: int, process: subprocess.Popen[str], errors: list[str]) -> None:
+        for line in process.stderr or ():
+            text = line.strip()
+            if text:
+                errors[:] = [text.removeprefix("rekindle: ")]
+                sys.stderr.write(f"seed {seed}: {printable(text)}\n")
+
+
+def _without(command: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    words_left = iter(command)
+    for word in words_left:
+        if word in _REPLACED:
+            next(words_left, None)
+        elif word != "--json" and word.partition("=")[0] not in _REPLACED:
+            kept.append(word)
+    return kept
+
+
+def _print(runs: Sequence[_Run]) -> None:
+    out = console()
+    out.print(
+        table(
+            [number("seed"), "status", *map(number, ("steps", "episodes", "best", "time")), words("run")],
+            [_row(run) for run in runs],
+        )
+    )
+    scores = [run.report["best_score"] for run in runs if run.report and run.report["best_score"] is not None]
+    if len(scores) > 1:
+        mean, deviation = statistics.fmean(scores), statistics.stdev(scores)
+        text = f"best evaluation: mean {decimal(mean)}, standard deviation {decimal(deviation)} of {len(scores)} seeds"
+        print_whole(out, cell(text))
+
+
+def _row(run: _Run) -> list[Any]:
+    if run.report is None:
+        status = "failed" if run.error else "not begun"
+        return [str(run.seed), status_cell(status), *[NOTHING] * 4, run.error or NOTHING]
+    report = run.report
+    best = NOTHING if report["best_score"] is None else decimal(report["best_score"])
+    counts = [whole(report["env_steps"]), whole(report["episodes"])]
+    where = str(Path(report["path"])) if report["path"] else NOTHING
+    return [str(run.seed), status_cell(report["status"]), *counts, best, time_text(report["seconds"]), where]

@@ -1,0 +1,107 @@
+"""Films of an agent: evaluation episodes as animated gifs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.error import DependencyNotInstalled
+
+from rekindle.cli.outputs import write_output
+from rekindle.envs import EnvFactory
+from rekindle.errors import ConfigError, EnvError, MissingExtra, StorageError
+from rekindle.experience import Array
+from rekindle.training import EpisodeEvaluator
+from rekindle.training.evaluation import Act
+
+__all__ = ["Studio"]
+
+_MOST = 3
+"""Episodes of an evaluation that are filmed."""
+_FRAME_RATE = 30
+"""Frames in a second, where the environment does not say."""
+
+
+class Studio:
+    """Films the first episodes of an evaluation."""
+
+    def __init__(self, factory: EnvFactory, directory: Path, *, seed: int, rebuilds: bool) -> None:
+        self._images: Any = _imported("PIL.Image")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make {directory}: {error.strerror}") from error
+        settings = factory.settings
+        known = settings.arguments if settings is not None else {}
+        self._factory = EnvFactory(factory, arguments={**known, "render_mode": "rgb_array"})
+        self._directory, self._seed, self._rebuilds = directory, seed, rebuilds
+        self._films: list[list[Array]] = []
+        self._rate = _FRAME_RATE
+
+    def film(self, act: Act, episodes: int, step: int) -> list[Path]:
+        """Play the first episodes once more, and write each to `step_<step>-episode_<number>.gif`."""
+        self._films = []
+        evaluator = EpisodeEvaluator(EnvFactory(self._made), seed=self._seed, num_envs=1, rebuilds=self._rebuilds)
+        try:
+            evaluator.evaluate(act, min(episodes, _MOST))
+        except EnvError as error:
+            if isinstance(error.__cause__, DependencyNotInstalled):
+                raise MissingExtra(f"a film needs more: pip install rekindle[video] ({error.__cause__})") from error
+            raise
+        finally:
+            evaluator.close()
+        written: list[Path] = []
+        for number, frames in enumerate(self._films):
+            file = self._directory / f"step_{step}-episode_{number}.gif"
+            write_output(file, self._gif(frames))
+            written.append(file)
+        return written
+
+    def _made(self) -> _Filmed:
+        env = self._factory(training=False)
+        if env.render_mode != "rgb_array":
+            raise ConfigError(f"{self._factory.name} cannot be filmed: it has no render_mode rgb_array")
+        self._rate = env.metadata.get("render_fps", _FRAME_RATE)
+        return _Filmed(env, self._films)
+
+    def _gif(self, frames: Sequence[Array]) -> bytes:
+        first, *others = (self._images.fromarray(frame).quantize(64) for frame in frames)
+        data = io.BytesIO()
+        first.save(data, "GIF", save_all=True, append_images=others, duration=1000 / self._rate, loop=0)
+        return data.getvalue()
+
+
+class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps a picture of every step."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], films: list[list[Array]]) -> None:
+        super().__init__(env)
+        self._films = films
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a film."""
+        answer = self.env.reset(seed=seed, options=options)
+        self._films.append([])
+        self._shoot()
+        return answer
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Go on with it."""
+        answer = self.env.step(action)
+        self._shoot()
+        return answer
+
+    def _shoot(self) -> None:
+        frame: Any = self.env.render()
+        self._films[-1].append(frame)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"a film needs {error.name}: pip install rekindle[video]", name=error.name) from None

@@ -1,0 +1,187 @@
+"""What can be wrong with a training that was asked for, or go wrong in it: one clear line, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle import RunReader, verify
+
+Rekindle = Callable[..., Any]
+FRAGILE = """
+import os, signal
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+class Fragile(gymnasium.Wrapper):
+    '''Goes wrong in its 40th step, as long as the file is there that says how.'''
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        observation, reward, *rest = self.env.step(action)
+        how = Path("how").read_text() if self.count == 40 and Path("how").exists() else ""
+        if how == "raises":
+            raise ZeroDivisionError("by nothing")
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "nan":
+            reward = float("nan")
+        if how == "shape":
+            observation = np.zeros(3, np.float32)
+        return observation, reward, *rest
+
+def make():
+    return Fragile(gymnasium.make("FrozenLake-v1"))
+"""
+LAKE = ("train", "tabular", "FrozenLake-v1", "--name", "t", "--checkpoint-every", 50, "--ui", "none", "--steps", 200)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class TestWrongUsage:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("sax", "Pendulum-v1"), "there is no algorithm 'sax'; did you mean sac?"),
+            (("tabular", "frozenlake"), "Did you mean: `FrozenLake`"),
+            (("tabular", "FrozenLake-v7"), "versioned environments: [ `v1` ]"),
+            (("dqn", "Pendulum-v1"), "dqn takes Discrete actions, and those of this environment are Box; use ppo"),
+            (("sac", "CartPole-v1"), "sac takes Box actions, and those of this environment are Discrete; use dqn"),
+            (("tabular", "CartPole-v1"), "a table needs a Discrete space"),
+            (("tabular", "FrozenLake-v1", "--seeds", "1-"), "seeds '1-': use different whole numbers"),
+            (("tabular", "FrozenLake-v1", "--seeds", "1", "--jobs", "0"), "jobs is 0"),
+            (("tabula", "FrozenLake-v1", "--seeds", "0-2"), "there is no algorithm 'tabula'; did you mean tabular?"),
+        ],
+    )
+    def test_it_is_told_in_one_line_and_nothing_is_written(
+        self, rekindle: Rekindle, here: Path, arguments: tuple[str, ...], message: str
+    ) -> None:
+        if arguments[0] in ("dqn", "sac"):
+            pytest.importorskip("jax")
+        outcome = rekindle("train", *arguments, "--preset", "none", "--ui", "none")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.count("\n") == 1
+        assert message in outcome.err
+        assert list(here.iterdir()) == []
+
+
+@pytest.mark.slow
+class TestMissingExtras:
+    @pytest.mark.parametrize(
+        ("algorithm", "env", "module", "extra"),
+        [
+            ("dqn", "CartPole-v1", "jax", "agents"),
+            ("tabular", "LunarLander-v3", "Box2D", "box2d"),
+            ("tabular", "HalfCheetah-v5", "mujoco", "mujoco"),
+            ("tabular", "ALE/Pong-v5", "ale_py", "atari"),
+        ],
+    )
+    def test_the_extra_is_named(self, here: Path, algorithm: str, env: str, module: str, extra: str) -> None:
+        program = (
+            f"import sys; sys.modules[{module!r}] = None; from rekindle.cli import main; "
+            f"sys.exit(main(['train', {algorithm!r}, {env!r}]))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.count("\n") == 1
+        assert f"pip install rekindle[{extra}]" in done.stderr
+        assert list(here.iterdir()) == []
+
+
+class TestFailuresOnTheWay:
+    @pytest.mark.parametrize(
+        ("how", "vector", "message"),
+        [
+            ("raises", (), r"fragile:make, env 0, failed in step: ZeroDivisionError: by nothing (fragile.py:"),
+            ("nan", (), "fragile:make, env 0, failed in step: "),
+            ("shape", (), "fragile:make, env 0, failed in step: "),
+            (
+                "dies",
+                ("--num-envs", 2, "--vectorization", "async", "--workers", 2),
+                "fragile:make: the worker process of env 0 was killed by signal 9",
+            ),
+        ],
+    )
+    def test_the_environment_and_the_step_are_named_and_the_run_goes_on_when_it_is_mended(
+        self, rekindle: Rekindle, here: Path, how: str, vector: tuple[Any, ...], message: str
+    ) -> None:
+        (here / "fragile.py").write_text(FRAGILE)
+        command = ("train", "tabular", "fragile:make", "--steps", 120, "--ui", "none", "--determinism", "repeats")
+        options = (*vector, "--eval-episodes", 0, "--resume", "auto")
+        assert rekindle(*command, *options, "--name", "whole").code == 0
+        (here / "how").write_text(how)
+        outcome = rekindle(*command, *options, "--name", "cut")
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err.count("\n") == 1
+        assert message in outcome.err
+        made = 39 * (2 if vector else 1)
+        assert f"(env step {made})" in outcome.err
+        reader = RunReader("runs/cut")
+        assert (reader.status, reader.metadata.total_steps) == ("failed", made)
+        (here / "how").unlink()
+        assert rekindle("resume", "runs/cut", "--env-module", "fragile", "--ui", "none").code == 0
+        assert verify("runs/cut").digests == verify("runs/whole").digests
+
+
+class TestAnotherConfig:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            (("CliffWalking-v1",), "is another training: env was "),
+            (("FrozenLake-v1", "--agent.gamma", 0.5), "is another training: agent.gamma was 0.99 and is 0.5"),
+            (("FrozenLake-v1", "--seed", 4), "is another training: seed was 0 and is 4"),
+        ],
+    )
+    def test_another_training_is_not_continued(
+        self, rekindle: Rekindle, changes: tuple[Any, ...], message: str
+    ) -> None:
+        self.stop_on_the_way(rekindle)
+        before = verify("runs/t").digests
+        outcome = rekindle("train", "tabular", *changes, *LAKE[3:], "--resume", "auto")
+        assert outcome.code == 2
+        assert message in outcome.err
+        assert verify("runs/t").digests == before
+        assert rekindle(*LAKE, "--resume", "auto").code == 0
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"env": {"id": "CliffWalking-v1"}}, "step_100.mpk"),
+            ({"num_envs": 0}, "num_envs is 0"),
+            ({"agent": {"gama": 1}}, "no setting 'gama'; did you mean gamma"),
+            ({"colour": "red"}, "is not the config of a trainer"),
+        ],
+    )
+    def test_a_config_file_that_does_not_fit_the_run_loses_nothing(
+        self, rekindle: Rekindle, change: dict[str, Any], message: str
+    ) -> None:
+        self.stop_on_the_way(rekindle)
+        file = RunReader("runs/t").path / "config.json"
+        before, stored = verify("runs/t").digests, file.read_text()
+        file.write_text(json.dumps({**json.loads(stored), **change}))
+        outcome = rekindle("resume", "runs/t", "--ui", "none")
+        assert outcome.code in (1, 2)
+        assert outcome.err.count("\n") == 1
+        assert message in outcome.err
+        assert verify("runs/t").digests == before
+        file.write_text(stored)
+        assert rekindle("resume", "runs/t", "--steps", 200, "--ui", "none").code == 0
+
+    def stop_on_the_way(self, rekindle: Rekindle) -> None:
+        assert rekindle(*LAKE[:-1], 100).code == 0
+        metadata = RunReader("runs/t").path / "metadata.json"  # as if it had been killed
+        metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "status": "running"}))

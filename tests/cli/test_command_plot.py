@@ -1,0 +1,113 @@
+"""`rekindle plot`: curves as a picture."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_runs import evaluate, make_run, open_session, play_episode
+
+from rekindle import TrainingRun
+from rekindle.cli import plot
+
+Rekindle = Callable[..., Any]
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def texts(svg: Path) -> str:
+    """What matplotlib draws as paths, it also writes as comments."""
+    return " | ".join(re.findall(r"<!-- (.*?) -->", svg.read_text()))
+
+
+def test_runs_of_one_name_are_a_mean_and_a_band(rekindle: Rekindle) -> None:
+    for reward in (1.0, 3.0):
+        make_run(Path("runs"), "several", reward=reward)
+    make_run(Path("runs"), "one")
+    outcome = rekindle("plot", "runs/several", "runs/one", "-o", "a.svg")
+    assert outcome.code == 0
+    assert outcome.out.startswith("a.svg (")
+    shown = texts(Path("a.svg"))
+    assert "several: mean and std of 2 runs" in shown
+    assert shown.endswith("| one")
+    assert "episode/return" in shown
+    assert "eval/return" not in shown
+
+
+def test_a_mean_is_the_mean_and_stands_only_where_all_runs_have_values() -> None:
+    drawn: dict[str, Any] = {}
+
+    class Axes:
+        def plot(self, steps: Any, values: Any, **options: Any) -> None:
+            drawn["mean"] = (steps, values)
+
+        def fill_between(self, steps: Any, low: Any, high: Any, **options: Any) -> None:
+            drawn["band"] = (low, high)
+
+    ends = {1.0: (0.0, 20.0), 3.0: (5.0, 40.0)}
+    runs = [plot._Curve(np.array(steps), np.full(2, value)) for value, steps in ends.items()]
+    plot._draw(Axes(), "n", runs, 0.0, "black")
+    steps, mean = drawn["mean"]
+    assert (steps[0], steps[-1]) == (5, 20)
+    assert np.all(mean == 2)
+    assert np.all(drawn["band"][0] == 1)
+    assert np.all(drawn["band"][1] == 3)
+
+
+def test_evaluations_are_means_of_their_episodes(rekindle: Rekindle) -> None:
+    run = TrainingRun.create("evaluated")
+    with open_session(run) as session:
+        for value in (1.0, 5.0):
+            play_episode(session)
+            evaluate(session, value, value + 2)
+    assert plot._curve(run.reader, "eval/return") == (pytest.approx([5, 10]), pytest.approx([2, 6]))
+    assert rekindle("plot", run.path, "-o", "b.png", "--smoothing", 0).code == 0
+    assert Path("b.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_any_metric_can_be_plotted(rekindle: Rekindle) -> None:
+    path = make_run(Path("runs"))
+    assert rekindle("plot", path, "--metrics", "agent/loss", "episode/speed", "-o", "c.svg").code == 0
+    assert "agent/loss" in texts(Path("c.svg"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "plot needs at least one PATH"),
+        (("nowhere",), 1, "there is no run at nowhere"),
+        (("runs", "-o", "plot.bmp"), 2, "a plot is a .png or .svg file"),
+        (("runs", "--smoothing", "2"), 2, "use a share of the curve from 0 to 1"),
+        (("runs", "--metrics", "agent/los"), 2, "there is no agent/los in these runs; there are agent/loss, "),
+        (("runs", "-o", "no/where.png"), 1, "cannot write no/where.png"),
+    ],
+)
+def test_wrong_usage_is_told(rekindle: Rekindle, arguments: tuple[str, ...], code: int, message: str) -> None:
+    make_run(Path("runs"))
+    outcome = rekindle("plot", *arguments)
+    assert (outcome.code, outcome.out) == (code, "")
+    assert message in outcome.err
+    assert not list(Path().glob("*.png"))
+
+
+def test_without_matplotlib_the_extra_is_named(rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, plain = make_run(Path("runs")), builtins.__import__
+
+    def fails(name: str, *arguments: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError("no", name="matplotlib")
+        return plain(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", fails)
+    outcome = rekindle("plot", path)
+    assert (outcome.code, outcome.err) == (1, "rekindle: plot needs matplotlib: pip install rekindle[plot]\n")
