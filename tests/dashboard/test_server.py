@@ -285,14 +285,14 @@ def test_a_port_that_is_taken_and_a_directory_that_is_none_are_told_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = dashboard_command(tmp_path, "--port", port)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"rekindle: cannot listen on 127.0.0.1 port {port}: Address already in use; choose another --port\n"
     )
     done = dashboard_command(tmp_path / "nowhere")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     done = dashboard_command(tmp_path, "--port", 70_000)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:

@@ -162,6 +162,9 @@ def test_without_any_one_fsync_something_is_lost(
 SYNCING = {"fsync", "sync_directory", "write_atomic", "make_directory", "sync"}
 
 NOT_IN_ANY_STORY = {
+    "following.py:_save": "says how far an outside service has got; what is in doubt is checked against the service",
+    "following.py:_start": "makes the directory for that",
+    "tensorboard.py:start": "makes a directory for files that are cut back to what the rest of the run knows of",
     "files.py:append": "syncs a log that has grown by megabytes since the last checkpoint, as a checkpoint would",
     "files.py:move": "makes the directory that cutting a log has made already, unless no log had to be cut",
     "policy.py:save": "writes a file of the user's, outside every run",
