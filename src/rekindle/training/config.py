@@ -41,7 +41,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Env steps in a window of metrics."""
     eval_every: int | None = 10_000
     """Env steps between evaluations; None for only the last one."""
-    eval_episodes: int = 10
+    eval_episodes: int = 20
     """Episodes in an evaluation; 0 for no evaluations at all."""
     eval_envs: int = 4
     """Environments that an evaluation steps together."""
