@@ -77,6 +77,8 @@ class RunMetadata(msgspec.Struct, frozen=True):
     """Env steps at which the training is finished; None if it has no such end."""
     parent: str | None = None
     """The run and checkpoint that it began with, as `PATH@STEP`."""
+    training: dict[str, Any] | None = None
+    """What the config said at the beginning that makes it this training; None if no trainer made it."""
     environment: dict[str, str] = {}
     """Versions, processor and host: what the last bits of a result depend on."""
 

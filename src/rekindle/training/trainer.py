@@ -28,7 +28,7 @@ from rekindle.run import RunReader, TrainingRun
 from rekindle.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.training import algorithms
-from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, read_config
+from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, check_unedited, read_config
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
 from rekindle.training.rebuilding import find_parent, take_over
 from rekindle.training.report import TrainingReport
@@ -285,6 +285,8 @@ class Trainer:
         with contextlib.ExitStack() as undo:
             undo.callback(self._end, session, started)
             with session:
+                if run.metadata.training is None:
+                    run.update_metadata(training=self.config.identity)
                 if run.read_config() != msgspec.to_builtins(self.config):
                     run.write_config(self.config)
                 self._prepare(session, was_finished=was_finished)
@@ -360,8 +362,7 @@ class Trainer:
     def _check_config(self, run: TrainingRun) -> None:
         """Refuse what would make it another training, and take over what was found out about the environment."""
         stored = read_config(run.reader)
-        if stored.env is None or self.config.env is None:  # functions cannot be compared
-            stored = msgspec.structs.replace(stored, env=self.config.env)
+        check_unedited(run.reader, stored)
         differences = stored.differences(self.config)
         if differences:
             raise ConfigError(
