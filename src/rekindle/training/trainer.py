@@ -279,10 +279,13 @@ class Trainer:
             self.config = msgspec.structs.replace(self.config, steps=steps)
         started = time.perf_counter()
         was_finished = self.path is not None and RunReader(self.path).metadata.status == "finished"
-        run = self._open_run()
-        self.session = session = self._session_on(run)
-        self.path = run.path
         with contextlib.ExitStack() as undo:
+            run = self._open_run()
+            with _let_go_on_failure(run):
+                envs = self._made_envs()
+            undo.callback(envs.close)
+            self.session = session = self._session_on(run)
+            self.path = run.path
             undo.callback(self._end, session, started)
             with session:
                 if run.metadata.training is None:
@@ -291,8 +294,6 @@ class Trainer:
                     run.write_config(self.config)
                 self._prepare(session, was_finished=was_finished)
                 undo.callback(_timer(session, self.config.time_limit).cancel)
-                envs = self._made_envs()
-                undo.callback(envs.close)
                 make = self._make_sampler or self._default_sampler
                 components = Components(session, envs, make(session, envs))
                 try:
