@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -493,10 +493,16 @@ class TrainingRun:
             **counts,
         )
 
-    def discard(self) -> None:
-        """Remove a run that never began."""
-        self.close()
-        files.remove_directory(self.path)
+    @contextlib.contextmanager
+    def let_go_on_failure(self) -> Generator[None]:
+        """Close a run that cannot be used after all, and remove one that never began."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            if not self.is_resumed:
+                files.remove_directory(self.path)
+            raise
 
     def close(self) -> None:
         """Close the logs and let go of the lock."""

@@ -247,14 +247,8 @@ class TrainingSession:
         """
         run_name, _, version = name.partition("/")
         run = TrainingRun.create_or_resume(run_name, version or "v1", root=root, seed=seed)
-        try:
+        with run.let_go_on_failure():
             return cls(agent, run=run, seed=seed, **options)
-        except BaseException:
-            if run.is_resumed:
-                run.close()
-            else:
-                run.discard()
-            raise
 
     # What the host calls
 
