@@ -595,6 +595,15 @@ def test_warnings_stay_in_the_run_over_resumes(tmp_path: Path, learner: Literal[
     ] == told
 
 
+def test_a_warning_has_the_counters_of_its_moment(tmp_path: Path) -> None:
+    with opened(tmp_path) as session:
+        walk(session, 2)
+        session.note_loss("the wind has changed")
+        walk(session, 2, start=2)
+    (row,) = reader_of(session).warnings()
+    assert (row["env_steps"], row["updates"], row["message"]) == (2, 2, "the wind has changed")
+
+
 def test_a_warning_that_cannot_be_written_makes_no_further_warnings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

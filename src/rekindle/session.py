@@ -182,8 +182,8 @@ class TrainingSession:
         self._in_safe_point = False
         self._checkpoint_asked = False
         self._exit_stack = contextlib.ExitStack()
-        self._outbox: deque[Event | str] = deque()
-        """What happened on other threads, for this one to pass on: events, and warnings as text."""
+        self._outbox: deque[Event] = deque()
+        """What happened, on whichever thread, for this one to pass on."""
 
         run_seed = run.metadata.seed if run is not None else seed or 0
         self._exploration = np.random.default_rng([run_seed, 1])
@@ -696,25 +696,20 @@ class TrainingSession:
             callback(event)
 
     def _pass_on(self) -> None:
-        """Emit what happened on other threads, and keep the warnings."""
+        """Emit what happened since, and keep the warnings."""
         while self._outbox:
             event = self._outbox.popleft()
-            if isinstance(event, str):
-                event = Warned(self._stamp(), event)
-                self._keep_warning(event)
+            if isinstance(event, Warned) and self.run is not None:
+                try:
+                    self.run.log_warning(event.message, msgspec.structs.asdict(event.stamp))
+                except StorageError as error:  # not another warning to keep, or there would be no end to them
+                    logger.warning("%s", error)
             self._emit(event)
-
-    def _keep_warning(self, event: Warned) -> None:
-        if self.run is not None:
-            try:
-                self.run.log_warning(event.message, msgspec.structs.asdict(event.stamp))
-            except StorageError as error:  # not another warning to keep, or there would be no end to them
-                logger.warning("%s", error)
 
     def _report(self, message: str) -> None:
         """Say that something went wrong that training survives; safe on any thread."""
         logger.warning("%s", message)
-        self._outbox.append(message)
+        self._outbox.append(Warned(self._stamp(), message))
 
     def _write(self, write: Callable[..., None], *what: Any) -> None:
         """Write to the run; a refusal of the file system is reported, and the row waits in memory."""

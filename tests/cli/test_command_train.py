@@ -248,6 +248,16 @@ class TestProgress:
         assert ("\n" in written, "\x1b[K" in written) == (not is_terminal, is_terminal)
 
 
+@pytest.mark.parametrize("ui", ["plain", "none"])
+def test_a_warning_is_told_once(rekindle: Rekindle, here: Path, ui: str) -> None:
+    options = ("--name", "moody", "--ui", ui)
+    assert rekindle(*LAKE, *options, "--determinism", "random", "--steps", 97).code == 0
+    outcome = rekindle("resume", "runs/moody", "--steps", 150, "--ui", ui)
+    (line,) = [line for line in outcome.err.splitlines() if "does not repeat an episode" in line]
+    assert line.startswith("rekindle: FrozenLake-v1 ")
+    assert RunReader(here / "runs/moody").warnings()[0]["message"] == line.removeprefix("rekindle: ")
+
+
 def test_a_first_signal_checkpoints_and_stops(here: Path) -> None:
     command = [sys.executable, "-m", "rekindle", *map(str, LAKE), "--steps", "None", "--metrics-every", "100"]
     process = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

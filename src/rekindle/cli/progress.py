@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
 import time
+from collections.abc import Callable, Generator
 from typing import TextIO
 
 from rekindle.cli.text import compact, complain, decimal, printable, time_text, whole
-from rekindle.events import Evaluated, MetricsFlushed, TrainingStarted, Warned
+from rekindle.events import Evaluated, MetricsFlushed, TrainingStarted
 from rekindle.training import Trainer
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "warnings_told"]
 
 _SECONDS = 2.0
 """Between two lines that are not on a terminal, at least."""
@@ -30,7 +33,6 @@ class Progress:
         trainer.on(TrainingStarted, self._start)
         trainer.on(MetricsFlushed, self._show)
         trainer.on(Evaluated, self._note)
-        trainer.on(Warned, self._warn)
 
     def _start(self, event: TrainingStarted) -> None:
         self._started = (event.stamp.env_steps, time.monotonic())
@@ -39,10 +41,6 @@ class Progress:
 
     def _note(self, event: Evaluated) -> None:
         self._evaluated = event.score
-
-    def _warn(self, event: Warned) -> None:
-        self.clear()
-        complain(event.message)
 
     def _show(self, event: MetricsFlushed) -> None:
         steps, end = event.stamp.env_steps, self._trainer.config.steps
@@ -79,3 +77,26 @@ class Progress:
         if self._is_live:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+
+@contextlib.contextmanager
+def warnings_told(clear: Callable[[], None] | None) -> Generator[None]:
+    """Tell what the library warns of as messages of the command, each on a line that is cleared before."""
+    handler = _Messages(clear)
+    logger = logging.getLogger("rekindle")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Messages(logging.Handler):
+    def __init__(self, clear: Callable[[], None] | None) -> None:
+        super().__init__(logging.WARNING)
+        self._clear = clear
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._clear is not None:
+            self._clear()
+        complain(record.getMessage())

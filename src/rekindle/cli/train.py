@@ -11,7 +11,7 @@ import msgspec
 
 from rekindle.agents.presets import Preset
 from rekindle.cli.check import look_here_for_modules
-from rekindle.cli.progress import Progress
+from rekindle.cli.progress import Progress, warnings_told
 from rekindle.cli.tables import cell, console, number, print_whole, table, words
 from rekindle.cli.text import complain, decimal, path_text, time_text, whole, write_json
 from rekindle.envs import EnvFactory, EnvWrapping
@@ -86,7 +86,8 @@ def resume_run(
 def _train(trainer: Trainer, *, ui: str, as_json: bool) -> int:
     progress = Progress(trainer) if ui == "plain" else None
     try:
-        report = trainer.train()
+        with warnings_told(progress.clear if progress is not None else None):
+            report = trainer.train()
     finally:
         if progress is not None:
             progress.clear()
