@@ -227,9 +227,9 @@ class Streams:
             for row in np.flatnonzero(~good).tolist():
                 self._drop(int(slots[row]), EpisodeStatus(int(statuses[row])), [array[row] for array in after])
             slots, rewards, statuses, actions = slots[good], rewards[good], statuses[good], actions[good]
-            places = slots
+            places, ended = slots, statuses.nonzero()[0]
             arrays, after = [array[good] for array in arrays], [array[good] for array in after]
-        self._take_batch(slots, places, arrays, actions, rewards, after, statuses)
+        self._take_batch(slots, places, arrays, actions, rewards, after, statuses, ended)
         return names
 
     def _take_batch(
@@ -241,6 +241,7 @@ class Streams:
         rewards: Array,
         after: Sequence[Array],
         statuses: Array,
+        ended: Array,
     ) -> None:
         table = self.table
         if len(slots):
@@ -254,7 +255,6 @@ class Streams:
             table.phase[places] = _OPEN
             for last, array in zip(table.last, after, strict=True):
                 last[places] = array
-            ended = statuses.nonzero()[0]
             if len(ended):
                 table.phase[slots[ended]] = _ENDED
                 self.unannounced_ends += len(ended)

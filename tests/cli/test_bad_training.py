@@ -160,7 +160,8 @@ class TestAnotherConfig:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"env": {"id": "CliffWalking-v1"}}, "step_100.mpk"),
+            ({"env": {"id": "CliffWalking-v1"}}, "config.json was edited since the training began: env was "),
+            ({"seed": 4}, "config.json was edited since the training began: seed was 0 and is 4. Put it back"),
             ({"num_envs": 0}, "num_envs is 0"),
             ({"agent": {"gama": 1}}, "no setting 'gama'; did you mean gamma"),
             ({"colour": "red"}, "is not the config of a trainer"),
@@ -180,6 +181,24 @@ class TestAnotherConfig:
         assert verify("runs/t").digests == before
         file.write_text(stored)
         assert rekindle("resume", "runs/t", "--steps", 200, "--ui", "none").code == 0
+
+    def test_an_edited_setting_of_the_agent_is_noticed(self, rekindle: Rekindle) -> None:
+        self.stop_on_the_way(rekindle)
+        file = RunReader("runs/t").path / "config.json"
+        before, stored = verify("runs/t").digests, json.loads(file.read_text())
+        file.write_text(json.dumps({**stored, "agent": {**stored["agent"], "gamma": 0.5}}))
+        for command in (("resume", "runs/t"), (*LAKE, "--resume", "auto")):
+            outcome = rekindle(*command, "--ui", "none")
+            assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+            assert "was edited since the training began: agent.gamma was 0.99 and is 0.5. Put it back" in outcome.err
+        assert verify("runs/t").digests == before
+
+    def test_settings_that_make_no_other_training_may_be_edited(self, rekindle: Rekindle) -> None:
+        self.stop_on_the_way(rekindle)
+        file = RunReader("runs/t").path / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "checkpoint_every": 20, "keep_checkpoints": 9}))
+        assert rekindle("resume", "runs/t", "--steps", 200, "--ui", "none").code == 0
+        assert (file.parent / "checkpoints" / "step_180.mpk").exists()
 
     def stop_on_the_way(self, rekindle: Rekindle) -> None:
         assert rekindle(*LAKE[:-1], 100).code == 0

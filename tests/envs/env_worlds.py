@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rekindle.rng import generator_from_state, generator_state
 
@@ -155,3 +156,8 @@ def no_env() -> str:
 
 
 gymnasium.register("rekindle-tests/Path-v0", entry_point="env_worlds:Path")
+
+
+def paths(num_envs: int, *, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **arguments: Any) -> SyncVectorEnv:
+    """A vector environment of somebody's own."""
+    return SyncVectorEnv([lambda: Path(**arguments)] * num_envs, autoreset_mode=mode)

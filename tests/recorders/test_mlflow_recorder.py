@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("mlflow")
 
-from recorded_runs import MARKS, MEDIA, expected, killed_at_save, timeless, train
+from mlflow_shown import client, only_run, shown
+from recorded_runs import MARKS, MEDIA, expected, killed_at_save, train
 
 from rekindle import RunReader
 from rekindle.recorders import MLflow
@@ -34,26 +35,6 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def database(empty_database: Path, tmp_path: Path) -> Path:
     (tmp_path / "runs").mkdir()
     return Path(shutil.copy(empty_database, tmp_path / "runs" / "mlflow.db"))
-
-
-def client(database: Path) -> Any:
-    return importlib.import_module("mlflow.tracking").MlflowClient(tracking_uri=f"sqlite:///{database}")
-
-
-def only_run(database: Path) -> Any:
-    (run,) = client(database).search_runs([client(database).get_experiment_by_name("walk").experiment_id])
-    return run
-
-
-def shown(database: Path) -> list[tuple[int, dict[str, float]]]:
-    """Step and values of each row, times aside; a value that is there twice is an error."""
-    run = only_run(database)
-    rows: dict[int, dict[str, float]] = {}
-    for name in run.data.metrics:
-        for item in client(database).get_metric_history(run.info.run_id, name):
-            assert name not in rows.setdefault(item.step, {})
-            rows[item.step][name] = item.value
-    return [(step, timeless(values)) for step, values in sorted(rows.items())]
 
 
 def assert_shown(database: Path, run: Path) -> None:

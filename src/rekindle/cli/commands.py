@@ -199,7 +199,7 @@ def evaluate(
     /,
     *,
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP|all")] = "best",
-    episodes: Annotated[int, arg(metavar="N")] = 10,
+    episodes: Annotated[int, arg(metavar="N")] = 20,
     seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: the run's)")] = None,
     video: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None,
     modules: Modules = (),

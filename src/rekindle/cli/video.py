@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,8 @@ from rekindle.cli.outputs import write_output
 from rekindle.envs import EnvFactory
 from rekindle.errors import ConfigError, EnvError, MissingExtra, StorageError
 from rekindle.experience import Array
+from rekindle.recorders.extras import require
+from rekindle.recorders.video import gif
 from rekindle.training import EpisodeEvaluator
 from rekindle.training.evaluation import Act
 
@@ -30,7 +29,7 @@ class Studio:
     """Films the first episodes of an evaluation."""
 
     def __init__(self, factory: EnvFactory, directory: Path, *, seed: int, rebuilds: bool) -> None:
-        self._images: Any = _imported("PIL.Image")
+        require("a film", "PIL", extra="video")
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -57,7 +56,7 @@ class Studio:
         written: list[Path] = []
         for number, frames in enumerate(self._films):
             file = self._directory / f"step_{step}-episode_{number}.gif"
-            write_output(file, self._gif(frames))
+            write_output(file, gif(frames, self._rate, colours=64))
             written.append(file)
         return written
 
@@ -67,12 +66,6 @@ class Studio:
             raise ConfigError(f"{self._factory.name} cannot be filmed: it has no render_mode rgb_array")
         self._rate = env.metadata.get("render_fps", _FRAME_RATE)
         return _Filmed(env, self._films)
-
-    def _gif(self, frames: Sequence[Array]) -> bytes:
-        first, *others = (self._images.fromarray(frame).quantize(64) for frame in frames)
-        data = io.BytesIO()
-        first.save(data, "GIF", save_all=True, append_images=others, duration=1000 / self._rate, loop=0)
-        return data.getvalue()
 
 
 class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -98,10 +91,3 @@ class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _shoot(self) -> None:
         frame: Any = self.env.render()
         self._films[-1].append(frame)
-
-
-def _imported(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"a film needs {error.name}: pip install rekindle[video]", name=error.name) from None

@@ -114,6 +114,10 @@ class AutoresetEnvs:
                 array[row] = value
         return self._layout.observations(arrays)
 
+    def render(self) -> Any:
+        """A picture of each row, if it draws any."""
+        return self._env.render()
+
     def close(self) -> None:
         """Let go of the environment."""
         self._env.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
@@ -107,25 +108,27 @@ class EnvFactory:
         import gymnasium
 
         known = self._known
-        touched = [
-            name
-            for name in ("atari", "frame_stack", "rescale_actions", "clip_actions", "sign_rewards")
-            if getattr(known, name)
-        ]
-        if touched:
-            raise ConfigError(f"{self.name}: {', '.join(touched)} cannot be put around its own vector environment")
         with _explained(self.name):
             make = self._maker()
-            limit: dict[str, Any] = (
-                {} if known.max_episode_steps is None else {"max_episode_steps": known.max_episode_steps}
-            )
-            if make is not None:
-                return make(num_envs=num_envs, **known.arguments, **limit)
-            if gymnasium.spec(known.id).vector_entry_point is None:
+            entry_point = None if make is not None else gymnasium.spec(known.id).vector_entry_point
+            if make is None and entry_point is None:
                 raise ConfigError(f"{self.name} has no vector environment of its own: use sync or async")
-            return gymnasium.make_vec(
-                known.id, num_envs, vectorization_mode="vector_entry_point", **known.arguments, **limit
-            )
+            is_atari = str(entry_point).startswith("ale_py.")
+            wrappers = ("rescale_actions", "clip_actions", *(() if is_atari else _ATARI_WRAPPERS))
+            if touched := [name for name in wrappers if getattr(known, name)]:
+                raise ConfigError(f"{self.name}: {', '.join(touched)} cannot be put around its own vector environment")
+            if is_atari:
+                from rekindle.envs.atari import AtariSeeds, vector_arguments
+
+                arguments = {**vector_arguments(known), **known.arguments}
+                return AtariSeeds(_vector_of_id(known.id, num_envs, arguments))
+            limit = {} if known.max_episode_steps is None else {"max_episode_steps": known.max_episode_steps}
+            if make is None:
+                return _vector_of_id(known.id, num_envs, {**known.arguments, **limit})
+            made: Any = make(num_envs=num_envs, **known.arguments, **limit)
+            if not isinstance(made, gymnasium.vector.VectorEnv) or made.num_envs != num_envs:
+                raise ConfigError(f"{self.name} made {made!r:.80}, which is no vector environment of {num_envs} rows")
+            return cast("gymnasium.vector.VectorEnv[Any, Any, Any]", made)
 
     def _maker(self) -> Callable[..., Any] | None:
         """The function that makes it; None for an id."""
@@ -144,20 +147,21 @@ class EnvFactory:
         import gymnasium
 
         known, make = self._known, self._maker()
+        # Atari preprocessing skips frames itself, and takes no environment that does; steps are counted around it.
+        skip = {"frameskip": 1} if known.atari else {}
+        limit = None if known.atari else known.max_episode_steps
         if make is None:
-            # Atari preprocessing skips frames itself, and takes no environment that does.
-            skip = {"frameskip": 1} if known.atari else {}
             arguments = {**skip, **known.arguments}
-            return gymnasium.make(
-                known.id, max_episode_steps=known.max_episode_steps, disable_env_checker=True, **arguments
-            )
-        made: Any = make(**known.arguments)
+            return gymnasium.make(known.id, max_episode_steps=limit, disable_env_checker=True, **arguments)
+        made: Any = make(**known.arguments, **({"num_envs": 1} if _makes_vectors(make) else {}))
+        if isinstance(made, gymnasium.vector.VectorEnv):
+            from rekindle.envs.alone import AloneEnv
+
+            made = AloneEnv(cast("gymnasium.vector.VectorEnv[Any, Any, Any]", made), self.name)
         if not isinstance(made, gymnasium.Env):
             raise ConfigError(f"{self.name} made {made!r:.80}, which is not a gymnasium.Env")
         env = cast("gymnasium.Env[Any, Any]", made)
-        if known.max_episode_steps is None:
-            return env
-        return gymnasium.wrappers.TimeLimit(env, known.max_episode_steps)
+        return env if limit is None else gymnasium.wrappers.TimeLimit(env, limit)
 
     def _wrapped(self, env: gymnasium.Env[Any, Any], *, training: bool) -> gymnasium.Env[Any, Any]:
         from gymnasium import wrappers
@@ -165,15 +169,38 @@ class EnvFactory:
         known = self._known
         if known.atari:
             env = wrappers.AtariPreprocessing(env)
+            if known.max_episode_steps is not None:
+                env = wrappers.TimeLimit(env, known.max_episode_steps)
         if known.rescale_actions:
             env = wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
         if known.clip_actions:
             env = wrappers.ClipAction(env)
         if known.frame_stack is not None:
-            env = wrappers.FrameStackObservation(env, known.frame_stack)
+            # As the vector environment of Atari does it, so that agents see the same in both.
+            padding = "zero" if known.atari else "reset"
+            env = wrappers.FrameStackObservation(env, known.frame_stack, padding_type=padding)
         if known.sign_rewards and training:
             env = wrappers.TransformReward(env, _sign)
         return env
+
+
+_ATARI_WRAPPERS = ("atari", "frame_stack", "sign_rewards")
+"""What the vector environment of Atari does itself."""
+
+
+def _vector_of_id(name: str, num_envs: int, arguments: dict[str, Any]) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    import gymnasium
+
+    return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **arguments)
+
+
+def _makes_vectors(make: Callable[..., Any]) -> bool:
+    """Whether a function must be told how many environments to make."""
+    try:
+        parameter = inspect.signature(make).parameters.get("num_envs")
+    except (TypeError, ValueError):  # something compiled
+        return False
+    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def _sign(reward: SupportsFloat) -> float:

@@ -123,7 +123,7 @@ class Tracking:
             return True
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory, f"{stamp.env_steps}.gif")
-            file.write_bytes(gif(media))
+            file.write_bytes(gif(media.frames, media.fps))
             self._client.log_artifact(self._run_id, str(file), _key(name))
         return True
 

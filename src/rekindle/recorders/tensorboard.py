@@ -104,7 +104,9 @@ class EventFiles:
         else:
             _, height, width, _ = media.frames.shape
             kinds = summaries.Summary
-            image = kinds.Image(height=height, width=width, colorspace=3, encoded_image_string=gif(media))
+            image = kinds.Image(
+                height=height, width=width, colorspace=3, encoded_image_string=gif(media.frames, media.fps)
+            )
             summary = kinds(value=[kinds.Value(tag=name, image=image)])
         self._write(summary, stamp.env_steps, stamp.wall_time)
         self._flush(place)

@@ -96,7 +96,7 @@ class Project:
         elif isinstance(media, Text):
             shown = wandb.Html(f"<pre>{html.escape(media.text)}</pre>", inject=False)
         else:
-            shown = wandb.Video(io.BytesIO(gif(media)), format="gif")
+            shown = wandb.Video(io.BytesIO(gif(media.frames, media.fps)), format="gif")
         row = {name: shown, "env_steps": stamp.env_steps, "_timestamp": stamp.wall_time}
         self._run.log(row, step=place.sent, commit=True)
         place.sent += 1

@@ -10,12 +10,12 @@ import msgspec
 from rekindle.envs import Determinism, EnvSettings
 from rekindle.envs.factory import required_modules
 from rekindle.envs.making import Vectorization
-from rekindle.errors import ConfigError
+from rekindle.errors import ConfigError, RunError
 from rekindle.layout import checked_choice, checked_count
 from rekindle.recorders import RECORDERS, RecorderName
 from rekindle.run import RunReader
 
-__all__ = ["Parent", "TrainerConfig", "TrainerSettings", "check_modules", "read_config"]
+__all__ = ["Parent", "TrainerConfig", "TrainerSettings", "check_modules", "check_unedited", "read_config"]
 
 
 class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +41,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Env steps in a window of metrics."""
     eval_every: int | None = 10_000
     """Env steps between evaluations; None for only the last one."""
-    eval_episodes: int = 10
+    eval_episodes: int = 20
     """Episodes in an evaluation; 0 for no evaluations at all."""
     eval_envs: int = 4
     """Environments that an evaluation steps together."""
@@ -112,18 +112,27 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
         network = self.agent.get("network")
         return [str(network).partition(":")[0]] if network else []
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes it this training and no other."""
+        return {name: msgspec.to_builtins(getattr(self, name)) for name in (*_IDENTITY, "agent")}
+
     def differences(self, other: TrainerConfig) -> list[str]:
         """What another config says that would make it another training."""
         told: list[str] = []
-        for name in ("algorithm", "env", "seed", "num_envs"):
+        for name in _IDENTITY:
             mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
+            is_function = name == "env" and None in (mine, theirs)  # which cannot be compared
+            if mine != theirs and not is_function:
                 told.append(f"{name} was {_shown(mine)} and is {_shown(theirs)}")
         for name in sorted(self.agent.keys() | other.agent.keys()):
             mine, theirs = self.agent.get(name), other.agent.get(name)
             if mine != theirs:
                 told.append(f"agent.{name} was {_shown(mine)} and is {_shown(theirs)}")
         return told
+
+
+_IDENTITY = ("algorithm", "env", "seed", "num_envs")
 
 
 def _shown(value: Any) -> str:
@@ -139,6 +148,21 @@ def read_config(reader: RunReader) -> TrainerConfig:
         return msgspec.convert(stored, TrainerConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{reader.path / 'config.json'} is not the config of a trainer: {error}") from None
+
+
+def check_unedited(reader: RunReader, config: TrainerConfig) -> None:
+    """Refuse a config file that somebody made that of another training."""
+    if (known := reader.metadata.training) is None:
+        return
+    try:
+        began = msgspec.convert(known, TrainerConfig)
+    except msgspec.ValidationError as error:
+        raise RunError(f"{reader.path / 'metadata.json'}: training is not what a trainer wrote: {error}") from None
+    if edits := began.differences(config):
+        raise ConfigError(
+            f"{reader.path / 'config.json'} was edited since the training began: {'; '.join(edits)}. "
+            f"Put it back, or begin another training with rekindle train --from {reader.path}"
+        )
 
 
 def check_modules(named: Sequence[str], allowed: Sequence[str]) -> None:

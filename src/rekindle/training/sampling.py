@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
+import msgspec
 import numpy as np
 
 from rekindle.agent import State
@@ -58,11 +59,12 @@ def make_sampler(
 ) -> Sampler:
     """The quickest sampler for these environments."""
     starts = _Starts(session, envs, processor, reset_options)
-    if isinstance(envs, AutoresetEnvs):
-        return AutoresetSampler(session, envs, starts, processor, extras)
-    if envs.num_envs == 1 and processor is None:
+    if envs.num_envs == 1 and processor is None and not isinstance(envs, AutoresetEnvs):
         return StreamSampler(session, envs, starts, extras)
-    return VectorSampler(session, envs, starts, processor, extras)
+    ends = _Ends(session, envs.name, processor, extras)
+    if isinstance(envs, AutoresetEnvs):
+        return AutoresetSampler(session, envs, starts, ends)
+    return VectorSampler(session, envs, starts, ends)
 
 
 class _Starts:
@@ -128,6 +130,31 @@ class _Starts:
         return EnvError(f"{failed(self._envs.name, row, what, error)} (env step {self._session.total_steps})")
 
 
+class _Ends:
+    """Gives rounds to the session, and announces the episodes that end with them."""
+
+    def __init__(
+        self, session: TrainingSession, env: str, processor: StepProcessor | None, extras: Sequence[str] | None
+    ) -> None:
+        self._session, self._env, self._processor, self._extras = session, env, processor, extras
+
+    def hand_over(
+        self, transitions: Transitions, rows: Sequence[int], extras: Mapping[int, dict[str, float]]
+    ) -> tuple[Sequence[int], dict[int, EpisodeRecord]]:
+        """Returns the rows whose episodes ended, and the records of these; a range of rows is all of them."""
+        session = self._session
+        if self._processor is not None:
+            rewards = np.asarray(self._processor(transitions, rows), np.float64)
+            transitions = msgspec.structs.replace(transitions, rewards=rewards)
+        try:
+            streams = None if isinstance(rows, range) else rows
+            ended = cast("list[int]", session.observe_many(transitions, streams=streams))
+        except InputError as error:
+            raise EnvError(f"{self._env}: {error} (env step {session.total_steps})") from error
+        named = {row: numbers_in(extras[row], self._extras) for row in ended}
+        return ended, {row: session.on_episode(extras=named[row], stream=row) for row in ended}
+
+
 class _Processed:
     """An environment whose rewards are those that the agent learns from, for a replay to compare."""
 
@@ -188,16 +215,8 @@ _NONE: dict[int, EpisodeRecord] = {}
 class VectorSampler:
     """Several environments, each reset on its own when its episode ended."""
 
-    def __init__(
-        self,
-        session: TrainingSession,
-        envs: Envs,
-        starts: _Starts,
-        processor: StepProcessor | None,
-        extras: Sequence[str] | None,
-    ) -> None:
-        self._session, self._envs, self._starts = session, envs, starts
-        self._processor, self._extras = processor, extras
+    def __init__(self, session: TrainingSession, envs: Envs, starts: _Starts, ends: _Ends) -> None:
+        self._session, self._envs, self._starts, self._ends = session, envs, starts, ends
         self._rows = range(envs.num_envs)
         self._to_start: Sequence[int] = self._rows
         self._observations: Observations | None = None
@@ -211,9 +230,7 @@ class VectorSampler:
         self._starts.steps_made = self._session.total_steps + len(self._rows)
         outcome = _stepped(self._envs, actions, self._session)
         transitions = Transitions(observations, actions, outcome.rewards, outcome.observations, outcome.statuses)
-        self._to_start, records = _hand_over(
-            self._session, transitions, self._rows, outcome.extras, self._processor, self._extras, self._envs.name
-        )
+        self._to_start, records = self._ends.hand_over(transitions, self._rows, outcome.extras)
         self._observations = outcome.observations
         return Round(self._rows, outcome.rewards, outcome.statuses, records)
 
@@ -233,16 +250,8 @@ class VectorSampler:
 class AutoresetSampler:
     """A vector environment that comes as one piece, and may reset itself."""
 
-    def __init__(
-        self,
-        session: TrainingSession,
-        envs: AutoresetEnvs,
-        starts: _Starts,
-        processor: StepProcessor | None,
-        extras: Sequence[str] | None,
-    ) -> None:
-        self._session, self._envs, self._starts = session, envs, starts
-        self._processor, self._extras = processor, extras
+    def __init__(self, session: TrainingSession, envs: AutoresetEnvs, starts: _Starts, ends: _Ends) -> None:
+        self._session, self._envs, self._starts, self._ends = session, envs, starts, ends
         self._to_start: Array = np.ones(envs.num_envs, np.bool_)
         self._observations: Observations | None = None
         for stream in starts.streams:
@@ -274,9 +283,7 @@ class AutoresetSampler:
                 _taken(outcome.observations, rows),
                 outcome.statuses[rows],
             )
-            ended, records = _hand_over(
-                self._session, transitions, rows.tolist(), outcome.extras, self._processor, self._extras, envs.name
-            )
+            ended, records = self._ends.hand_over(transitions, rows.tolist(), outcome.extras)
         self._to_start = np.zeros(envs.num_envs, np.bool_)
         if not envs.resets_itself:
             self._to_start[list(ended)] = True
@@ -291,32 +298,6 @@ def _stepped(envs: Envs, actions: Any, session: TrainingSession) -> Outcome:
         for note in getattr(error, "__notes__", ()):
             named.add_note(note)
         raise named from error
-
-
-def _hand_over(
-    session: TrainingSession,
-    transitions: Transitions,
-    rows: Sequence[int],
-    extras: Mapping[int, dict[str, float]],
-    processor: StepProcessor | None,
-    names: Sequence[str] | None,
-    env: str,
-) -> tuple[Sequence[int], dict[int, EpisodeRecord]]:
-    """Give a round to the session and announce the episodes that ended with it."""
-    if processor is not None:
-        rewards = np.asarray(processor(transitions, rows), np.float64)
-        transitions = Transitions(
-            transitions.observations, transitions.actions, rewards, transitions.next_observations, transitions.statuses
-        )
-    try:
-        ended = cast("list[int]", session.observe_many(transitions, streams=None if _is_all(rows) else rows))
-    except InputError as error:
-        raise EnvError(f"{env}: {error} (env step {session.total_steps})") from error
-    return ended, {row: session.on_episode(extras=numbers_in(extras[row], names), stream=row) for row in ended}
-
-
-def _is_all(rows: Sequence[int]) -> bool:
-    return isinstance(rows, range)
 
 
 def _taken(observations: Observations, rows: Array) -> Observations:

@@ -28,7 +28,7 @@ from rekindle.run import RunReader, TrainingRun
 from rekindle.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.training import algorithms
-from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, read_config
+from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, check_unedited, read_config
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
 from rekindle.training.rebuilding import find_parent, take_over
 from rekindle.training.report import TrainingReport
@@ -279,18 +279,22 @@ class Trainer:
             self.config = msgspec.structs.replace(self.config, steps=steps)
         started = time.perf_counter()
         was_finished = self.path is not None and RunReader(self.path).metadata.status == "finished"
-        run = self._open_run()
-        self.session = session = self._session_on(run)
-        self.path = run.path
         with contextlib.ExitStack() as undo:
+            run = self._open_run()
+            with run.let_go_on_failure():
+                self._agree_with(run)
+                envs = self._made_envs()
+                undo.callback(envs.close)
+                self.session = session = self._session_on(run)
+            self.path = run.path
             undo.callback(self._end, session, started)
             with session:
+                if run.metadata.training is None:
+                    run.update_metadata(training=self.config.identity)
                 if run.read_config() != msgspec.to_builtins(self.config):
                     run.write_config(self.config)
                 self._prepare(session, was_finished=was_finished)
                 undo.callback(_timer(session, self.config.time_limit).cancel)
-                envs = self._made_envs()
-                undo.callback(envs.close)
                 make = self._make_sampler or self._default_sampler
                 components = Components(session, envs, make(session, envs))
                 try:
@@ -339,29 +343,27 @@ class Trainer:
     def _open_run(self) -> TrainingRun:
         """Begin or resume the run."""
         if self.path is not None:
-            run = TrainingRun.resume(self.path)
-        elif self._name is None:
+            return TrainingRun.resume(self.path)
+        if self._name is None:
             directory = tempfile.mkdtemp(prefix="rekindle-")
             weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
             self._is_temporary = True
-            run = TrainingRun.create("unnamed", root=directory, seed=self.config.seed)
-        else:
-            name, _, version = self._name.partition("/")
-            begin = TrainingRun.create if self._begins_anew else TrainingRun.create_or_resume
-            run = begin(name, version or "v1", root=self._root, seed=self.config.seed)
-        with _let_go_on_failure(run):
-            if run.is_resumed and run.read_config():
-                self._check_config(run)
-            if self.config.parent is not None and not list_steps(run.path / "checkpoints"):
-                run.update_metadata(parent=take_over(self.agent, self.config.parent))
-            self._find_out_determinism()
-        return run
+            return TrainingRun.create("unnamed", root=directory, seed=self.config.seed)
+        name, _, version = self._name.partition("/")
+        begin = TrainingRun.create if self._begins_anew else TrainingRun.create_or_resume
+        return begin(name, version or "v1", root=self._root, seed=self.config.seed)
+
+    def _agree_with(self, run: TrainingRun) -> None:
+        """Go by what the run says of itself, and let the agent begin with what its parent learned."""
+        if run.is_resumed and run.read_config():
+            self._check_config(run)
+        if self.config.parent is not None and not list_steps(run.path / "checkpoints"):
+            run.update_metadata(parent=take_over(self.agent, self.config.parent))
 
     def _check_config(self, run: TrainingRun) -> None:
         """Refuse what would make it another training, and take over what was found out about the environment."""
         stored = read_config(run.reader)
-        if stored.env is None or self.config.env is None:  # functions cannot be compared
-            stored = msgspec.structs.replace(stored, env=self.config.env)
+        check_unedited(run.reader, stored)
         differences = stored.differences(self.config)
         if differences:
             raise ConfigError(
@@ -373,20 +375,19 @@ class Trainer:
 
     def _session_on(self, run: TrainingRun) -> TrainingSession:
         config = self.config
-        with _let_go_on_failure(run):
-            return TrainingSession(
-                self.agent,
-                run=run,
-                max_steps=config.steps,
-                checkpoint_every=None if self._is_temporary else config.checkpoint_every,
-                keep_checkpoints=self._keep,
-                metrics_every=config.metrics_every,
-                stats=self._stats,
-                recorders=self._recorders,
-                callbacks=(self._dispatch,) if self._handlers else (),
-                strict=self._strict,
-                signals=self._signals,
-            )
+        return TrainingSession(
+            self.agent,
+            run=run,
+            max_steps=config.steps,
+            checkpoint_every=None if self._is_temporary else config.checkpoint_every,
+            keep_checkpoints=self._keep,
+            metrics_every=config.metrics_every,
+            stats=self._stats,
+            recorders=self._recorders,
+            callbacks=(self._dispatch,) if self._handlers else (),
+            strict=self._strict,
+            signals=self._signals,
+        )
 
     def _prepare(self, session: TrainingSession, *, was_finished: bool) -> None:
         """Let evaluations, early stopping and handlers join the session."""
@@ -518,19 +519,6 @@ def _made_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
         return msgspec.convert(msgspec.json.decode(msgspec.json.encode(config)), TrainerConfig)
     except (msgspec.ValidationError, TypeError) as error:
         raise ConfigError(f"the settings of the trainer cannot stand in a config: {error}") from None
-
-
-@contextlib.contextmanager
-def _let_go_on_failure(run: TrainingRun) -> Generator[None]:
-    """Close a run that cannot be used after all, and remove one that never began."""
-    try:
-        yield
-    except BaseException:
-        if run.is_resumed:
-            run.close()
-        else:
-            run.discard()
-        raise
 
 
 def _timer(session: TrainingSession, seconds: float | None) -> threading.Timer:

@@ -1,0 +1,61 @@
+"""One row of a vector environment as an environment of its own, where there is no other."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+
+from rekindle.envs.autoreset import AutoresetEnvs
+from rekindle.errors import ConfigError
+from rekindle.experience import EpisodeStatus, Observations
+
+__all__ = ["AloneEnv"]
+
+
+class AloneEnv(gymnasium.Env[Any, Any]):
+    """A vector environment with a single row, for evaluations and to find out about it."""
+
+    def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> None:
+        if vector_env.num_envs != 1:
+            raise ConfigError(
+                f"{name} made a vector environment of {vector_env.num_envs} rows, where one was needed: "
+                "give the function a parameter num_envs, without a default"
+            )
+        self._envs = AutoresetEnvs(vector_env, name)
+        self.observation_space, self.action_space = self._envs.observation_space, self._envs.action_space
+        self.metadata = {name: value for name, value in vector_env.metadata.items() if name != "autoreset_mode"}
+        self.render_mode = vector_env.render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        chosen = int(self.np_random.integers(2**31)) if seed is None else seed
+        return _first(self._envs.reset(np.ones(1, np.bool_), [chosen], options)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step; of the last info there are the numbers."""
+        outcome = self._envs.step(np.asarray(action, self.action_space.dtype)[None])
+        status = outcome.statuses[0]
+        return (
+            _first(outcome.observations),
+            float(outcome.rewards[0]),
+            bool(status == EpisodeStatus.TERMINATED),
+            bool(status == EpisodeStatus.TRUNCATED),
+            cast("dict[str, Any]", outcome.extras.get(0, {})),
+        )
+
+    def render(self) -> Any:
+        """A picture of it."""
+        frames: Any = self._envs.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._envs.close()
+
+
+def _first(observations: Observations) -> Any:
+    if isinstance(observations, dict):
+        return {name: column[0] for name, column in observations.items()}
+    return cast("Any", observations)[0]
