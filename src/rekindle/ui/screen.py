@@ -79,7 +79,8 @@ class WatchScreen(Screen[None]):
     #tabs Tab.-active { color: $primary; text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "leave", "leave", key_display="q"),
+        Binding("q", "leave", "leave"),
+        Binding("ctrl+c", "interrupt", show=False),
         Binding("question_mark", "help", "keys", key_display="?"),
         Binding("n,right_square_bracket", "metric(1)", "metric", key_display="n/p"),
         Binding("p,left_square_bracket", "metric(-1)", "previous", show=False),
@@ -99,6 +100,7 @@ class WatchScreen(Screen[None]):
     ]
     KEYS: ClassVar[list[tuple[str, str]]] = [
         ("q", "leave: stop, kill, detach or cancel"),
+        ("ctrl+c", "the same; stop at once if it was started here"),
         ("ctrl+q", "detach at once; training goes on"),
         ("n p", "next, previous metric"),
         ("1 to 9", "a metric by its place"),
@@ -119,17 +121,17 @@ class WatchScreen(Screen[None]):
         *,
         stay: bool,
         leave: Callable[[Leaving], object],
-        in_process_stop: Callable[[str], object] | None,
+        is_companion: bool,
     ) -> None:
         super().__init__()
         self.feed = feed
         self._stays = stay
         self._leave = leave
-        self._in_process_stop = in_process_stop
+        self._is_companion = is_companion
         self._metric = "return"
         self._tab_names: dict[str, str] = {}
         self._row_names: list[str] = []
-        self._was_live = False
+        self._was_live = is_companion  # a short training may be over by now
         self._share_read = 0.0
         self._shown = -1
 
@@ -169,7 +171,8 @@ class WatchScreen(Screen[None]):
         self.show(anew=False)
         has_ended = self._was_live and not self.feed.is_live
         self._was_live = self.feed.is_live
-        if has_ended and not self._stays:
+        # Where the process that trains has died, the terminal is somebody else's now.
+        if has_ended and (not self._stays or (self._is_companion and self.feed.status == "crashed")):
             self.feed.poll()
             self._leave("ended")
         else:
@@ -394,9 +397,16 @@ class WatchScreen(Screen[None]):
     def action_leave(self) -> None:
         """Ask what is to become of the run, unless it has ended anyway."""
         if self.feed.is_live:
-            self._app.push_screen(LeaveScreen(is_in_process=self._in_process_stop is not None), self._answer)
+            self._app.push_screen(LeaveScreen(is_companion=self._is_companion), self._answer)
         else:
             self._leave("ended")
+
+    def action_interrupt(self) -> None:
+        """Stop the training that was started here, as Ctrl-C does everywhere; about another, and a second time, ask."""
+        if self._is_companion and self.feed.is_live and not self.feed.is_stop_requested:
+            self._stop()
+        else:
+            self.action_leave()
 
     def _answer(self, choice: LeaveChoice | None) -> None:
         if choice == "stop":
@@ -408,10 +418,8 @@ class WatchScreen(Screen[None]):
 
     def _stop(self) -> None:
         try:
-            if self._in_process_stop is not None:
-                self._in_process_stop("asked to stop in the terminal UI")
-            else:
-                self.feed.reader.request_stop("rekindle watch")
+            reason = "asked to stop in the terminal UI" if self._is_companion else "rekindle watch"
+            self.feed.reader.request_stop(reason)
         except (RekindleError, OSError) as error:
             self.notify(printable(error), severity="error", markup=False)
         else:
