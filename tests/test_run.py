@@ -51,7 +51,7 @@ def test_a_run_is_made_below_its_name_and_version(run: TrainingRun, tmp_path: Pa
 
 def test_a_new_run_has_everything_but_checkpoints(run: TrainingRun) -> None:
     directories = ["checkpoints", "control", "replay", "rewound"]
-    logs = sorted(f"{log}.jsonl" for log in LOGS)
+    logs = sorted(f"{log}.jsonl" for log in (*LOGS, "warnings"))
     assert sorted(path.name for path in run.path.iterdir()) == sorted([*directories, *logs, "lock", "metadata.json"])
     assert [path for name in directories for path in (run.path / name).iterdir()] == []
 
@@ -376,6 +376,28 @@ def test_rewinding_to_nothing_empties_the_logs(run: TrainingRun) -> None:
     run.log_train_episode(RECORD, STAMP)
     run.rewind({})
     assert run.reader.train_episodes() == []
+
+
+def test_rewinding_keeps_the_warnings(run: TrainingRun) -> None:
+    run.log_warning("the disk is full", STAMP)
+    run.rewind({})
+    run.log_warning("again", STAMP)
+    assert [(row["row"], row["env_steps"], row["message"]) for row in run.reader.warnings()] == [
+        (0, STAMP["env_steps"], "the disk is full"),
+        (1, STAMP["env_steps"], "again"),
+    ]
+
+
+@pytest.mark.parametrize("garbage", [b'{"row":1,"mess', b"\0" * 100, b"?\n", b'{"row":7,"message":"x"}\n{"row":8}\n'])
+def test_warnings_go_on_after_the_last_sound_one(run: TrainingRun, garbage: bytes) -> None:
+    path = run.path / "warnings.jsonl"
+    run.log_warning("the disk is full", STAMP)
+    with path.open("ab") as file:
+        file.write(garbage)
+    run.rewind({})
+    run.log_warning("again", STAMP)
+    assert [row["message"] for row in run.reader.warnings()] == ["the disk is full", "again"]
+    assert (run.path / "rewound" / "resume_1" / path.name).read_bytes() == garbage
 
 
 def test_each_resume_has_a_place_of_its_own_for_what_it_moves(run: TrainingRun) -> None:

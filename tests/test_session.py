@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Generator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from rekindle.events import (
     Event,
     MemoryRecorder,
     MetricsFlushed,
+    Stamp,
     TrainingEnded,
     TrainingStarted,
     Updated,
@@ -573,6 +574,39 @@ def test_a_recorder_that_fails_is_told_of_and_training_goes_on(
     warnings = [event.message for event in events if isinstance(event, Warned)]
     assert warnings == ["the recorder BrokenRecorder failed: OSError: no network"] * 2
     assert "no network" in caplog.text
+
+
+@pytest.mark.parametrize("learner", ["inline", "background"])
+def test_warnings_stay_in_the_run_over_resumes(tmp_path: Path, learner: Literal["inline", "background"]) -> None:
+    events: list[Event] = []
+    for until in (2, 4):
+        recorders, callbacks = [BrokenRecorder()], [events.append]
+        with opened(
+            tmp_path, PolicyAgent(), learner=learner, metrics_every=2, recorders=recorders, callbacks=callbacks
+        ) as session:
+            walk(session, 2, start=session.total_steps)
+            assert session.total_steps == until
+            session.stop()
+    told = [(event.stamp, event.message) for event in events if isinstance(event, Warned)]
+    assert len(told) >= 2
+    assert [
+        (Stamp(row["env_steps"], row["updates"], row["episodes"], row["wall_time"]), row["message"])
+        for row in RunReader(tmp_path / "walk").warnings()
+    ] == told
+
+
+def test_a_warning_that_cannot_be_written_makes_no_further_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise StorageError("the disk is full")
+
+    events: list[Event] = []
+    with opened(tmp_path, metrics_every=2, recorders=[BrokenRecorder()], callbacks=[events.append]) as session:
+        assert session.run is not None
+        monkeypatch.setattr(session.run, "log_warning", refuse)
+        walk(session, 4)
+    assert len([event for event in events if isinstance(event, Warned)]) == 2
 
 
 # Checkpoints
@@ -1244,13 +1278,19 @@ def test_what_a_background_learner_gave_up_is_counted_over_resumes(tmp_path: Pat
         assert session.skipped_updates == skipped
 
 
-def test_warnings_are_for_the_log_where_there_is_no_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_are_for_log_and_callbacks_where_there_is_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[Event] = []
     with (
         caplog.at_level(logging.WARNING, "rekindle"),
-        TrainingSession(ToyAgent(), metrics_every=2, recorders=[BrokenRecorder()]) as session,
+        TrainingSession(
+            ToyAgent(), metrics_every=2, recorders=[BrokenRecorder()], callbacks=[events.append]
+        ) as session,
     ):
         walk(session, 2)
     assert "no network" in caplog.text
+    assert [event.message for event in events if isinstance(event, Warned)] == [
+        "the recorder BrokenRecorder failed: OSError: no network"
+    ]
 
 
 def test_an_own_loop_over_an_environment_is_exact(tmp_path: Path) -> None:

@@ -84,6 +84,12 @@ def names(directory: Path) -> list[str]:
 # Equal runs
 
 
+def test_warnings_are_in_no_digest(run: Path) -> None:
+    digests = verify(run).digests
+    (run / "warnings.jsonl").write_text('{"row":0,"message":"the disk was full"}\n')
+    assert verify(run).digests == digests
+
+
 def test_a_sound_run_is_said_to_be_one(original: Path) -> None:
     found = verify(original)
     assert (found.ok, found.grade, found.problems, found.path) == (True, "exact", [], str(original))

@@ -251,6 +251,10 @@ class LogPosition(NamedTuple):
     size: int = 0
     crc: int = 0
 
+    def after(self, row: bytes) -> LogPosition:
+        """The position once a row was added."""
+        return LogPosition(self.rows + 1, self.size + len(row), zlib.crc32(row, self.crc))
+
 
 class JsonLines:
     """An append-only log: one `write` a row, rows numbered from 0, strict JSON (NaN becomes null).
@@ -281,11 +285,10 @@ class JsonLines:
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Add a row; raises `StorageError` when it is held in memory only."""
-        rows, size, crc = self._position
-        line = self._encode({"row": rows, **fields}) + b"\n"
+        line = self._encode({"row": self._position.rows, **fields}) + b"\n"
         with self._guard:
             self._tail += line
-            self._position = LogPosition(rows + 1, size + len(line), zlib.crc32(line, crc))
+            self._position = self._position.after(line)
             if not self.is_deferred:
                 self._write_out()
         if len(self._tail) > _UNSYNCED_LIMIT:
@@ -397,6 +400,20 @@ def cut(path: Path, tail: bytes, rewound: Path) -> int:
         finally:
             os.close(descriptor)
     return tail.count(b"\n")
+
+
+def mend(path: Path, rewound: Path) -> LogPosition:
+    """Where a log can go on of which no checkpoint tells: after its last sound row. The rest moves into `rewound`."""
+    data = read_bytes(path) if path.exists() else b""
+    position = LogPosition()
+    for line in data.split(b"\n")[:-1]:
+        try:
+            check_rows(path, line + b"\n", first=position.rows)
+        except LogCorrupt:
+            break
+        position = position.after(line + b"\n")
+    cut(path, data[position.size :], rewound)
+    return position
 
 
 def check_rows(path: Path, data: bytes, *, first: int = 0) -> list[dict[str, Any]]:

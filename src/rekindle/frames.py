@@ -21,7 +21,7 @@ Aggregate = Literal["mean", "min", "max", "last", "count"]
 
 _PART = 2**22
 """Bytes of a log that are held as rows at a time."""
-_WORDS = ("stream", "status")
+_WORDS = ("stream", "status", "message")
 _COUNTS = ("row", "env_steps", "updates", "episodes", "length", "total_steps_at_eval")
 
 

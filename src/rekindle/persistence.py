@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ from rekindle.checkpoint.journal import NewRows, check_layout
 from rekindle.checkpoint.retention import RetentionPolicy
 from rekindle.checkpoint.store import Best, Checkpoint, CheckpointStore
 from rekindle.errors import AgentError, CheckpointError, RekindleError, StateError
-from rekindle.events import CheckpointSaved, Event, Stamp, Warned
+from rekindle.events import CheckpointSaved, Stamp
 from rekindle.experience import Array
 from rekindle.files import LogPosition
 from rekindle.run import FRAMEWORKS, LOGS, Resume, TrainingRun, environment, timestamp
@@ -52,8 +51,17 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Persistence:
     """Writes checkpoints of a run on a thread of its own, one at a time and in order."""
 
-    def __init__(self, run: TrainingRun, *, policy: RetentionPolicy) -> None:
+    def __init__(
+        self,
+        run: TrainingRun,
+        *,
+        policy: RetentionPolicy,
+        tell: Callable[[CheckpointSaved], None],
+        report: Callable[[str], None],
+    ) -> None:
+        """`tell` and `report` are called on the writer's thread too: of what was saved, and of what went wrong."""
         self.run = run
+        self._tell, self._report = tell, report
         self.store = CheckpointStore(run.path, policy=policy, resume_count=run.resume_count)
         self.stall = 0.0
         """Seconds the training thread has waited for a save that was still under way."""
@@ -61,8 +69,6 @@ class Persistence:
         """Saves that failed."""
         self.is_behind = False
         """Whether the last save failed, so that what it held is not on disk."""
-        self.outbox: deque[Event] = deque()
-        """What happened on the writer's thread, for the training thread to pass on."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint")
         self._pending: Future[None] | None = None
 
@@ -195,7 +201,7 @@ class Persistence:
         self.failures += 1
         if not isinstance(error, RekindleError):
             raise error
-        self.report(f"a checkpoint could not be saved, the one before it stays: {error}")
+        self._report(f"a checkpoint could not be saved, the one before it stays: {error}")
         return error
 
     def settle_best(self) -> RekindleError | None:
@@ -209,7 +215,7 @@ class Persistence:
 
     def _save(self, snapshot: Snapshot, agent: AgentPart, logs: Mapping[str, LogPosition]) -> None:
         stamp = snapshot.stamp
-        for name in LOGS:
+        for name in (*LOGS, "warnings"):
             self.run.log(name).sync()
         checkpoint = Checkpoint(
             step=stamp.env_steps,
@@ -227,17 +233,12 @@ class Persistence:
             # Before the checkpoint: whoever resumes from it must know.
             self.run.update_metadata(exact=False)
         path = self.store.save(checkpoint, agent.rows)
-        self.outbox.append(CheckpointSaved(stamp, str(path)))
+        self._tell(CheckpointSaved(stamp, str(path)))
         try:
             self.run.update_counts(total_steps=stamp.env_steps, total_episodes=stamp.episodes, updates=stamp.updates)
             self.store.tidy()
         except RekindleError as error:
-            self.report(f"{path} is saved, but tidying up after it failed: {error}", stamp)
-
-    def report(self, message: str, stamp: Stamp | None = None) -> None:
-        """Say that something went wrong that training survives; safe on any thread."""
-        logger.warning("%s", message)
-        self.outbox.append(Warned(stamp or Stamp(0, 0, 0, time.time()), message))
+            self._report(f"{path} is saved, but tidying up after it failed: {error}")
 
     def close(self) -> None:
         """Finish the save under way and end the thread."""

@@ -31,9 +31,10 @@ __all__ = ["Resume", "RunMetadata", "RunReader", "TrainingRun", "find_run", "fin
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Grade = Literal["exact", "approximate"]
-Log = Literal["train_episodes", "eval_episodes", "metrics"]
+Log = Literal["train_episodes", "eval_episodes", "metrics", "warnings"]
 
 LOGS: tuple[Log, ...] = ("train_episodes", "eval_episodes", "metrics")
+"""The logs of the training, which a resume cuts back to the checkpoint. The warnings tell of the run, and stay."""
 _DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
@@ -220,6 +221,10 @@ class RunReader:
         """Every metrics record flushed so far."""
         return files.read_rows(self.path / "metrics.jsonl")
 
+    def warnings(self) -> list[dict[str, Any]]:
+        """Every warning so far, over all resumes: a `message` with the counters and the wall time."""
+        return files.read_rows(self.path / "warnings.jsonl")
+
     def frame(self, log: Log, *, aggregate: Aggregate = "mean") -> Frame:
         """A log by column: a pandas frame if pandas is installed, a dict of numpy arrays otherwise.
 
@@ -288,7 +293,7 @@ class TrainingRun:
                 files.make_directory(building / directory, sync_name=False)
             lock = Lock(building / "lock")
             undo.callback(lock.release)
-            for log in LOGS:
+            for log in (*LOGS, "warnings"):
                 JsonLines(building / f"{log}.jsonl").close()
             while True:
                 run_id = _next_run_id(parent)
@@ -312,7 +317,7 @@ class TrainingRun:
                         raise StorageError(f"cannot make the run {parent / run_id}: {error.strerror}") from error
             files.sync_directory(parent)
             run = cls(parent / run_id, lock, metadata, resumed=False)
-            run.open_logs({})
+            run.open_logs({}, LogPosition())
             undo.pop_all()
         return run
 
@@ -412,10 +417,11 @@ class TrainingRun:
 
         return run_html(self.path)
 
-    def open_logs(self, positions: Mapping[str, LogPosition]) -> None:
+    def open_logs(self, positions: Mapping[str, LogPosition], warnings: LogPosition) -> None:
         """Go on with each log at a position."""
         for log in LOGS:
             self._logs[log] = JsonLines(self.path / f"{log}.jsonl", positions.get(log, LogPosition()))
+        self._logs["warnings"] = JsonLines(self.path / "warnings.jsonl", warnings)
 
     def log(self, name: str) -> JsonLines:
         """One of the run's logs."""
@@ -426,12 +432,13 @@ class TrainingRun:
         paths = {log: self.path / f"{log}.jsonl" for log in LOGS}
         # All are looked at before any is cut: a log that cannot be used leaves the others as they were.
         tails = {path: files.surplus(path, positions.get(log, LogPosition())) for log, path in paths.items()}
+        warnings = files.mend(self.path / "warnings.jsonl", self.rewound)
         moved: list[str] = []
         for path, tail in tails.items():
             rows = files.cut(path, tail, self.rewound)
             if rows:
                 moved.append(f"{rows} rows of {path.name}")
-        self.open_logs(positions)
+        self.open_logs(positions, warnings)
         return moved
 
     @property
@@ -447,6 +454,10 @@ class TrainingRun:
         """Append an evaluation episode, tagged with the steps at which it was run."""
         tag = {"total_steps_at_eval": stamp["env_steps"]}
         self._logs["eval_episodes"].append({**stamp, **tag, **record.row()})
+
+    def log_warning(self, message: str, stamp: Mapping[str, Any]) -> None:
+        """Append what went wrong and training survived."""
+        self._logs["warnings"].append({**stamp, "message": message})
 
     def update_metadata(self, **changes: Any) -> None:
         """Change fields of the metadata, durably."""

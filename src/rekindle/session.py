@@ -40,6 +40,7 @@ from rekindle.events import (
     TrainingStarted,
     Updated,
     Video,
+    Warned,
     restore_store,
 )
 from rekindle.experience import (
@@ -181,6 +182,8 @@ class TrainingSession:
         self._in_safe_point = False
         self._checkpoint_asked = False
         self._exit_stack = contextlib.ExitStack()
+        self._outbox: deque[Event | str] = deque()
+        """What happened on other threads, for this one to pass on: events, and warnings as text."""
 
         run_seed = run.metadata.seed if run is not None else seed or 0
         self._exploration = np.random.default_rng([run_seed, 1])
@@ -199,7 +202,11 @@ class TrainingSession:
             on_end=self._after_episode,
             on_loss=self.note_loss,
         )
-        self._persistence = None if run is None else Persistence(run, policy=retention(keep_checkpoints))
+        self._persistence = (
+            None
+            if run is None
+            else Persistence(run, policy=retention(keep_checkpoints), tell=self._outbox.append, report=self._report)
+        )
         if self._persistence is not None:
             codec.encode({"agent": agent.state()})  # what cannot be saved is said now, not at the first checkpoint
             if self._persistence.run.is_resumed:
@@ -208,7 +215,9 @@ class TrainingSession:
         if learner == "background":
             self._streams.learner = self._learner = BackgroundLearner(agent, self._exploration)
         deferred = (
-            [] if run is None or learner != "background" else [run.log("train_episodes"), run.log("eval_episodes")]
+            []
+            if run is None or learner != "background"
+            else [run.log(log) for log in ("train_episodes", "eval_episodes", "warnings")]
         )
         for log in deferred:
             log.is_deferred = True  # a frame waits for no disk
@@ -425,7 +434,7 @@ class TrainingSession:
         self._processor.flush()
         if self._persistence is not None:
             self._persistence.settle()
-            self._pass_on()
+        self._pass_on()
 
     def checkpoint(self, *, wait: bool = False) -> None:
         """Take a checkpoint now; with `wait`, return when it is durable, or raise if it could not be saved."""
@@ -694,16 +703,25 @@ class TrainingSession:
             callback(event)
 
     def _pass_on(self) -> None:
-        """Emit what happened on other threads."""
-        if self._persistence is not None:
-            while self._persistence.outbox:
-                self._emit(self._persistence.outbox.popleft())
+        """Emit what happened on other threads, and keep the warnings."""
+        while self._outbox:
+            event = self._outbox.popleft()
+            if isinstance(event, str):
+                event = Warned(self._stamp(), event)
+                self._keep_warning(event)
+            self._emit(event)
+
+    def _keep_warning(self, event: Warned) -> None:
+        if self.run is not None:
+            try:
+                self.run.log_warning(event.message, msgspec.structs.asdict(event.stamp))
+            except StorageError as error:  # not another warning to keep, or there would be no end to them
+                logger.warning("%s", error)
 
     def _report(self, message: str) -> None:
-        if self._persistence is not None:
-            self._persistence.report(message)
-        else:
-            logger.warning("%s", message)
+        """Say that something went wrong that training survives; safe on any thread."""
+        logger.warning("%s", message)
+        self._outbox.append(message)
 
     def _write(self, write: Callable[..., None], *what: Any) -> None:
         """Write to the run; a refusal of the file system is reported, and the row waits in memory."""

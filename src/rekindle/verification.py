@@ -52,6 +52,7 @@ def verify(path: str | Path) -> Verification:
     metadata: RunMetadata | None = attempt(lambda: reader.metadata)
     attempt(reader.read_config)
     paths: dict[Log, Path] = {log: reader.path / f"{log}.jsonl" for log in LOGS}
+    attempt(reader.warnings)
     rows: dict[Log, Any] = {log: attempt(lambda log=log: files.read_rows(paths[log])) for log in LOGS}
     newest: tuple[Checkpoint, str, str] | None = None
     for step in attempt(lambda: list_steps(reader.path / "checkpoints")) or ():

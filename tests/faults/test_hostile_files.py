@@ -550,6 +550,7 @@ class TestLinks:
             "lock",
             "train_episodes.jsonl",
             "metrics.jsonl",
+            "warnings.jsonl",
         ],
     )
     def test_a_linked_file_is_refused_and_its_target_is_left_alone(
