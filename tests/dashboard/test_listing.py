@@ -15,6 +15,7 @@ pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 
 from rekindle import TrainingRun
 from rekindle.cli.summary import glimpse, summarise
+from rekindle.files import LogPosition
 from rekindle.ui.dashboard import listing as listing_module
 from rekindle.ui.dashboard.listing import Listing, RunRow
 
@@ -72,7 +73,7 @@ def test_only_runs_that_changed_are_read_again(tmp_path: Path, monkeypatch: pyte
     look_again(listing)
     assert (read, listing.changed_since(version)) == ([], ([], [], version))
     run = TrainingRun.resume(paths[3])
-    run.open_logs({})
+    run.open_logs({}, LogPosition())
     run.update_metadata(status="running")
     look_again(listing)
     changed, gone, _ = listing.changed_since(version)

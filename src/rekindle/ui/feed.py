@@ -23,6 +23,7 @@ __all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]
 
 Level = Literal["note", "good", "warning", "error"]
 
+_LOGS: tuple[Log, ...] = (*LOGS, "warnings")
 _PART = 2**18
 """Bytes of a log between two looks at the clock."""
 _MOST_METRICS = 500
@@ -83,7 +84,7 @@ class RunFeed:
         """What cannot be read, now."""
         self.is_stop_requested = False
         self._happenings: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
-        self._tails = {log: self.reader.tail(log) for log in LOGS}
+        self._tails = {log: self.reader.tail(log) for log in _LOGS}
         self._damaged: dict[Log, str] = {}
         self._seen_resumes = 0
         self._noted_status = ""
@@ -207,7 +208,7 @@ class RunFeed:
         before, self.problems = (self.status, self.problems), []
         self._read_metadata()
         has_more = False
-        for log in LOGS:
+        for log in _LOGS:
             while log not in self._damaged and self._read_part(log):
                 if has_more := time.monotonic() >= deadline:
                     break
@@ -261,12 +262,15 @@ class RunFeed:
     def _rewind(self) -> None:
         """The logs were cut back: rows that were seen are no more, so all that is left is read again."""
         self._forget()
-        self._tails = {log: self.reader.tail(log) for log in LOGS}
+        self._tails = {log: self.reader.tail(log) for log in _LOGS}
         self._note(time.time(), None, "note", "the logs were cut back to the checkpoint of a resume")
 
     def _take(self, log: Log, row: Mapping[str, Any]) -> None:
         step, when = row.get("env_steps"), real(row.get("wall_time"))
         if type(step) is not int or not 0 <= step < _MOST_STEPS:
+            return
+        if log == "warnings":  # they are never cut back, so that their counters may be of steps that were
+            self._logged.append(_happening(when or 0.0, step, "warning", str(row.get("message", ""))))
             return
         self.steps = max(self.steps, step)
         for counter in ("updates", "episodes"):

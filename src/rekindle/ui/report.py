@@ -173,10 +173,15 @@ def _history(feed: RunFeed) -> Iterator[str]:
         yield f"<h3>Made with</h3>{facts(feed.metadata.environment.items())}"
     yield "</div><div><h3>Events</h3>"
     happenings = [
-        (_date(happening.time), happening.text, "" if happening.step is None else whole(happening.step))
+        (
+            _date(happening.time),
+            happening.level if happening.level in ("warning", "error") else "",
+            happening.text,
+            "" if happening.step is None else whole(happening.step),
+        )
         for happening in feed.happenings[-_MOST_ROWS:]
     ]
-    yield table(("when", "", "step"), happenings, words=2) + "</div></div>"
+    yield table(("when", "", "", "step"), happenings, words=3) + "</div></div>"
 
 
 def _video(run_path: Path) -> str:
