@@ -22,7 +22,7 @@ from rekindle.cli.tables import cell
 from rekindle.cli.text import NOTHING, bytes_text, compact, decimal, printable, time_text, whole
 from rekindle.errors import RekindleError
 from rekindle.ui.dialogs import HelpScreen, LeaveChoice, LeaveScreen, SummaryScreen
-from rekindle.ui.feed import Level, RunFeed, is_lower_better
+from rekindle.ui.feed import Happening, Level, RunFeed, is_lower_better
 from rekindle.ui.plot import Plot
 from rekindle.ui.themes import LINES
 
@@ -31,7 +31,7 @@ __all__ = ["Leaving", "WatchScreen"]
 Leaving = Literal["ended", "detached", "kill", "signal"]
 """Why the view closed; `kill` asks whoever opened it to end the process that trains."""
 
-_POLL = 0.5
+_POLL = 1.0
 """Seconds between two looks at the run."""
 _READING = 0.1
 """Seconds of reading between two frames, while there is much to read."""
@@ -134,6 +134,7 @@ class WatchScreen(Screen[None]):
         self._was_live = is_companion  # a short training may be over by now
         self._share_read = 0.0
         self._shown = -1
+        self._told: list[Happening] = []
 
     def compose(self) -> ComposeResult:
         """From the top: what it is, how far, the plot, the details."""
@@ -186,16 +187,19 @@ class WatchScreen(Screen[None]):
         if self.feed.changes == self._shown and not anew:
             return
         self._shown = self.feed.changes
-        self.query_one("#counters", Static).update(self._counters())
+        self.query_one("#counters", Static).update(self._counters(), layout=False)
         self._show_tabs()
         self._show_plot()
         self._show_metrics()
-        self.query_one("#events Static", Static).update(self._events())
+        told = self.feed.happenings[-_MOST_EVENTS:]
+        if anew or told != self._told:
+            self._told = told
+            self.query_one("#events Static", Static).update(self._events())
         self.query_one("#checkpoints Static", Static).update(self._checkpoints())
 
     def _show_clock(self) -> None:
         self._show_head()
-        self.query_one("#progress", Static).update(self._progress())
+        self.query_one("#progress", Static).update(self._progress(), layout=False)
 
     @property
     def _app(self) -> App[Leaving]:
@@ -218,7 +222,7 @@ class WatchScreen(Screen[None]):
         right = f"{'up' if feed.is_live else 'took'} {time_text(feed.uptime)}"
         left.truncate(max(10, self.size.width - 4 - len(right)), overflow="ellipsis", pad=True)
         left.append(f"  {right}", self._style("text-muted"))
-        self.query_one("#head", Static).update(left)
+        self.query_one("#head", Static).update(left, layout=False)
 
     def _progress(self) -> Text:
         feed, muted = self.feed, self._style("text-muted")
@@ -291,7 +295,7 @@ class WatchScreen(Screen[None]):
             made.append("nothing logged yet   ", muted)
         smoothing = f"smoothing {plot.smoothing:.0%}" if plot.smoothing else "not smoothed"
         made.append(f"{plot.view}, {smoothing}", muted)
-        self.query_one("#legend", Static).update(made)
+        self.query_one("#legend", Static).update(made, layout=False)
 
     def _show_metrics(self) -> None:
         table, muted = self.query_one(DataTable[Text]), self._style("text-muted")
@@ -316,7 +320,7 @@ class WatchScreen(Screen[None]):
     def _events(self) -> Table:
         made = Table.grid(padding=(0, 1))
         muted = self._style("text-muted")
-        for happening in reversed(self.feed.happenings[-_MOST_EVENTS:]):
+        for happening in reversed(self._told):
             mark, name = _MARKS[happening.level]
             colour = self._style(name)
             when = datetime.fromtimestamp(happening.time, UTC).astimezone().strftime("%H:%M:%S")
