@@ -79,6 +79,12 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._screen, keys.encode())
 
+    def leave(self, answer: str) -> None:
+        """Press `q`, and answer what is asked."""
+        self.press("q")
+        self.until_shown("The run is still training.")
+        self.press(answer)
+
     def wait(self) -> int:
         self.until(lambda: self.process.poll() is not None, "the end of the program")
         self.read()
@@ -149,9 +155,7 @@ def test_a_training_is_watched_and_stopped_with_a_checkpoint(training: tuple[sub
     with watching(path) as terminal:
         terminal.until_shown("running")
         terminal.until_shown("steps/s")
-        terminal.press("q")
-        terminal.until_shown("The run is still training.")
-        terminal.press("s")
+        terminal.leave("s")
         assert terminal.wait() == 0
         assert terminal.is_sane
         after = terminal.text[terminal.text.rfind("lake/v1/") :]
@@ -168,9 +172,7 @@ def test_a_training_is_killed(training: tuple[subprocess.Popen[str], Path]) -> N
     process, path = training
     with watching(path) as terminal:
         terminal.until_shown("running")
-        terminal.press("q")
-        terminal.until_shown("The run is still training.")
-        terminal.press("k")
+        terminal.leave("k")
         assert terminal.wait() == 0
         assert terminal.is_sane
         assert "crashed" in terminal.text
@@ -181,9 +183,7 @@ def test_a_training_is_killed(training: tuple[subprocess.Popen[str], Path]) -> N
 def test_detaching_leaves_the_training_alone(training: tuple[subprocess.Popen[str], Path]) -> None:
     process, path = training
     with watching(path) as terminal:
-        terminal.press("q")
-        terminal.until_shown("The run is still training.")
-        terminal.press("d")
+        terminal.leave("d")
         assert terminal.wait() == 0
         assert terminal.is_sane
         assert "It goes on: rekindle watch" in terminal.text
@@ -234,14 +234,14 @@ def has_stopped_with_a_checkpoint(root: Path, reason: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", ["q", "\x03"])
-def test_a_training_on_a_terminal_is_shown_and_stopped(tmp_path: Path, keys: str) -> None:
+@pytest.mark.parametrize("key", ["q", "\x03"])
+def test_a_training_on_a_terminal_is_shown_and_stopped(tmp_path: Path, key: str) -> None:
     with training_on_terminal(tmp_path) as terminal:
         terminal.until_shown("running")
-        terminal.press(keys)
-        if keys == "q":
-            terminal.until_shown("The run is still training.")
-            terminal.press("s")
+        if key == "q":
+            terminal.leave("s")
+        else:
+            terminal.press(key)
         assert terminal.wait() == 0
         assert terminal.is_sane
         assert "the world begins anew" in terminal.text
@@ -264,9 +264,7 @@ def test_a_signal_to_the_whole_group_checkpoints_and_stops_what_is_shown(
 @pytest.mark.slow
 def test_a_training_that_is_shown_is_killed(tmp_path: Path) -> None:
     with training_on_terminal(tmp_path) as terminal:
-        terminal.press("q")
-        terminal.until_shown("The run is still training.")
-        terminal.press("k")
+        terminal.leave("k")
         assert terminal.wait() == -signal.SIGKILL
         assert terminal.is_sane
         assert "goes on from the last checkpoint" in terminal.text
@@ -276,9 +274,7 @@ def test_a_training_that_is_shown_is_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_detaching_from_the_own_training_goes_back_to_lines(tmp_path: Path) -> None:
     with training_on_terminal(tmp_path) as terminal:
-        terminal.press("q")
-        terminal.until_shown("The run is still training.")
-        terminal.press("d")
+        terminal.leave("d")
         terminal.until_shown(" of 100,000,000 ")
         assert terminal.is_sane
         assert RunReader(tmp_path / "runs" / "lake").is_live

@@ -123,7 +123,7 @@ class SummaryScreen(_Reading):
     """How the run ended, and the extremes of every metric."""
 
     DEFAULT_CSS = _CSS.format(name="SummaryScreen") + (
-        "SummaryScreen > Vertical { width: 96; max-width: 100%; padding: 0 1; }"
+        "SummaryScreen > Vertical { width: 96; max-width: 100%; padding: 0 0 0 1; }"
     )
 
     def __init__(self, feed: RunFeed) -> None:

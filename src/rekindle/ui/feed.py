@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
-from rekindle.cli.details import CheckpointFile, list_checkpoints
-from rekindle.cli.summary import real, tolerant
+from rekindle.cli.details import CheckpointFile, list_checkpoints, sign
+from rekindle.cli.summary import mapping, real, tolerant
 from rekindle.cli.text import decimal, moment, whole
 from rekindle.errors import RekindleError
 from rekindle.run import LOGS, Log, RunMetadata, RunReader
@@ -88,7 +88,7 @@ class RunFeed:
         self._damaged: dict[Log, str] = {}
         self._seen_resumes = 0
         self._noted_status = ""
-        self._seen_checkpoints: tuple[int, ...] = ()
+        self._seen_checkpoints: tuple[object, ...] = ()
         self._known_files: set[str] = set()
         self.changes = 0
         """Grows whenever anything that can be asked changes, but for the clock."""
@@ -279,17 +279,17 @@ class RunFeed:
         if when is not None and log != "eval_episodes":
             self._stamp(when, step)
         if log == "metrics":
-            for name, summary in _mapping(row.get("metrics")).items():
+            for name, summary in mapping(row.get("metrics")).items():
                 prefix, _, rest = name.partition("/") if "/" in name else ("train", "", name)
                 if prefix not in ("episode", "eval"):  # the logs of episodes have more of these
-                    self._add(Metric(rest, _SPLITS.get(prefix, prefix)), step, _mapping(summary).get("mean"))
+                    self._add(Metric(rest, _SPLITS.get(prefix, prefix)), step, mapping(summary).get("mean"))
             return
         split = "train" if log == "train_episodes" else "eval"
         if split == "eval":
             self._take_evaluation(step, when or 0.0, real(row.get("total_reward")))
         self._add(Metric("return", split), step, row.get("total_reward"))
         self._add(Metric("length", split), step, row.get("length"))
-        for name, value in _mapping(row.get("extras")).items():
+        for name, value in mapping(row.get("extras")).items():
             self._add(Metric(name, split), step, value)
 
     def _stamp(self, when: float, step: int) -> None:
@@ -338,7 +338,7 @@ class RunFeed:
 
     def _read_checkpoints(self) -> None:
         directory = self.reader.path / "checkpoints"
-        seen = (_changed(directory), _changed(directory / "best.mpk"))
+        seen = (sign(directory), sign(directory / "best.mpk"))
         if seen == self._seen_checkpoints:
             return
         problems: list[str] = []
@@ -380,10 +380,6 @@ def _happening(when: float, step: int | None, level: Level, text: str) -> Happen
     return Happening(min(max(0.0, when), _LATEST), step, level, text)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def _seconds(stamp: str) -> float:
     then = moment(stamp)
     return 0.0 if then is None else then.timestamp()
@@ -392,10 +388,4 @@ def _seconds(stamp: str) -> float:
 def _size(path: Path) -> int:
     with contextlib.suppress(OSError):
         return os.stat(path, follow_symlinks=False).st_size
-    return 0
-
-
-def _changed(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat(path, follow_symlinks=False).st_mtime_ns
     return 0

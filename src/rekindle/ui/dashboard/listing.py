@@ -9,19 +9,20 @@ from collections.abc import Mapping
 from itertools import accumulate
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from rekindle.cli.summary import BestReturn, greatest, real, tolerant
+from rekindle.cli.details import sign
+from rekindle.cli.summary import BestReturn, greatest, mapping, real, tolerant
 from rekindle.cli.text import moment, path_text, printable
 from rekindle.files import Lock
 from rekindle.run import LOGS, Log, RunMetadata, RunReader, find_runs
 from rekindle.settings import flat_settings, setting_text
 from rekindle.ui.dashboard.rows import Floats, decode_returns
 
-__all__ = ["Listing", "RunRow", "sign"]
+__all__ = ["Listing", "RunRow"]
 
 _WHOLE: dict[Log, int] = {"train_episodes": 2**15, "eval_episodes": 2**18}
 """Bytes of a log that are read in full; of a longer one, pieces."""
@@ -180,15 +181,6 @@ def _signs(path: Path, most: int | None = None) -> tuple[Any, ...]:
     return (*(sign(f"{path}/{name}") for name in _SIGNS), is_live)
 
 
-def sign(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file, or the names in a directory, change; None if there is none."""
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
 class _Sample(msgspec.Struct, frozen=True):
     """A log that was looked into: all of it if it is short, else pieces of it and its end."""
 
@@ -198,7 +190,7 @@ class _Sample(msgspec.Struct, frozen=True):
     groups: list[int]
     """Where each piece begins; the last is the end of the log."""
     is_whole: bool
-    last: dict[str, Any]
+    last: Mapping[str, Any]
     """The newest row."""
 
     @property
@@ -241,12 +233,11 @@ def _whole_lines(data: bytes) -> bytes:
     return data[start : data.rfind(b"\n") + 1]
 
 
-def _fields(line: bytes) -> dict[str, Any]:
+def _fields(line: bytes) -> Mapping[str, Any]:
     try:
-        value: Any = msgspec.json.decode(line)
+        return mapping(msgspec.json.decode(line))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _read(id_: str, path: Path) -> RunRow:

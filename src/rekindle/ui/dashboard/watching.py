@@ -13,13 +13,13 @@ from typing import Any, Literal, Self
 import msgspec
 import numpy as np
 
-from rekindle.cli.details import CheckpointFile, list_checkpoints, replay_size, writer
+from rekindle.cli.details import CheckpointFile, list_checkpoints, replay_size, sign, writer
 from rekindle.cli.summary import tolerant
 from rekindle.cli.text import printable
 from rekindle.run import LOGS, Log, RunMetadata, RunReader
 from rekindle.settings import flat_settings, setting_text
 from rekindle.ui.dashboard.blocks import Axis, Points
-from rekindle.ui.dashboard.listing import Listing, RunRow, sign
+from rekindle.ui.dashboard.listing import Listing, RunRow
 from rekindle.ui.dashboard.log_index import LogIndex
 from rekindle.ui.dashboard.rows import Floats
 
