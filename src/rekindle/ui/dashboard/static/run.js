@@ -151,7 +151,7 @@ export function runPage(main, id, signal) {
     if (!row) return;
     const best = tables.best();
     const rate = tables.last("metrics", "time/steps_per_sec");
-    const goal = Number(details.settings.max_steps ?? NaN);
+    const goal = details.metadata?.max_steps ?? NaN;
     const left = row.status === "running" && rate > 0 && goal > row.steps ? (goal - row.steps) / rate : null;
     const items = [
       ["Steps", count(row.steps), goal > 0 ? `of ${compact(goal)}` : null],
