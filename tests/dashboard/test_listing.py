@@ -32,6 +32,13 @@ def look_again(listing: Listing) -> None:
         pass
 
 
+def test_algorithm_and_environment_are_known_however_many_settings_there_are(tmp_path: Path) -> None:
+    config = {"algorithm": "dqn", "agent": {f"setting{number}": number for number in range(100)}, "env": {"id": "A"}}
+    write_run(tmp_path, config=config)
+    (row,) = rows_of(Listing(tmp_path)).values()
+    assert (row.algorithm, row.environment, len(row.settings)) == ("dqn", "A", 40)
+
+
 @pytest.mark.parametrize("episodes", [0, 1, 9, 10, 95, 400])
 def test_a_run_is_summed_up_as_on_the_command_line(tmp_path: Path, episodes: int) -> None:
     path = write_run(tmp_path, episodes=episodes, reward=lambda number: float(number % 37), config={"env": {"id": "A"}})

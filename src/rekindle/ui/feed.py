@@ -16,7 +16,7 @@ from rekindle.cli.summary import mapping, real, tolerant
 from rekindle.cli.text import decimal, moment, whole
 from rekindle.errors import RekindleError
 from rekindle.run import LOGS, Log, RunMetadata, RunReader
-from rekindle.settings import flat_settings
+from rekindle.settings import algorithm_name, environment_name, flat_settings
 from rekindle.ui.curve import Curve, Extreme
 
 __all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]
@@ -118,16 +118,12 @@ class RunFeed:
     @property
     def algorithm(self) -> str | None:
         """What the config calls it, or else the class of the agent."""
-        return self._setting("algorithm", "algo", "agent.name") or (self.metadata and self.metadata.agent)
+        return algorithm_name(flat_settings(self.config)) or (self.metadata and self.metadata.agent)
 
     @property
     def environment(self) -> str | None:
         """The environment, if the config names one."""
-        return self._setting("env", "env.id", "env_id", "environment", "environment.id")
-
-    def _setting(self, *names: str) -> str | None:
-        settings = flat_settings(self.config)
-        return next((value for name in names if isinstance(value := settings.get(name), str) and value), None)
+        return environment_name(flat_settings(self.config))
 
     @property
     def is_live(self) -> bool:

@@ -19,7 +19,7 @@ from rekindle.cli.summary import BestReturn, greatest, mapping, real, tolerant
 from rekindle.cli.text import moment, path_text, printable
 from rekindle.files import Lock
 from rekindle.run import LOGS, Log, RunMetadata, RunReader, find_runs
-from rekindle.settings import flat_settings, setting_text
+from rekindle.settings import algorithm_name, environment_name, flat_settings, setting_text
 from rekindle.ui.dashboard.rows import Floats, decode_returns
 
 __all__ = ["Listing", "RunRow"]
@@ -48,6 +48,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     status: str
     """running, finished, stopped, failed, crashed, or unreadable."""
+    algorithm: str | None = None
+    environment: str | None = None
     seed: int | None = None
     steps: int | None = None
     episodes: int | None = None
@@ -252,6 +254,8 @@ def _read(id_: str, path: Path) -> RunRow:
         problems.append("a log has lines that cannot be read")
     newest = [sample.last for sample in (train, evaluations) if sample]
     newest += tolerant(problems, lambda: reader.last_rows("metrics", 1), [])
+    settings = flat_settings(tolerant(problems, reader.read_config, {}))
+    algorithm, environment = algorithm_name(settings) or metadata.agent, environment_name(settings)
     recent = _finite(train.returns[train.end][-_RECENT:]) if train else np.empty(0)
     return RunRow(
         id=id_,
@@ -259,6 +263,8 @@ def _read(id_: str, path: Path) -> RunRow:
         version=printable(metadata.version, most=_LONGEST_NAME),
         run_id=printable(metadata.run_id, most=_LONGEST_NAME),
         status=tolerant(problems, lambda: _status(reader, metadata), metadata.status),
+        algorithm=printable(algorithm, most=60) if algorithm else None,
+        environment=printable(environment, most=60) if environment else None,
         seed=metadata.seed,
         steps=greatest(metadata.total_steps, newest, "env_steps"),
         episodes=greatest(metadata.total_episodes, newest, "episodes"),
@@ -271,7 +277,7 @@ def _read(id_: str, path: Path) -> RunRow:
         or None,
         resumes=len(metadata.resumes),
         exact=metadata.exact,
-        settings=_settings(tolerant(problems, reader.read_config, {})),
+        settings=_texts(settings),
         problem=printable(problems[0]) if problems else None,
     )
 
@@ -327,6 +333,6 @@ def _spark(sample: _Sample | None) -> list[float | None]:
     return [float(f"{mean:.4g}") if isfinite(mean) else None for mean in _means(sample.returns, starts).tolist()]
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, str]:
-    settings = list(flat_settings(config).items())[:_MOST_SETTINGS]
-    return {printable(name, most=60): printable(setting_text(value), most=60) for name, value in settings}
+def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    first = list(settings.items())[:_MOST_SETTINGS]
+    return {printable(name, most=60): printable(setting_text(value), most=60) for name, value in first}
