@@ -69,11 +69,13 @@ def report(rekindle: Rekindle, *paths: Path, output: Path) -> Page:
 
 def test_a_report_has_curves_tables_config_and_history(tmp_path: Path, rekindle: Rekindle) -> None:
     path = run_with_evaluations(tmp_path, algorithm="averager", env={"id": "Counting-v0"}, rate=0.25)
+    metadata = json.loads((path / "metadata.json").read_text())
+    (path / "metadata.json").write_text(json.dumps({**metadata, "parent": "runs/other@500"}))
     with closing(JsonLines(path / "warnings.jsonl")) as log:
         log.append({"env_steps": 25, "wall_time": 1.0, "message": "the disk is full"})
     page = report(rekindle, path, output=tmp_path / "report.html")
     facts = ("averager", "Counting-v0", "rate", "0.25", "finished, enough")
-    for part in (*facts, "step_30.mpk", "evaluated 2 episodes", "warningthe disk is full25"):
+    for part in (*facts, "runs/other@500", "step_30.mpk", "evaluated 2 episodes", "warningthe disk is full25"):
         assert part in page.text
     labels = [value for name, value in page.attributes if name == "aria-label"]
     names = ["return", "length", "loss", "speed", "checkpoint_stall", "cpu_seconds", "memory_mb", "steps_per_sec"]

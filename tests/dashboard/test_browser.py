@@ -332,10 +332,12 @@ def test_the_versions_of_several_seeds_are_one_line(tmp_path: Path, serve: Serve
 def test_a_live_run_shows_how_far_it_has_come(tmp_path: Path, serve: Serve, open_page: Open) -> None:
     run = TrainingRun.create("lake", root=tmp_path)
     run.describe("Tabular", 1000)
-    run.update_metadata(total_steps=250)
+    run.update_metadata(total_steps=250, parent="runs/other@500")
     page = open_page(serve(tmp_path), place(*ids_in(tmp_path)))
     expect(page.locator(".facts")).to_contain_text("250of 1k")
     expect(page.locator(".progress")).to_have_attribute("title", "25 % of the steps")
+    page.keyboard.press("5")
+    expect(page.locator(".lineage")).to_contain_text("Began with runs/other@500")
     run.close()
 
 

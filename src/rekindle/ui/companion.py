@@ -81,7 +81,7 @@ class Companion:
 
     def _wait(self) -> None:
         code = self._view.wait()
-        self._give_back(is_sane=code in (_ENDED, _DETACHED, _KILL))
+        self._give_back(is_sane=code >= 0)  # unless a signal ended it, it has left the terminal as it was
         if code == _KILL:
             complain(f"killed; rekindle resume {self._path} goes on from the last checkpoint")
             os.kill(os.getpid(), signal.SIGKILL)

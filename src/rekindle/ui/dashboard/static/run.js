@@ -349,6 +349,7 @@ function aboutPanel(details) {
     : h("p", { class: "muted" }, "None.");
   const resumes = metadata?.resumes ?? [];
   const steps = [
+    metadata?.parent ? h("li", {}, h("b", {}, "Began with"), h("span", { class: "mono" }, ` ${metadata.parent}`)) : null,
     h("li", {}, h("b", {}, "Started"), h("span", { class: "muted" }, ` ${moment(row.started)} · seed ${row.seed ?? "–"}`)),
     resumes.map((resume) => h("li", {},
       h("b", {}, `Resume ${resume.number}`),
