@@ -23,6 +23,7 @@ class Progress:
         self._trainer = trainer
         self._stream = stream or sys.stderr
         self._is_live = self._stream.isatty()
+        self._is_paused = False
         self._evaluated: float | None = None
         self._last_line = -_SECONDS
         self._last_steps: int = -1
@@ -67,7 +68,18 @@ class Progress:
             parts.append(f"evaluation {decimal(self._evaluated)}")
         self._say("  ".join(parts))
 
+    def pause(self) -> None:
+        """Leave progress to somebody else; warnings are printed all the same."""
+        self.clear()
+        self._is_paused = True
+
+    def go_on(self) -> None:
+        """Tell of progress again."""
+        self._is_paused = False
+
     def _say(self, line: str) -> None:
+        if self._is_paused:
+            return
         if self._is_live:
             self._stream.write(f"\r\x1b[K{printable(line)}")
         else:
@@ -76,6 +88,6 @@ class Progress:
 
     def clear(self) -> None:
         """Leave the line for other text."""
-        if self._is_live:
+        if self._is_live and not self._is_paused:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
