@@ -1,4 +1,4 @@
-"""What the dashboard costs: the list of a thousand runs, a run of ten million rows, and a training that is watched.
+"""What the dashboard costs: the list of a thousand runs, and a run of ten million rows.
 
 The server is a process of its own, as users start it. Its CPU time is what the operating system has counted, so other
 work on the machine hardly matters. The long run takes about a minute to make and to read, and 0.9 GB of disk.
@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 import numpy as np
+from dashboard_server import Server, serving
 from rich.console import Console
 from rich.table import Table
 
@@ -34,25 +27,6 @@ from rekindle import TrainingRun
 
 RUNS = 1000
 EPISODES = 600
-WATCHED = 20.0
-"""Seconds for which a training is watched."""
-TICKS = os.sysconf("SC_CLK_TCK")
-
-TRAINING = """
-import sys, gymnasium as gym
-from rekindle import TrainingSession
-from rekindle.agents import Tabular
-env = gym.make("FrozenLake-v1")
-agent = Tabular(env.observation_space, env.action_space, seed=0)
-with TrainingSession.open("lake", agent, root=sys.argv[1], max_steps=10**9, checkpoint_every=5_000) as session:
-    print(session.run.path, flush=True)
-    stream = session.stream()
-    while not session.is_done:
-        action = stream.begin(stream.reset(env))
-        while action is not None:
-            observation, reward, terminated, truncated, _ = env.step(action)
-            action = stream.step(observation, reward, terminated, truncated)
-"""
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -62,49 +36,10 @@ class Figure(msgspec.Struct, frozen=True):
     budget: float | None = None
 
 
-def cpu_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
 def most_memory(process: int) -> float:
     """Megabytes."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM"))
-
-
-class Server:
-    def __init__(self, process: int, port: int) -> None:
-        self.process = process
-        self.port = port
-
-    @contextmanager
-    def events(self, path: str, **query: str) -> Generator[Iterator[Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.request("GET", f"{path}?{urlencode(query)}")
-        response = connection.getresponse()
-        yield (json.loads(line[6:]) for line in response if line.startswith(b"data: "))
-        connection.close()
-
-    def cost(self, work: Callable[[], object]) -> float:
-        """CPU seconds of the server while something is asked of it."""
-        before = cpu_seconds(self.process)
-        work()
-        return cpu_seconds(self.process) - before
-
-
-@contextmanager
-def serving(root: Path) -> Generator[Server]:
-    command = [sys.executable, "-m", "rekindle", "dashboard", str(root), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    port = int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
-    try:
-        yield Server(process.pid, port)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        process.stdout.close()
 
 
 def stamp(number: int) -> dict[str, Any]:
@@ -193,37 +128,6 @@ def measure_long_run(root: Path, rows: int) -> Iterator[Figure]:
         yield Figure("memory of the server at most", most_memory(server.process), "MB", 400)
 
 
-def measure_watching(root: Path) -> Iterator[Figure]:
-    command = [sys.executable, "-c", TRAINING, str(root)]
-    training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert training.stdout is not None
-    path = Path(training.stdout.readline().strip())
-    id_ = path.relative_to(root).as_posix()
-
-    def follow(server: Server, address: str, **query: str) -> None:
-        with server.events(address, **query) as events:
-            for _ in events:
-                if is_over.is_set():
-                    return
-
-    try:
-        with serving(root) as server:
-            is_over = threading.Event()
-            queries: list[tuple[str, dict[str, str]]] = [("/api/list", {}), ("/api/watch", {"id": id_})]
-            for address, query in queries:
-                threading.Thread(target=follow, args=(server, address), kwargs=query, daemon=True).start()
-            time.sleep(3)
-            watched = server.cost(lambda: time.sleep(WATCHED))
-            is_over.set()
-        yield Figure(
-            "list and run page of a training at full speed, of one processor", 100 * watched / WATCHED, "%", 1.0
-        )
-    finally:
-        training.kill()
-        training.wait()
-        training.stdout.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=10_000_000)
@@ -234,7 +138,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         figures = [
-            *measure_watching(root / "watched"),
             *measure_list(root / "many"),
             *measure_long_run(root / "long", rows),
         ]

@@ -76,6 +76,8 @@ class TrainingStarted(Event, frozen=True):
     """A session is ready; after a resume `resumed_from` is the step of the checkpoint."""
 
     resumed_from: int | None = None
+    path: str | None = None
+    """Of the run, if there is one."""
 
 
 class Updated(Event, frozen=True):

@@ -237,7 +237,8 @@ class TrainingSession:
             self.interrupter.watch(run.stop_file)
         self._started_at, self._started_with = time.perf_counter(), self._env_steps
         self._plan()
-        self._emit(TrainingStarted(self._stamp(), self.resumed.step if self.resumed else None))
+        step, path = self.resumed.step if self.resumed else None, None if run is None else str(run.path)
+        self._emit(TrainingStarted(self._stamp(), step, path))
 
     @classmethod
     def open(cls, name: str, agent: LearningAgent, *, root: str | Path = "runs", seed: int = 0, **options: Any) -> Self:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-__all__ = ["flat_settings", "setting_text"]
+__all__ = ["algorithm_name", "environment_name", "flat_settings", "setting_text"]
 
 _DEPTH = 4
 
@@ -26,6 +26,20 @@ def flat_settings(config: Mapping[str, Any], *, prefix: str = "", depth: int = _
         else:
             flat[prefix + name] = value
     return flat
+
+
+def algorithm_name(settings: Mapping[str, Any]) -> str | None:
+    """What flat settings call the algorithm, if they do."""
+    return _first_text(settings, "algorithm", "algo", "agent.algorithm", "agent.name")
+
+
+def environment_name(settings: Mapping[str, Any]) -> str | None:
+    """What flat settings call the environment, if they do."""
+    return _first_text(settings, "env", "env.id", "env_id", "environment", "environment.id")
+
+
+def _first_text(settings: Mapping[str, Any], *names: str) -> str | None:
+    return next((value for name in names if isinstance(value := settings.get(name), str) and value), None)
 
 
 def setting_text(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tiny_runs import evaluate, make_run, open_session, play_episode
 
 from rekindle import TrainingRun
+from rekindle.files import JsonLines
 
 Rekindle = Callable[..., Any]
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -67,8 +69,13 @@ def report(rekindle: Rekindle, *paths: Path, output: Path) -> Page:
 
 def test_a_report_has_curves_tables_config_and_history(tmp_path: Path, rekindle: Rekindle) -> None:
     path = run_with_evaluations(tmp_path, algorithm="averager", env={"id": "Counting-v0"}, rate=0.25)
+    metadata = json.loads((path / "metadata.json").read_text())
+    (path / "metadata.json").write_text(json.dumps({**metadata, "parent": "runs/other@500"}))
+    with closing(JsonLines(path / "warnings.jsonl")) as log:
+        log.append({"env_steps": 25, "wall_time": 1.0, "message": "the disk is full"})
     page = report(rekindle, path, output=tmp_path / "report.html")
-    for part in ("averager", "Counting-v0", "rate", "0.25", "finished, enough", "step_30.mpk", "evaluated 2 episodes"):
+    facts = ("averager", "Counting-v0", "rate", "0.25", "finished, enough")
+    for part in (*facts, "runs/other@500", "step_30.mpk", "evaluated 2 episodes", "warningthe disk is full25"):
         assert part in page.text
     labels = [value for name, value in page.attributes if name == "aria-label"]
     names = ["return", "length", "loss", "speed", "checkpoint_stall", "cpu_seconds", "memory_mb", "steps_per_sec"]

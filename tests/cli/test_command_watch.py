@@ -15,7 +15,7 @@ from tiny_runs import evaluate, make_run, open_session, play_episode
 
 from rekindle import TrainingRun
 from rekindle.errors import MissingExtra
-from rekindle.ui import watch
+from rekindle.ui import companion, watch
 
 Rekindle = Callable[..., Any]
 
@@ -92,6 +92,37 @@ def test_without_textual_a_terminal_is_told_what_to_install(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "textual", None)
     with pytest.raises(MissingExtra, match=r"pip install rekindle\[ui\]"):
         watch(path, plain=False)
+
+
+def test_a_training_that_is_to_be_shown_needs_a_terminal(tmp_path: Path, rekindle: Rekindle) -> None:
+    outcome = rekindle("train", "tabular", "FrozenLake-v1", "--runs", tmp_path, "--ui", "tui")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert "needs a terminal" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("ui", "terminal", "shown"), [("auto", True, True), ("auto", False, False), ("plain", True, False)]
+)
+def test_a_training_is_shown_where_there_is_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, ui: str, *, terminal: bool, shown: bool
+) -> None:
+    pytest.importorskip("textual")
+    monkeypatch.setattr(companion, "is_terminal", lambda: terminal)
+    monkeypatch.setattr(companion, "_is_in_foreground", lambda: True)
+    assert companion.is_shown(ui) is shown
+    monkeypatch.setattr(companion, "_is_in_foreground", lambda: False)
+    assert not companion.is_shown(ui)
+
+
+def test_without_textual_a_training_prints_lines_unless_it_must_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(companion, "is_terminal", lambda: True)
+    monkeypatch.setattr(companion, "_is_in_foreground", lambda: True)
+    monkeypatch.setitem(sys.modules, "rekindle.ui.app", None)
+    monkeypatch.setattr(companion, "find_spec", lambda _: None)
+    assert not companion.is_shown("auto")
+    with pytest.raises(MissingExtra, match=r"pip install rekindle\[ui\]"):
+        companion.is_shown("tui")
 
 
 @pytest.mark.slow

@@ -322,6 +322,25 @@ def test_a_comparison_has_the_mean_and_the_band_over_seeds(few_runs: Path, serve
     expect(page.locator(".legend .item")).to_have_count(2)
 
 
+def test_the_versions_of_several_seeds_are_one_line(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+    for seed in range(3):
+        write_run(tmp_path, version=f"v1-seed{seed}", seed=seed)
+    page = open_page(serve(tmp_path), place(*ids_in(tmp_path)))
+    expect(page.locator(".legend .item")).to_have_text(["lake / v1 · 3 seeds"])
+
+
+def test_a_live_run_shows_how_far_it_has_come(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+    run = TrainingRun.create("lake", root=tmp_path)
+    run.describe("Tabular", 1000)
+    run.update_metadata(total_steps=250, parent="runs/other@500")
+    page = open_page(serve(tmp_path), place(*ids_in(tmp_path)))
+    expect(page.locator(".facts")).to_contain_text("250of 1k")
+    expect(page.locator(".progress")).to_have_attribute("title", "25 % of the steps")
+    page.keyboard.press("5")
+    expect(page.locator(".lineage")).to_contain_text("Began with runs/other@500")
+    run.close()
+
+
 def test_the_stop_button_stops_a_live_run(tmp_path: Path, serve: Serve, train: Train, open_page: Open) -> None:
     training = train(tmp_path)
     page = open_page(serve(tmp_path), place(training.id))

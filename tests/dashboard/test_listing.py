@@ -15,6 +15,7 @@ pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 
 from rekindle import TrainingRun
 from rekindle.cli.summary import glimpse, summarise
+from rekindle.files import LogPosition
 from rekindle.ui.dashboard import listing as listing_module
 from rekindle.ui.dashboard.listing import Listing, RunRow
 
@@ -29,6 +30,13 @@ def look_again(listing: Listing) -> None:
     listing._next_search = listing._next_look = 0.0  # pyright: ignore[reportPrivateUsage]
     while listing.refresh():
         pass
+
+
+def test_algorithm_and_environment_are_known_however_many_settings_there_are(tmp_path: Path) -> None:
+    config = {"algorithm": "dqn", "agent": {f"setting{number}": number for number in range(100)}, "env": {"id": "A"}}
+    write_run(tmp_path, config=config)
+    (row,) = rows_of(Listing(tmp_path)).values()
+    assert (row.algorithm, row.environment, len(row.settings)) == ("dqn", "A", 40)
 
 
 @pytest.mark.parametrize("episodes", [0, 1, 9, 10, 95, 400])
@@ -72,7 +80,7 @@ def test_only_runs_that_changed_are_read_again(tmp_path: Path, monkeypatch: pyte
     look_again(listing)
     assert (read, listing.changed_since(version)) == ([], ([], [], version))
     run = TrainingRun.resume(paths[3])
-    run.open_logs({})
+    run.open_logs({}, LogPosition())
     run.update_metadata(status="running")
     look_again(listing)
     changed, gone, _ = listing.changed_since(version)

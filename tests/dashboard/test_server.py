@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,18 @@ def test_a_crash_and_a_lossy_resume_are_among_the_warnings(tmp_path: Path, serve
     assert "metrics.jsonl: 1 line cannot be read (1)" in texts
 
 
+def test_warnings_of_the_training_are_pushed_as_they_come_the_newest_first(tmp_path: Path, serve: Serve) -> None:
+    path = write_run(tmp_path)
+    server = serve(tmp_path)
+    with server.events("/api/watch", id=path.relative_to(tmp_path).as_posix()) as events:
+        assert next(events)["warnings"] == []
+        with closing(JsonLines(path / "warnings.jsonl")) as log:
+            for text in ("<b>slow</b>", "full"):
+                log.append({"env_steps": 1200, "wall_time": 1.0, "message": text})
+        told = next(event for event in events if event["kind"] == "run" and event["warnings"])["warnings"]
+    assert told == [{"level": "warning", "text": f"At step 1,200: {text}"} for text in ("full", "<b>slow</b>")]
+
+
 def test_episodes_are_given_by_the_page_the_newest_first(tmp_path: Path, serve: Serve) -> None:
     id_ = write_run(tmp_path, episodes=120).relative_to(tmp_path).as_posix()
     server = serve(tmp_path)
@@ -221,6 +234,7 @@ def test_there_is_no_way_out_of_the_directories(tmp_path: Path, serve: Serve) ->
         ("/api/detail", {"from": "nan", "to": "1"}),
         ("/api/detail", {"from": "0", "to": "1", "by": "id"}),
         ("/api/rows", {"log": "lock"}),
+        ("/api/rows", {"log": "warnings"}),
         ("/api/rows", {"before": "inf"}),
         ("/api/watch", {"points": "many"}),
     ],

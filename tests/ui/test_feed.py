@@ -15,7 +15,7 @@ from rekindle import TrainingRun
 from rekindle.run import Resume
 from rekindle.ui import feed as feed_module
 from rekindle.ui.curve import Extreme
-from rekindle.ui.feed import Metric, RunFeed
+from rekindle.ui.feed import Happening, Metric, RunFeed
 from rekindle.ui.report import report_page
 from rekindle.ui.summary import progress_line
 
@@ -212,6 +212,23 @@ def test_events_tell_the_story_in_order(tmp_path: Path) -> None:
     assert texts(feed).count("evaluated 2 episodes: return 0.75") == 2
     times = [happening.time for happening in feed.happenings]
     assert times == sorted(times)
+
+
+def test_warnings_are_told_and_outlive_the_steps_that_they_were_given_at(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.episodes_of([1.0])
+    positions = {log: writer.run.log(log).position for log in ("train_episodes", "eval_episodes", "metrics")}
+    writer.episodes_of([2.0])
+    writer.run.log_warning("the disk is full", writer.stamp())
+    feed = polled(writer.path)
+    told = Happening(writer.clock, 20, "warning", "the disk is full")
+    assert told in feed.happenings
+    writer.crash()
+    run = TrainingRun.resume(writer.path)
+    run.rewind(positions)
+    feed.poll()
+    assert (feed.steps, feed.happenings.count(told)) == (10, 1)
+    run.close()
 
 
 def test_a_resume_is_told_with_what_it_lost(tmp_path: Path) -> None:

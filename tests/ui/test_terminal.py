@@ -35,7 +35,9 @@ MOUSE = ("1000", "1003", "1006", "2004")
 class Terminal:
     """A pseudo-terminal with a program on it, and everything that the program wrote."""
 
-    def __init__(self, arguments: list[str], *, size: tuple[int, int] = (80, 24)) -> None:
+    def __init__(
+        self, arguments: list[str], *, size: tuple[int, int] = (80, 24), directory: Path | None = None
+    ) -> None:
         self._screen, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self._terminal = terminal
@@ -45,8 +47,14 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": modules}
         environment.pop("COLUMNS", None)
         environment.pop("LINES", None)
+        # In a session of its own, with this terminal: Ctrl-C is a signal to it unless it is a key.
         self.process = subprocess.Popen(
-            arguments, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, start_new_session=True
+            ["setsid", "--ctty", *arguments],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env=environment,
+            cwd=directory,
         )
 
     def read(self, seconds: float = 0.05) -> None:
@@ -70,6 +78,12 @@ class Terminal:
 
     def press(self, keys: str) -> None:
         os.write(self._screen, keys.encode())
+
+    def leave(self, answer: str) -> None:
+        """Press `q`, and answer what is asked."""
+        self.press("q")
+        self.until_shown("The run is still training.")
+        self.press(answer)
 
     def wait(self) -> int:
         self.until(lambda: self.process.poll() is not None, "the end of the program")
@@ -97,17 +111,24 @@ class Terminal:
 
 
 @contextlib.contextmanager
+def on_terminal(arguments: list[str], *, program: str = "", directory: Path | None = None) -> Generator[Terminal]:
+    """`rekindle`, or a program in its stead, on a terminal."""
+    start = ["-c", program] if program else ["-m", "rekindle"]
+    terminal = Terminal([sys.executable, *start, *arguments], directory=directory)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+@contextlib.contextmanager
 def watching(path: Path, *options: str, program: str = "") -> Generator[Terminal]:
     """`rekindle watch` on a terminal, which is in use before anything is done with it."""
-    start = ["-c", program] if program else ["-m", "rekindle"]
-    terminal = Terminal([sys.executable, *start, "watch", str(path), *options])
-    try:
+    with on_terminal(["watch", str(path), *options], program=program) as terminal:
         terminal.until(lambda: ENTER_SCREEN in terminal.written, "the screen")
         terminal.until_shown("lake/v1/")
         assert termios.tcgetattr(terminal._terminal) != terminal.before
         yield terminal
-    finally:
-        terminal.close()
 
 
 @pytest.fixture
@@ -134,9 +155,7 @@ def test_a_training_is_watched_and_stopped_with_a_checkpoint(training: tuple[sub
     with watching(path) as terminal:
         terminal.until_shown("running")
         terminal.until_shown("steps/s")
-        terminal.press("q")
-        terminal.until_shown("The run is still training.")
-        terminal.press("s")
+        terminal.leave("s")
         assert terminal.wait() == 0
         assert terminal.is_sane
         after = terminal.text[terminal.text.rfind("lake/v1/") :]
@@ -153,9 +172,7 @@ def test_a_training_is_killed(training: tuple[subprocess.Popen[str], Path]) -> N
     process, path = training
     with watching(path) as terminal:
         terminal.until_shown("running")
-        terminal.press("q")
-        terminal.until_shown("The run is still training.")
-        terminal.press("k")
+        terminal.leave("k")
         assert terminal.wait() == 0
         assert terminal.is_sane
         assert "crashed" in terminal.text
@@ -166,9 +183,7 @@ def test_a_training_is_killed(training: tuple[subprocess.Popen[str], Path]) -> N
 def test_detaching_leaves_the_training_alone(training: tuple[subprocess.Popen[str], Path]) -> None:
     process, path = training
     with watching(path) as terminal:
-        terminal.press("q")
-        terminal.until_shown("The run is still training.")
-        terminal.press("d")
+        terminal.leave("d")
         assert terminal.wait() == 0
         assert terminal.is_sane
         assert "It goes on: rekindle watch" in terminal.text
@@ -186,41 +201,127 @@ def test_a_signal_ends_the_view_and_leaves_the_terminal_sane(tmp_path: Path, num
         assert terminal.is_sane
 
 
-IN_PROCESS = """
-import sys, threading
-from pathlib import Path
-import watched_runs
-from rekindle.ui import watch
+CHATTING = """
+import gymnasium as gym
 
-root, opened = Path(sys.argv[2]), []
-training = threading.Thread(target=watched_runs.train_until_stopped, args=(root, opened.append))
-training.start()
-while not opened:
-    training.join(0.01)
-left = watch(root / "lake", in_process_stop=opened[0].stop)
-training.join()
-print("left:", left, opened[0].stop_reason)
+class Chatting(gym.Wrapper):
+    def reset(self, **options):
+        print("the world begins anew")
+        return self.env.reset(**options)
+
+def make():
+    return Chatting(gym.make("FrozenLake-v1"))
 """
 
 
+@contextlib.contextmanager
+def training_on_terminal(root: Path, *options: str, steps: int = 10**8) -> Generator[Terminal]:
+    """`rekindle train` on a terminal, which shows the run; the world prints now and then."""
+    (root / "chatting.py").write_text(CHATTING)
+    settings = ["--name", "lake", "--steps", str(steps), "--checkpoint-every", "1000", "--metrics-every", "100"]
+    settings += ["--eval-episodes", "0", "--determinism", "repeats", *options]
+    with on_terminal(["train", "tabular", "chatting:make", *settings], directory=root) as terminal:
+        terminal.until(lambda: ENTER_SCREEN in terminal.written, "the screen")
+        terminal.until_shown("lake/v1/")
+        assert "the world" not in terminal.text
+        yield terminal
+
+
+def has_stopped_with_a_checkpoint(root: Path, reason: str) -> bool:
+    reader = RunReader(root / "runs" / "lake")
+    assert (reader.status, reader.metadata.stop_reason) == ("stopped", reason)
+    return (reader.path / "checkpoints" / f"step_{reader.metadata.total_steps}.mpk").exists() and verify(reader.path).ok
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["key", "signal"])
-def test_a_program_shows_the_run_that_it_trains_itself(tmp_path: Path, how: str) -> None:
-    with watching(tmp_path, program=IN_PROCESS) as terminal:
+@pytest.mark.parametrize("key", ["q", "\x03"])
+def test_a_training_on_a_terminal_is_shown_and_stopped(tmp_path: Path, key: str) -> None:
+    with training_on_terminal(tmp_path) as terminal:
         terminal.until_shown("running")
-        if how == "key":
-            terminal.press("q")
-            terminal.until_shown("The run is still training.")
-            terminal.press("s")
+        if key == "q":
+            terminal.leave("s")
         else:
-            terminal.process.send_signal(signal.SIGTERM)
+            terminal.press(key)
         assert terminal.wait() == 0
         assert terminal.is_sane
-        reason = "ended asked to stop in the terminal UI" if how == "key" else "signal SIGTERM"
-        assert f"left: {reason}" in terminal.text
-    reader = RunReader(tmp_path / "lake")
-    assert reader.status == "stopped"
-    assert (reader.path / "checkpoints" / f"step_{reader.metadata.total_steps}.mpk").exists()
+        assert "the world begins anew" in terminal.text
+        assert "stopped (asked to stop in the terminal UI)" in terminal.text
+    assert has_stopped_with_a_checkpoint(tmp_path, "asked to stop in the terminal UI")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_checkpoints_and_stops_what_is_shown(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with training_on_terminal(tmp_path) as terminal:
+        os.killpg(terminal.process.pid, number)
+        assert terminal.wait() == 0
+        assert terminal.is_sane
+    assert has_stopped_with_a_checkpoint(tmp_path, number.name)
+
+
+@pytest.mark.slow
+def test_a_training_that_is_shown_is_killed(tmp_path: Path) -> None:
+    with training_on_terminal(tmp_path) as terminal:
+        terminal.leave("k")
+        assert terminal.wait() == -signal.SIGKILL
+        assert terminal.is_sane
+        assert "goes on from the last checkpoint" in terminal.text
+    assert RunReader(tmp_path / "runs" / "lake").status == "crashed"
+
+
+@pytest.mark.slow
+def test_detaching_from_the_own_training_goes_back_to_lines(tmp_path: Path) -> None:
+    with training_on_terminal(tmp_path) as terminal:
+        terminal.leave("d")
+        terminal.until_shown(" of 100,000,000 ")
+        assert terminal.is_sane
+        assert RunReader(tmp_path / "runs" / "lake").is_live
+        terminal.press("\x03")
+        assert terminal.wait() == 0
+    assert has_stopped_with_a_checkpoint(tmp_path, "SIGINT")
+
+
+def view_of(training: subprocess.Popen[bytes]) -> int:
+    """The process that shows a training."""
+    children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
+    return next(int(child) for child in children if b"companion" in Path(f"/proc/{child}/cmdline").read_bytes())
+
+
+@pytest.mark.slow
+def test_a_view_that_is_killed_leaves_the_training_and_the_terminal_alone(tmp_path: Path) -> None:
+    with training_on_terminal(tmp_path) as terminal:
+        os.kill(view_of(terminal.process), signal.SIGKILL)
+        terminal.until_shown(" of 100,000,000 ")
+        assert terminal.is_sane
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.wait() == 0
+    assert has_stopped_with_a_checkpoint(tmp_path, "SIGINT")
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_leaves_the_terminal_sane(tmp_path: Path) -> None:
+    with training_on_terminal(tmp_path) as terminal:
+        terminal.process.kill()
+        assert terminal.wait() == -signal.SIGKILL
+        terminal.until_shown("crashed")
+        terminal.until(lambda: terminal.is_sane, "a sane terminal")
+
+
+@pytest.mark.slow
+def test_the_view_stays_at_the_end_with_the_summary_if_asked_to(tmp_path: Path) -> None:
+    with training_on_terminal(tmp_path, "--stay", steps=2000) as terminal:
+        terminal.until_shown("Summary")
+        assert terminal.process.poll() is None
+        assert RunReader(tmp_path / "runs" / "lake").status == "finished"
+        shown = len(terminal.written)
+        terminal.press("q")
+        terminal.until(lambda: "leave" in terminal.written[shown:], "what was behind the summary")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert terminal.is_sane
+        assert "finished (max_steps): 2,000 steps" in terminal.text
 
 
 FAILING = """

@@ -340,16 +340,32 @@ def test_an_answer_can_be_chosen_with_arrows_or_clicked(live: Writer) -> None:
     assert piloted(live.path, click).return_value == "kill"
 
 
-def test_a_training_in_this_process_is_stopped_by_a_call(live: Writer) -> None:
-    reasons: list[str] = []
-
+def test_ctrl_c_stops_the_training_that_was_started_here_and_asks_the_second_time(live: Writer) -> None:
     async def play(pilot: Pilot[Any]) -> None:
-        await pilot.press("q", "s")
-        await until(pilot, lambda: bool(reasons))
+        app: Any = pilot.app
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: app.watched.feed.is_stop_requested)
+        assert live.run.stop_file.read_text() == "asked to stop in the terminal UI"
+        await pilot.press("ctrl+c")
+        assert isinstance(app.screen, LeaveScreen)
 
-    piloted(live.path, play, in_process_stop=reasons.append)
-    assert reasons == ["asked to stop in the terminal UI"]
-    assert not live.run.stop_file.exists()
+    piloted(live.path, play, is_companion=True)
+
+
+def test_a_companion_of_a_training_that_was_over_at_once_closes(finished: Path) -> None:
+    app = WatchApp(RunFeed(finished), is_companion=True)
+    asyncio.run(app.run_async(headless=True))
+    assert app.return_value == "ended"
+
+
+@pytest.mark.parametrize("is_companion", [True, False])
+def test_only_the_companion_of_a_training_that_died_does_not_stay(live: Writer, *, is_companion: bool) -> None:
+    async def play(pilot: Pilot[Any]) -> None:
+        live.crash()
+        await until(pilot, lambda: isinstance(pilot.app.screen, SummaryScreen) or pilot.app.return_value is not None)
+
+    app = piloted(live.path, play, stay=True, is_companion=is_companion)
+    assert (app.return_value == "ended") is is_companion
 
 
 def test_a_request_that_cannot_be_left_is_told(live: Writer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +86,15 @@ def written(root: Path, name: str = "lake", *, episodes: int = 60) -> Writer:
     return writer
 
 
-def train_until_stopped(root: Path, opened: Callable[[TrainingSession], object] | None = None) -> None:
-    """Train a table until somebody asks for a stop; say where, or hand over the session."""
+def train_until_stopped(root: Path) -> None:
+    """Train a table until somebody asks for a stop; say where."""
     env = gym.make("FrozenLake-v1")
     agent = Tabular(env.observation_space, env.action_space, seed=0)
     with TrainingSession.open(
         "lake", agent, root=root, max_steps=10**8, checkpoint_every=1000, metrics_every=100
     ) as session:
         assert session.run is not None
-        if opened is None:
-            print(session.run.path, flush=True)
-        else:
-            opened(session)
+        print(session.run.path, flush=True)
         stream = session.stream()
         while not session.is_done:
             action = stream.begin(stream.reset(env))

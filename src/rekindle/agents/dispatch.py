@@ -140,7 +140,8 @@ def padded(array: Array, size: int) -> Array:
     """The array with a leading axis of this size; what is added means nothing."""
     if len(array) == size:
         return array
-    larger = np.empty((size, *array.shape[1:]), array.dtype)
+    # In JAX's own type: to cast 64-bit leftovers of memory to it later could overflow, with a warning.
+    larger = np.empty((size, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
     larger[: len(array)] = array
     return larger
 

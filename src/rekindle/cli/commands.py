@@ -47,7 +47,8 @@ __all__ = [
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
 Modules = Annotated[tuple[str, ...], arg(name="env-module", metavar="MODULE...", help_behavior_hint="")]
-Ui = Annotated[Literal["plain", "none"], arg(help_behavior_hint="(default: plain)")]
+Ui = Annotated[Literal["auto", "tui", "plain", "none"], arg(help_behavior_hint="(default: auto)")]
+Stay = Annotated[bool, arg(help_behavior_hint="")]
 
 
 class _NoSettings(msgspec.Struct, frozen=True):
@@ -73,7 +74,8 @@ def train(  # noqa: PLR0913 - these are the options of a command
     arguments: Annotated[dict[str, str], arg(name="env.arguments", metavar="KEY VALUE...", help_behavior_hint="")] = {},  # noqa: B006
     wrapping: Annotated[EnvWrapping, arg(name="env")] = EnvWrapping(),  # noqa: B008
     agent: Any = _NoSettings(),  # noqa: B008
-    ui: Ui = "plain",
+    ui: Ui = "auto",
+    stay: Stay = False,
     as_json: AsJson = False,
     words: Annotated[tuple[str, ...], tyro.conf.Suppress] = (),
 ) -> int:
@@ -96,7 +98,8 @@ def train(  # noqa: PLR0913 - these are the options of a command
         arguments: Passed on to what makes the environment; values are JSON, or text.
         wrapping: What is put around the environment.
         agent: The algorithm's settings.
-        ui: A line of progress, or nothing.
+        ui: The terminal UI (tui; auto where there is a terminal), a line of progress (plain), or nothing.
+        stay: With the terminal UI: at the end, stay and show the summary.
         as_json: Print the report as a JSON object.
         words: The command as it was typed.
     """
@@ -123,6 +126,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         wrapping=wrapping,
         agent=None if isinstance(agent, _NoSettings) else agent,
         ui=ui,
+        stay=stay,
         as_json=as_json,
     )
 
@@ -175,7 +179,8 @@ def resume(
         tuple[RecorderName, ...] | None, arg(metavar="NAME...", help_behavior_hint="(default: as before)")
     ] = None,
     modules: Modules = (),
-    ui: Ui = "plain",
+    ui: Ui = "auto",
+    stay: Stay = False,
     as_json: AsJson = False,
 ) -> int:
     """Go on with a run that was started with train or a Trainer.
@@ -186,12 +191,15 @@ def resume(
         strict: Refuse if the result could not be exact to the bit.
         record: Where else to send metrics: tensorboard, mlflow, wandb.
         modules: Modules that the run's config names, and that may be imported.
-        ui: A line of progress, or nothing.
+        ui: The terminal UI (tui; auto where there is a terminal), a line of progress (plain), or nothing.
+        stay: With the terminal UI: at the end, stay and show the summary.
         as_json: Print the report as a JSON object.
     """
     from rekindle.cli.train import resume_run
 
-    return resume_run(path, steps=steps, strict=strict, record=record, modules=modules, ui=ui, as_json=as_json)
+    return resume_run(
+        path, steps=steps, strict=strict, record=record, modules=modules, ui=ui, stay=stay, as_json=as_json
+    )
 
 
 def evaluate(
@@ -351,7 +359,7 @@ def watch(
     *,
     plain: Annotated[bool, arg(help_behavior_hint="")] = False,
     interval: Annotated[float, arg(metavar="S", help_behavior_hint="(default: 10)")] = 10.0,
-    stay: Annotated[bool, arg(help_behavior_hint="")] = False,
+    stay: Stay = False,
     theme: Annotated[
         Literal["auto", "dark", "light"], arg(metavar="NAME", help_behavior_hint="(default: auto)")
     ] = "auto",

@@ -25,6 +25,7 @@ __all__ = [
     "list_checkpoints",
     "read_details",
     "replay_size",
+    "sign",
     "writer",
 ]
 
@@ -122,9 +123,7 @@ def list_checkpoints(directory: Path, problems: list[str]) -> list[CheckpointFil
     found = [(match, status) for name, status in _files(directory) if (match := _CHECKPOINT.fullmatch(name))]
     latest = max((int(match[2]) for match, _ in found if match[1] == "step"), default=None)
     best = directory / "best.mpk"
-    step, score = (
-        tolerant(problems, lambda: _best(best, _identity(best)), (None, None)) if best.exists() else (None, None)
-    )
+    step, score = tolerant(problems, lambda: _best(best, sign(best)), (None, None)) if best.exists() else (None, None)
     checkpoints = [
         CheckpointFile(
             file=match[0],
@@ -140,13 +139,17 @@ def list_checkpoints(directory: Path, problems: list[str]) -> list[CheckpointFil
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.file))
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
-    status = os.stat(path, follow_symlinks=False)
+def sign(path: str | Path) -> tuple[int, int, int] | None:
+    """What changes when a file, or the names in a directory, change; None if there is none."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=256)
-def _best(path: Path, identity: tuple[int, int, int]) -> tuple[int | None, float | None]:  # noqa: ARG001
+def _best(path: Path, identity: tuple[int, int, int] | None) -> tuple[int | None, float | None]:  # noqa: ARG001
     """The step and the score of the best agent; its other name, in a run that was copied, is another file.
 
     It may be large, so it is read again only when it is another file.

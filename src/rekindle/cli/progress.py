@@ -26,6 +26,7 @@ class Progress:
         self._trainer = trainer
         self._stream = stream or sys.stderr
         self._is_live = self._stream.isatty()
+        self._is_paused = False
         self._evaluated: float | None = None
         self._last_line = -_SECONDS
         self._last_steps: int = -1
@@ -65,7 +66,18 @@ class Progress:
             parts.append(f"evaluation {decimal(self._evaluated)}")
         self._say("  ".join(parts))
 
+    def pause(self) -> None:
+        """Leave progress to somebody else."""
+        self.clear()
+        self._is_paused = True
+
+    def go_on(self) -> None:
+        """Tell of progress again."""
+        self._is_paused = False
+
     def _say(self, line: str) -> None:
+        if self._is_paused:
+            return
         if self._is_live:
             self._stream.write(f"\r\x1b[K{printable(line)}")
         else:
@@ -74,13 +86,13 @@ class Progress:
 
     def clear(self) -> None:
         """Leave the line for other text."""
-        if self._is_live:
+        if self._is_live and not self._is_paused:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
 
 @contextlib.contextmanager
-def warnings_told(clear: Callable[[], None] | None) -> Generator[None]:
+def warnings_told(clear: Callable[[], None] | None = None) -> Generator[None]:
     """Tell what the library warns of as messages of the command, each on a line that is cleared before."""
     handler = _Messages(clear)
     logger = logging.getLogger("rekindle")

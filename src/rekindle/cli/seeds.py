@@ -52,7 +52,8 @@ def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, 
     chosen = parse_seeds(seeds)
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}: use at least 1")
-    common = [sys.executable, "-m", "rekindle", "train", *_without(command), "--json", "--ui", ui]
+    lines = "none" if ui == "none" else "plain"  # several runs have no room on one terminal
+    common = [sys.executable, "-m", "rekindle", "train", *_without(command), "--json", "--ui", lines]
     crew = _Crew()
     with crew.signals(), ThreadPoolExecutor(jobs) as pool:
         commands = [[*common, "--seed", str(seed), "--version", f"{version}-seed{seed}"] for seed in chosen]

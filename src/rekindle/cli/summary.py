@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ __all__ = [
     "best_evaluation",
     "glimpse",
     "greatest",
+    "mapping",
     "real",
     "summarise",
     "tolerant",
@@ -142,6 +143,11 @@ def real(value: object) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
         return float(value)
     return None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """A JSON object from a row, or an empty one: whatever else stands there has no fields."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def greatest(known: int, newest: Iterable[Mapping[str, Any]], field: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,11 @@ from rekindle.cli.progress import Progress, warnings_told
 from rekindle.cli.tables import cell, console, number, print_whole, table, words
 from rekindle.cli.text import complain, decimal, path_text, time_text, whole, write_json
 from rekindle.envs import EnvFactory, EnvWrapping
+from rekindle.events import TrainingStarted
 from rekindle.recorders import RecorderName
 from rekindle.run import RunReader
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
+from rekindle.ui.companion import Companion, is_shown
 
 __all__ = ["resume_run", "train_run"]
 
@@ -39,6 +42,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     wrapping: EnvWrapping,
     agent: msgspec.Struct | None,
     ui: str,
+    stay: bool,
     as_json: bool,
 ) -> int:
     """Train from the beginning, or go on with a run of the same name."""
@@ -63,7 +67,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     )
     if preset is not None and ui != "none":
         complain(f"starts from the preset {preset.name} of {algorithm}; --preset none leaves it out")
-    return _train(trainer, ui=ui, as_json=as_json)
+    return _train(trainer, ui=ui, stay=stay, as_json=as_json)
 
 
 def resume_run(
@@ -74,23 +78,33 @@ def resume_run(
     record: tuple[RecorderName, ...] | None,
     modules: Sequence[str],
     ui: str,
+    stay: bool,
     as_json: bool,
 ) -> int:
     """Go on with a run."""
     look_here_for_modules()
     changes: dict[str, Any] = {} if record is None else {"record": record}
     trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, **changes)
-    return _train(trainer, ui=ui, as_json=as_json)
+    return _train(trainer, ui=ui, stay=stay, as_json=as_json)
 
 
-def _train(trainer: Trainer, *, ui: str, as_json: bool) -> int:
-    progress = Progress(trainer) if ui == "plain" else None
-    try:
-        with warnings_told(progress.clear if progress is not None else None):
-            report = trainer.train()
-    finally:
-        if progress is not None:
-            progress.clear()
+def _train(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
+    with contextlib.ExitStack() as undo:
+        if ui == "none":
+            undo.enter_context(warnings_told())
+        else:
+            progress = Progress(trainer)
+            undo.callback(progress.clear)
+            undo.enter_context(warnings_told(progress.clear))
+            if is_shown(ui):
+
+                def show(event: TrainingStarted) -> None:
+                    if event.path is not None:
+                        progress.pause()
+                        undo.callback(Companion(event.path, stay=stay, when_left=progress.go_on).close)
+
+                trainer.on(TrainingStarted, show)
+        report = trainer.train()
     if as_json:
         write_json({**msgspec.structs.asdict(report), "path": path_text(report.path) if report.path else None})
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
 
 from textual.app import App
 
@@ -19,7 +18,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class WatchApp(App[Leaving]):
-    """Shows a run; `in_process_stop` is called instead of leaving a request if this process trains it."""
+    """Shows a run; as a companion, to the process that trains it and has started this one."""
 
     TITLE = "rekindle"
     ENABLE_COMMAND_PALETTE = False
@@ -30,7 +29,7 @@ class WatchApp(App[Leaving]):
         *,
         theme: str | None = None,
         stay: bool = False,
-        in_process_stop: Callable[[str], object] | None = None,
+        is_companion: bool = False,
     ) -> None:
         super().__init__()
         for known in THEMES.values():
@@ -38,8 +37,7 @@ class WatchApp(App[Leaving]):
         self.theme = THEMES[theme or terminal_theme()].name
         self.signal: signal.Signals | None = None
         """What made it close, if a signal did."""
-        self._in_process_stop = in_process_stop
-        self.watched = WatchScreen(feed, stay=stay, leave=self.exit, in_process_stop=in_process_stop)
+        self.watched = WatchScreen(feed, stay=stay, leave=self.exit, is_companion=is_companion)
 
     def on_mount(self) -> None:
         """Show the run, and leave the terminal as it was when asked to end; only the main thread has a say in that."""
@@ -50,8 +48,6 @@ class WatchApp(App[Leaving]):
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.signal = number
-        if self._in_process_stop is not None:
-            self._in_process_stop(number.name)
         self.exit("signal")
 
     async def action_quit(self) -> None:

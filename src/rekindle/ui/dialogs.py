@@ -51,12 +51,12 @@ LeaveScreen OptionList:focus > .option-list--option-highlighted { background: $p
         Binding("c,escape,q", "choose('cancel')"),
     ]
 
-    def __init__(self, *, is_in_process: bool) -> None:
+    def __init__(self, *, is_companion: bool) -> None:
         super().__init__()
         self._choices: dict[LeaveChoice, str] = {
             "stop": "after a checkpoint; it can be resumed exactly",
             "kill": "at once; a resume goes back to the last checkpoint",
-            "detach": "close this view, training goes on" + (" without it" if is_in_process else ""),
+            "detach": "close this view, training goes on" + (" and prints lines" if is_companion else ""),
             "cancel": "go back",
         }
 
@@ -123,7 +123,7 @@ class SummaryScreen(_Reading):
     """How the run ended, and the extremes of every metric."""
 
     DEFAULT_CSS = _CSS.format(name="SummaryScreen") + (
-        "SummaryScreen > Vertical { width: 96; max-width: 100%; padding: 0 1; }"
+        "SummaryScreen > Vertical { width: 96; max-width: 100%; padding: 0 0 0 1; }"
     )
 
     def __init__(self, feed: RunFeed) -> None:

@@ -9,20 +9,21 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
-from rekindle.cli.details import CheckpointFile, list_checkpoints
-from rekindle.cli.summary import real, tolerant
+from rekindle.cli.details import CheckpointFile, list_checkpoints, sign
+from rekindle.cli.summary import mapping, real, tolerant
 from rekindle.cli.text import decimal, moment, whole
 from rekindle.errors import RekindleError
 from rekindle.run import LOGS, Log, RunMetadata, RunReader
-from rekindle.settings import flat_settings
+from rekindle.settings import algorithm_name, environment_name, flat_settings
 from rekindle.ui.curve import Curve, Extreme
 
 __all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]
 
 Level = Literal["note", "good", "warning", "error"]
 
+_LOGS: tuple[Log, ...] = (*LOGS, "warnings")
 _PART = 2**18
 """Bytes of a log between two looks at the clock."""
 _MOST_METRICS = 500
@@ -83,11 +84,11 @@ class RunFeed:
         """What cannot be read, now."""
         self.is_stop_requested = False
         self._happenings: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
-        self._tails = {log: self.reader.tail(log) for log in LOGS}
+        self._tails = {log: self.reader.tail(log) for log in _LOGS}
         self._damaged: dict[Log, str] = {}
         self._seen_resumes = 0
         self._noted_status = ""
-        self._seen_checkpoints: tuple[int, ...] = ()
+        self._seen_checkpoints: tuple[object, ...] = ()
         self._known_files: set[str] = set()
         self.changes = 0
         """Grows whenever anything that can be asked changes, but for the clock."""
@@ -117,16 +118,12 @@ class RunFeed:
     @property
     def algorithm(self) -> str | None:
         """What the config calls it, or else the class of the agent."""
-        return self._setting("algorithm", "algo", "agent.name") or (self.metadata and self.metadata.agent)
+        return algorithm_name(flat_settings(self.config)) or (self.metadata and self.metadata.agent)
 
     @property
     def environment(self) -> str | None:
         """The environment, if the config names one."""
-        return self._setting("env", "env.id", "env_id", "environment", "environment.id")
-
-    def _setting(self, *names: str) -> str | None:
-        settings = flat_settings(self.config)
-        return next((value for name in names if isinstance(value := settings.get(name), str) and value), None)
+        return environment_name(flat_settings(self.config))
 
     @property
     def is_live(self) -> bool:
@@ -207,7 +204,7 @@ class RunFeed:
         before, self.problems = (self.status, self.problems), []
         self._read_metadata()
         has_more = False
-        for log in LOGS:
+        for log in _LOGS:
             while log not in self._damaged and self._read_part(log):
                 if has_more := time.monotonic() >= deadline:
                     break
@@ -261,12 +258,15 @@ class RunFeed:
     def _rewind(self) -> None:
         """The logs were cut back: rows that were seen are no more, so all that is left is read again."""
         self._forget()
-        self._tails = {log: self.reader.tail(log) for log in LOGS}
+        self._tails = {log: self.reader.tail(log) for log in _LOGS}
         self._note(time.time(), None, "note", "the logs were cut back to the checkpoint of a resume")
 
     def _take(self, log: Log, row: Mapping[str, Any]) -> None:
         step, when = row.get("env_steps"), real(row.get("wall_time"))
         if type(step) is not int or not 0 <= step < _MOST_STEPS:
+            return
+        if log == "warnings":  # they are never cut back, so that their counters may be of steps that were
+            self._logged.append(_happening(when or 0.0, step, "warning", str(row.get("message", ""))))
             return
         self.steps = max(self.steps, step)
         for counter in ("updates", "episodes"):
@@ -275,17 +275,17 @@ class RunFeed:
         if when is not None and log != "eval_episodes":
             self._stamp(when, step)
         if log == "metrics":
-            for name, summary in _mapping(row.get("metrics")).items():
+            for name, summary in mapping(row.get("metrics")).items():
                 prefix, _, rest = name.partition("/") if "/" in name else ("train", "", name)
                 if prefix not in ("episode", "eval"):  # the logs of episodes have more of these
-                    self._add(Metric(rest, _SPLITS.get(prefix, prefix)), step, _mapping(summary).get("mean"))
+                    self._add(Metric(rest, _SPLITS.get(prefix, prefix)), step, mapping(summary).get("mean"))
             return
         split = "train" if log == "train_episodes" else "eval"
         if split == "eval":
             self._take_evaluation(step, when or 0.0, real(row.get("total_reward")))
         self._add(Metric("return", split), step, row.get("total_reward"))
         self._add(Metric("length", split), step, row.get("length"))
-        for name, value in _mapping(row.get("extras")).items():
+        for name, value in mapping(row.get("extras")).items():
             self._add(Metric(name, split), step, value)
 
     def _stamp(self, when: float, step: int) -> None:
@@ -334,7 +334,7 @@ class RunFeed:
 
     def _read_checkpoints(self) -> None:
         directory = self.reader.path / "checkpoints"
-        seen = (_changed(directory), _changed(directory / "best.mpk"))
+        seen = (sign(directory), sign(directory / "best.mpk"))
         if seen == self._seen_checkpoints:
             return
         problems: list[str] = []
@@ -376,10 +376,6 @@ def _happening(when: float, step: int | None, level: Level, text: str) -> Happen
     return Happening(min(max(0.0, when), _LATEST), step, level, text)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def _seconds(stamp: str) -> float:
     then = moment(stamp)
     return 0.0 if then is None else then.timestamp()
@@ -388,10 +384,4 @@ def _seconds(stamp: str) -> float:
 def _size(path: Path) -> int:
     with contextlib.suppress(OSError):
         return os.stat(path, follow_symlinks=False).st_size
-    return 0
-
-
-def _changed(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat(path, follow_symlinks=False).st_mtime_ns
     return 0

@@ -46,6 +46,7 @@ class Plot(Widget):
         self._zoomed = (0.0, 1.0)
         self._dragged_from: tuple[int, tuple[float, float]] | None = None
         self._chart: Chart | None = None
+        self._strips: list[Strip] = []
         self._drawn: tuple[object, ...] | None = None
 
     def show(self, curves: list[tuple[str, Curve]], end: int) -> None:
@@ -110,21 +111,23 @@ class Plot(Widget):
 
     def render_line(self, y: int) -> Strip:
         """One line of the chart, which is drawn when its first line is asked for and something has changed."""
+        app = cast("App[object]", self.app)  # pyright: ignore[reportUnknownMemberType] - Textual leaves it open
         first, last = self.range
-        key = (self.size, first, last, self.cursor)
-        if self._chart is None or self._drawn != key:
+        key = (self.size, first, last, self.cursor, app.current_theme.name)
+        if self._drawn != key:
             lines = [
                 Line(curve.points(), 0.0 if split == "eval" else self.smoothing)
                 for split, curve in self._curves[: len(LINES)]
             ]
             self._chart = draw(lines, self.size.width, self.size.height, first=first, last=last, cursor=self.cursor)
+            usual = self.rich_style
+            styles = {name: usual + Style(color=colour) for name, colour in chart_colours(app.current_theme).items()}
+            self._strips = [
+                Strip([Segment(run.text, styles[run.style]) for run in row]).adjust_cell_length(self.size.width, usual)
+                for row in self._chart.rows
+            ]
             self._drawn = key
-        app = cast("App[object]", self.app)  # pyright: ignore[reportUnknownMemberType] - Textual leaves it open
-        colours = chart_colours(app.current_theme)
-        if y >= len(self._chart.rows):
-            return Strip.blank(self.size.width, self.rich_style)
-        segments = [Segment(run.text, self.rich_style + Style(color=colours[run.style])) for run in self._chart.rows[y]]
-        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width, self.rich_style)
 
     def _step_at(self, x: int) -> float | None:
         if self._chart is None or not 0 <= x - self._chart.left < self._chart.width:

@@ -103,6 +103,7 @@ def run_facts(feed: RunFeed) -> list[tuple[str, str]]:
             ("resumes", f"{len(metadata.resumes) or 'none'}, {grade}"),
             ("seed", str(metadata.seed)),
             ("started", _when(metadata.started_at)),
+            *([("began with", metadata.parent)] if metadata.parent else []),
         ]
     return items
 
@@ -110,7 +111,8 @@ def run_facts(feed: RunFeed) -> list[tuple[str, str]]:
 def _comparison(feeds: Sequence[RunFeed]) -> Iterator[str]:
     yield "<section><h2>Side by side</h2>"
     columns = [dict(run_facts(feed)) for feed in feeds]
-    rows = [[name, *(column.get(name, NOTHING) for column in columns)] for name in columns[0]]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [[name, *(column.get(name, NOTHING) for column in columns)] for name in names]
     heads = ["", *(feed.name for feed in feeds)]
     yield f'<div class="wide">{table(heads, rows, words=len(heads))}</div>'
     yield '<h3>Curves</h3><div class="charts">'
@@ -173,10 +175,15 @@ def _history(feed: RunFeed) -> Iterator[str]:
         yield f"<h3>Made with</h3>{facts(feed.metadata.environment.items())}"
     yield "</div><div><h3>Events</h3>"
     happenings = [
-        (_date(happening.time), happening.text, "" if happening.step is None else whole(happening.step))
+        (
+            _date(happening.time),
+            happening.level if happening.level in ("warning", "error") else "",
+            happening.text,
+            "" if happening.step is None else whole(happening.step),
+        )
         for happening in feed.happenings[-_MOST_ROWS:]
     ]
-    yield table(("when", "", "step"), happenings, words=2) + "</div></div>"
+    yield table(("when", "", "", "step"), happenings, words=3) + "</div></div>"
 
 
 def _video(run_path: Path) -> str:

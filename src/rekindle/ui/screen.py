@@ -22,7 +22,7 @@ from rekindle.cli.tables import cell
 from rekindle.cli.text import NOTHING, bytes_text, compact, decimal, printable, time_text, whole
 from rekindle.errors import RekindleError
 from rekindle.ui.dialogs import HelpScreen, LeaveChoice, LeaveScreen, SummaryScreen
-from rekindle.ui.feed import Level, RunFeed, is_lower_better
+from rekindle.ui.feed import Happening, Level, RunFeed, is_lower_better
 from rekindle.ui.plot import Plot
 from rekindle.ui.themes import LINES
 
@@ -31,7 +31,7 @@ __all__ = ["Leaving", "WatchScreen"]
 Leaving = Literal["ended", "detached", "kill", "signal"]
 """Why the view closed; `kill` asks whoever opened it to end the process that trains."""
 
-_POLL = 0.5
+_POLL = 1.0
 """Seconds between two looks at the run."""
 _READING = 0.1
 """Seconds of reading between two frames, while there is much to read."""
@@ -66,7 +66,7 @@ class WatchScreen(Screen[None]):
     #panels Static { height: auto; padding: 0 1; }
     #panels > * { display: none; }
     #panels > .selected { display: block; }
-    WatchScreen.wide #panels { height: 40%; grid-size: 2 2; grid-rows: 3fr 2fr; grid-columns: 64 1fr; }
+    WatchScreen.wide #panels { height: 40%; grid-size: 2 2; grid-rows: 3fr 2fr; grid-columns: 66 1fr; }
     WatchScreen.wide #panels > * { display: block; }
     WatchScreen.wide #metrics { row-span: 2; }
     WatchScreen.low #panels, WatchScreen.low #counters { display: none; }
@@ -79,7 +79,8 @@ class WatchScreen(Screen[None]):
     #tabs Tab.-active { color: $primary; text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "leave", "leave", key_display="q"),
+        Binding("q", "leave", "leave"),
+        Binding("ctrl+c", "interrupt", show=False),
         Binding("question_mark", "help", "keys", key_display="?"),
         Binding("n,right_square_bracket", "metric(1)", "metric", key_display="n/p"),
         Binding("p,left_square_bracket", "metric(-1)", "previous", show=False),
@@ -99,6 +100,7 @@ class WatchScreen(Screen[None]):
     ]
     KEYS: ClassVar[list[tuple[str, str]]] = [
         ("q", "leave: stop, kill, detach or cancel"),
+        ("ctrl+c", "the same; stops what was started here"),
         ("ctrl+q", "detach at once; training goes on"),
         ("n p", "next, previous metric"),
         ("1 to 9", "a metric by its place"),
@@ -119,19 +121,20 @@ class WatchScreen(Screen[None]):
         *,
         stay: bool,
         leave: Callable[[Leaving], object],
-        in_process_stop: Callable[[str], object] | None,
+        is_companion: bool,
     ) -> None:
         super().__init__()
         self.feed = feed
         self._stays = stay
         self._leave = leave
-        self._in_process_stop = in_process_stop
+        self._is_companion = is_companion
         self._metric = "return"
         self._tab_names: dict[str, str] = {}
         self._row_names: list[str] = []
-        self._was_live = False
+        self._was_live = is_companion  # a short training may be over by now
         self._share_read = 0.0
         self._shown = -1
+        self._told: list[Happening] = []
 
     def compose(self) -> ComposeResult:
         """From the top: what it is, how far, the plot, the details."""
@@ -169,7 +172,8 @@ class WatchScreen(Screen[None]):
         self.show(anew=False)
         has_ended = self._was_live and not self.feed.is_live
         self._was_live = self.feed.is_live
-        if has_ended and not self._stays:
+        # Where the process that trains has died, the terminal is somebody else's now.
+        if has_ended and (not self._stays or (self._is_companion and self.feed.status == "crashed")):
             self.feed.poll()
             self._leave("ended")
         else:
@@ -183,16 +187,19 @@ class WatchScreen(Screen[None]):
         if self.feed.changes == self._shown and not anew:
             return
         self._shown = self.feed.changes
-        self.query_one("#counters", Static).update(self._counters())
+        self.query_one("#counters", Static).update(self._counters(), layout=False)
         self._show_tabs()
         self._show_plot()
         self._show_metrics()
-        self.query_one("#events Static", Static).update(self._events())
+        told = self.feed.happenings[-_MOST_EVENTS:]
+        if anew or told != self._told:
+            self._told = told
+            self.query_one("#events Static", Static).update(self._events())
         self.query_one("#checkpoints Static", Static).update(self._checkpoints())
 
     def _show_clock(self) -> None:
         self._show_head()
-        self.query_one("#progress", Static).update(self._progress())
+        self.query_one("#progress", Static).update(self._progress(), layout=False)
 
     @property
     def _app(self) -> App[Leaving]:
@@ -215,7 +222,7 @@ class WatchScreen(Screen[None]):
         right = f"{'up' if feed.is_live else 'took'} {time_text(feed.uptime)}"
         left.truncate(max(10, self.size.width - 4 - len(right)), overflow="ellipsis", pad=True)
         left.append(f"  {right}", self._style("text-muted"))
-        self.query_one("#head", Static).update(left)
+        self.query_one("#head", Static).update(left, layout=False)
 
     def _progress(self) -> Text:
         feed, muted = self.feed, self._style("text-muted")
@@ -288,7 +295,7 @@ class WatchScreen(Screen[None]):
             made.append("nothing logged yet   ", muted)
         smoothing = f"smoothing {plot.smoothing:.0%}" if plot.smoothing else "not smoothed"
         made.append(f"{plot.view}, {smoothing}", muted)
-        self.query_one("#legend", Static).update(made)
+        self.query_one("#legend", Static).update(made, layout=False)
 
     def _show_metrics(self) -> None:
         table, muted = self.query_one(DataTable[Text]), self._style("text-muted")
@@ -298,7 +305,7 @@ class WatchScreen(Screen[None]):
                 best = curve.least if is_lower_better(name) else curve.greatest
                 value, step = (NOTHING, NOTHING) if best is None else (decimal(best.value), compact(best.step))
                 numbers = [Text(f"{number:>10}") for number in (decimal(curve.last), decimal(curve.recent_mean), value)]
-                label = [_cut(name, 14), Text.assemble(" ", _cut(split, 6), style=muted)]
+                label = [_cut(name, 16), Text.assemble(" ", _cut(split, 6), style=muted)]
                 rows.append((name, [*label, *numbers, Text(f"{step:>8}", muted)]))
         if [key.value for key in table.rows] != [str(index) for index in range(len(rows))]:
             table.clear()
@@ -313,7 +320,7 @@ class WatchScreen(Screen[None]):
     def _events(self) -> Table:
         made = Table.grid(padding=(0, 1))
         muted = self._style("text-muted")
-        for happening in reversed(self.feed.happenings[-_MOST_EVENTS:]):
+        for happening in reversed(self._told):
             mark, name = _MARKS[happening.level]
             colour = self._style(name)
             when = datetime.fromtimestamp(happening.time, UTC).astimezone().strftime("%H:%M:%S")
@@ -394,9 +401,16 @@ class WatchScreen(Screen[None]):
     def action_leave(self) -> None:
         """Ask what is to become of the run, unless it has ended anyway."""
         if self.feed.is_live:
-            self._app.push_screen(LeaveScreen(is_in_process=self._in_process_stop is not None), self._answer)
+            self._app.push_screen(LeaveScreen(is_companion=self._is_companion), self._answer)
         else:
             self._leave("ended")
+
+    def action_interrupt(self) -> None:
+        """Stop the training that was started here, as Ctrl-C does everywhere; about another, and a second time, ask."""
+        if self._is_companion and self.feed.is_live and not self.feed.is_stop_requested:
+            self._stop()
+        else:
+            self.action_leave()
 
     def _answer(self, choice: LeaveChoice | None) -> None:
         if choice == "stop":
@@ -408,10 +422,8 @@ class WatchScreen(Screen[None]):
 
     def _stop(self) -> None:
         try:
-            if self._in_process_stop is not None:
-                self._in_process_stop("asked to stop in the terminal UI")
-            else:
-                self.feed.reader.request_stop("rekindle watch")
+            reason = "asked to stop in the terminal UI" if self._is_companion else "rekindle watch"
+            self.feed.reader.request_stop(reason)
         except (RekindleError, OSError) as error:
             self.notify(printable(error), severity="error", markup=False)
         else:

@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rekindle.cli.tables import cell, console, print_problems, print_whole
 from rekindle.cli.text import path_text
@@ -18,17 +17,33 @@ from rekindle.ui.feed import RunFeed
 from rekindle.ui.summary import progress_line, summary_table
 from rekindle.ui.writer import kill_writer
 
-__all__ = ["Watched", "is_terminal", "watch"]
+if TYPE_CHECKING:
+    from rekindle.ui.app import WatchApp
 
-Watched = Literal["ended", "detached", "killed", "signal", "failed"]
-"""Why it ended: the run did, somebody left or killed it, the process that trains got a signal, the view failed."""
+__all__ = ["Watched", "is_terminal", "print_end", "terminal_ui", "watch"]
+
+Watched = Literal["ended", "detached", "killed", "failed"]
+"""Why it ended: the run did, somebody left or killed it, the view failed."""
 
 _POLL = 0.5
 
 
 def is_terminal() -> bool:
-    """Whether people look at both ends, and the terminal can do more than print lines."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    """Whether people look at every end, and the terminal can do more than print lines."""
+    ends = (sys.stdin, sys.stdout, sys.stderr)
+    return all(end.isatty() for end in ends) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def terminal_ui() -> type[WatchApp]:
+    """The terminal UI; raises `MissingExtra` where it is not installed."""
+    try:
+        from rekindle.ui.app import WatchApp
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"the terminal UI needs {error.name}: pip install rekindle[ui], or use --plain (watch) or --ui plain",
+            name=error.name,
+        ) from None
+    return WatchApp
 
 
 def watch(
@@ -38,7 +53,6 @@ def watch(
     interval: float = 10.0,
     stay: bool = False,
     theme: Literal["dark", "light"] | None = None,
-    in_process_stop: Callable[[str], object] | None = None,
 ) -> Watched:
     """Show a run until it ends or the one who looks leaves; reads its directory and nothing else.
 
@@ -48,33 +62,23 @@ def watch(
         interval: seconds between two lines.
         stay: keep the terminal UI open, with the summary, when the run ends.
         theme: colours for a dark or a light terminal; None to ask the terminal.
-        in_process_stop: given by a process that trains the run on another thread: called with the reason when the
-            training is to checkpoint and stop. Killing is then left to the caller (`killed`).
     """
     feed = RunFeed(path)
     if plain or (plain is None and not is_terminal()):
         _watch_plainly(feed, interval)
         return "ended"
-    try:
-        from rekindle.ui.app import WatchApp
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"the terminal UI needs {error.name}: pip install rekindle[ui], or use --plain", name=error.name
-        ) from None
-    app = WatchApp(feed, theme=theme, stay=stay, in_process_stop=in_process_stop)
+    app = terminal_ui()(feed, theme=theme, stay=stay)
     leaving = app.run()
-    if leaving is None:
-        return "failed"
     if app.signal is not None:
-        if in_process_stop is None:
-            signal.raise_signal(app.signal)  # now that the terminal is as it was
-        return "signal"
-    if leaving == "kill" and in_process_stop is None:
+        signal.raise_signal(app.signal)  # now that the terminal is as it was
+    if leaving is None or leaving == "signal":
+        return "failed"
+    if leaving == "kill":
         kill_writer(feed.reader)
         while feed.reader.is_live:
             time.sleep(_POLL / 10)
         feed.poll()
-    _print_end(feed)
+    print_end(feed)
     return "killed" if leaving == "kill" else leaving
 
 
@@ -88,10 +92,10 @@ def _watch_plainly(feed: RunFeed, interval: float) -> None:
             print_whole(console(), cell(progress_line(feed)))
             printed = time.monotonic()
         time.sleep(min(_POLL, interval))
-    _print_end(feed)
+    print_end(feed)
 
 
-def _print_end(feed: RunFeed) -> None:
+def print_end(feed: RunFeed) -> None:
     """The summary of a run that has ended; of one that goes on, where it stands and how to come back."""
     out = console()
     if feed.is_live:

@@ -9,7 +9,7 @@ import signal
 import socket
 from pathlib import Path
 
-from rekindle import files
+from rekindle.cli.details import writer
 from rekindle.errors import RunError
 from rekindle.run import RunReader
 
@@ -23,16 +23,15 @@ def find_writer(reader: RunReader) -> int:
 
     Raises `RunError` if there is none, or if it cannot be told for sure.
     """
-    lock = reader.path / "lock"
-    text = files.read_bytes(lock)[:300].decode(errors="replace").strip()
-    match = _WRITER.fullmatch(text)
-    if not reader.is_live or match is None:
+    text = writer(reader)
+    match = _WRITER.fullmatch(text or "")
+    if match is None:
         raise RunError(f"{reader.path} is not live: there is no process to kill")
     if match[2] != socket.gethostname():
         raise RunError(f"{reader.path} is written by {text}: kill it there")
     process = int(match[1])
     # What stands in the lock is only a word; the process must have the file open.
-    if not _has_open(process, lock):
+    if not _has_open(process, reader.path / "lock"):
         raise RunError(f"{reader.path} names {text} as its writer, which has not opened it: kill it yourself")
     return process
 

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from rekindle.cli.text import path_text
 from rekindle.errors import RekindleError
-from rekindle.run import Log, RunReader
+from rekindle.run import LOGS, RunReader
 from rekindle.ui.dashboard.blocks import Axis
 from rekindle.ui.dashboard.listing import Listing
 from rekindle.ui.dashboard.security import Guard, Token, is_loopback
@@ -132,14 +132,14 @@ class Dashboard:
 
     async def _rows(self, request: Request) -> Response:
         log = request.query_params.get("log", "train_episodes")
-        if log not in get_args(Log):
+        if log not in LOGS:
             raise HTTPException(400, "there is no such log")
         before = int(_number(request, "before")) if "before" in request.query_params else None
         count = min(500, max(1, int(_number(request, "count", 50))))
 
         def read() -> Response:
             with _all_of(self._watches(request)) as watches:
-                rows, total = watches[0].rows(cast("Log", log), before, count)
+                rows, total = watches[0].rows(log, before, count)
                 return _json({"rows": rows, "total": total})
 
         return await to_thread.run_sync(read)

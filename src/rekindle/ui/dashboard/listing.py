@@ -9,19 +9,20 @@ from collections.abc import Mapping
 from itertools import accumulate
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from rekindle.cli.summary import BestReturn, greatest, real, tolerant
+from rekindle.cli.details import sign
+from rekindle.cli.summary import BestReturn, greatest, mapping, real, tolerant
 from rekindle.cli.text import moment, path_text, printable
 from rekindle.files import Lock
 from rekindle.run import LOGS, Log, RunMetadata, RunReader, find_runs
-from rekindle.settings import flat_settings, setting_text
+from rekindle.settings import algorithm_name, environment_name, flat_settings, setting_text
 from rekindle.ui.dashboard.rows import Floats, decode_returns
 
-__all__ = ["Listing", "RunRow", "sign"]
+__all__ = ["Listing", "RunRow"]
 
 _WHOLE: dict[Log, int] = {"train_episodes": 2**15, "eval_episodes": 2**18}
 """Bytes of a log that are read in full; of a longer one, pieces."""
@@ -47,6 +48,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     status: str
     """running, finished, stopped, failed, crashed, or unreadable."""
+    algorithm: str | None = None
+    environment: str | None = None
     seed: int | None = None
     steps: int | None = None
     episodes: int | None = None
@@ -180,15 +183,6 @@ def _signs(path: Path, most: int | None = None) -> tuple[Any, ...]:
     return (*(sign(f"{path}/{name}") for name in _SIGNS), is_live)
 
 
-def sign(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file, or the names in a directory, change; None if there is none."""
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
 class _Sample(msgspec.Struct, frozen=True):
     """A log that was looked into: all of it if it is short, else pieces of it and its end."""
 
@@ -198,7 +192,7 @@ class _Sample(msgspec.Struct, frozen=True):
     groups: list[int]
     """Where each piece begins; the last is the end of the log."""
     is_whole: bool
-    last: dict[str, Any]
+    last: Mapping[str, Any]
     """The newest row."""
 
     @property
@@ -241,12 +235,11 @@ def _whole_lines(data: bytes) -> bytes:
     return data[start : data.rfind(b"\n") + 1]
 
 
-def _fields(line: bytes) -> dict[str, Any]:
+def _fields(line: bytes) -> Mapping[str, Any]:
     try:
-        value: Any = msgspec.json.decode(line)
+        return mapping(msgspec.json.decode(line))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _read(id_: str, path: Path) -> RunRow:
@@ -261,6 +254,8 @@ def _read(id_: str, path: Path) -> RunRow:
         problems.append("a log has lines that cannot be read")
     newest = [sample.last for sample in (train, evaluations) if sample]
     newest += tolerant(problems, lambda: reader.last_rows("metrics", 1), [])
+    settings = flat_settings(tolerant(problems, reader.read_config, {}))
+    algorithm, environment = algorithm_name(settings) or metadata.agent, environment_name(settings)
     recent = _finite(train.returns[train.end][-_RECENT:]) if train else np.empty(0)
     return RunRow(
         id=id_,
@@ -268,6 +263,8 @@ def _read(id_: str, path: Path) -> RunRow:
         version=printable(metadata.version, most=_LONGEST_NAME),
         run_id=printable(metadata.run_id, most=_LONGEST_NAME),
         status=tolerant(problems, lambda: _status(reader, metadata), metadata.status),
+        algorithm=printable(algorithm, most=60) if algorithm else None,
+        environment=printable(environment, most=60) if environment else None,
         seed=metadata.seed,
         steps=greatest(metadata.total_steps, newest, "env_steps"),
         episodes=greatest(metadata.total_episodes, newest, "episodes"),
@@ -280,7 +277,7 @@ def _read(id_: str, path: Path) -> RunRow:
         or None,
         resumes=len(metadata.resumes),
         exact=metadata.exact,
-        settings=_settings(tolerant(problems, reader.read_config, {})),
+        settings=_texts(settings),
         problem=printable(problems[0]) if problems else None,
     )
 
@@ -336,6 +333,6 @@ def _spark(sample: _Sample | None) -> list[float | None]:
     return [float(f"{mean:.4g}") if isfinite(mean) else None for mean in _means(sample.returns, starts).tolist()]
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, str]:
-    settings = list(flat_settings(config).items())[:_MOST_SETTINGS]
-    return {printable(name, most=60): printable(setting_text(value), most=60) for name, value in settings}
+def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    first = list(settings.items())[:_MOST_SETTINGS]
+    return {printable(name, most=60): printable(setting_text(value), most=60) for name, value in first}

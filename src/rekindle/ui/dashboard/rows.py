@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.cli.summary import real
+from rekindle.cli.summary import mapping, real
 from rekindle.run import Log
 
 __all__ = ["Columns", "Floats", "Series", "decode", "decode_returns"]
@@ -133,16 +133,12 @@ def _tolerant(log: Log, line: bytes) -> _Episode | _Window:
     row, steps, time = number if type(number) is int else -1, _or_nan(steps), _or_nan(time)
     if log == "metrics":
         metrics = {
-            name: _Aggregate(*(_number(_mapping(parts), part) for part in ("mean", "min", "max")))
-            for name, parts in _mapping(fields.get("metrics")).items()
+            name: _Aggregate(*(_number(mapping(parts), part) for part in ("mean", "min", "max")))
+            for name, parts in mapping(fields.get("metrics")).items()
         }
         return _Window(row, steps, time, metrics)
-    extras = {name: real(extra) for name, extra in _mapping(fields.get("extras")).items()}
+    extras = {name: real(extra) for name, extra in mapping(fields.get("extras")).items()}
     return _Episode(row, steps, time, _number(fields, "total_reward"), _number(fields, "length"), extras)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _number(fields: Mapping[str, Any], name: str) -> Number:

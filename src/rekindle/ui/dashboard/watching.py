@@ -6,20 +6,20 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
 
-from rekindle.cli.details import CheckpointFile, list_checkpoints, replay_size, writer
+from rekindle.cli.details import CheckpointFile, list_checkpoints, replay_size, sign, writer
 from rekindle.cli.summary import tolerant
 from rekindle.cli.text import printable
 from rekindle.run import LOGS, Log, RunMetadata, RunReader
 from rekindle.settings import flat_settings, setting_text
 from rekindle.ui.dashboard.blocks import Axis, Points
-from rekindle.ui.dashboard.listing import Listing, RunRow, sign
+from rekindle.ui.dashboard.listing import Listing, RunRow
 from rekindle.ui.dashboard.log_index import LogIndex
 from rekindle.ui.dashboard.rows import Floats
 
@@ -28,6 +28,7 @@ __all__ = ["Gone", "IndexCache", "LogPoints", "RunDetails", "RunWatch", "Warned"
 MEMORY = 2**28
 """Bytes of charts that are kept for runs at which nobody looks."""
 _MOST_SETTINGS = 1000
+_MOST_WARNINGS = 100
 _DETAILS_PAUSE = 1.0
 _QUIET_PAUSE = 2.0
 """Seconds between looks at a run that is not live."""
@@ -196,7 +197,7 @@ class RunWatch:
 
     def _look_at_details(self) -> Iterator[bytes]:
         row = self._listing.row(self.id)
-        parts = ("config.json", "checkpoints", "replay", "control")
+        parts = ("config.json", "warnings.jsonl", "checkpoints", "replay", "control")
         broken = [index.broken_count for index in self._indexes.values()]
         signs = (row, *(sign(f"{self.path}/{part}") for part in parts), *broken)
         if signs == self._signs:
@@ -257,6 +258,7 @@ def _details(id_: str, path: Path, row: RunRow, listing: Listing, indexes: dict[
     settings = flat_settings(tolerant(problems, reader.read_config, {})) if reader else {}
     first = list(settings.items())[:_MOST_SETTINGS]
     checkpoints = list_checkpoints(path / "checkpoints", problems)
+    told = tolerant(problems, lambda: reader.last_rows("warnings", _MOST_WARNINGS), []) if reader else []
     return RunDetails(
         id=id_,
         path=printable(path, most=1000),
@@ -267,9 +269,19 @@ def _details(id_: str, path: Path, row: RunRow, listing: Listing, indexes: dict[
         settings={printable(name, most=100): printable(setting_text(value)) for name, value in first},
         checkpoints=checkpoints,
         replay_size=replay_size(path),
-        warnings=[*_warnings(row, metadata), *(Warned("error", text) for text in _lines(problems, row, indexes))],
+        warnings=[
+            *_warnings(row, metadata),
+            *(Warned("error", text) for text in _lines(problems, row, indexes)),
+            *(Warned("warning", _told(warning)) for warning in reversed(told)),
+        ],
         siblings=listing.siblings(id_)[-200:],
     )
+
+
+def _told(warning: Mapping[str, Any]) -> str:
+    step = warning.get("env_steps")
+    at = f"At step {step:,}: " if type(step) is int else ""
+    return printable(f"{at}{warning.get('message', '')}", most=1000)
 
 
 def _lines(problems: list[str], row: RunRow, indexes: dict[Log, LogIndex]) -> Iterator[str]:

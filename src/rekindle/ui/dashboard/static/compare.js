@@ -54,7 +54,8 @@ export function comparePage(main, ids, signal) {
     const found = new Map();
     for (const run of runs.values()) {
       const row = run.details?.row;
-      const key = settings.group === "run" || !row ? run.id : `${row.name} / ${row.version}`;
+      // `rekindle train --seeds` gives each seed a version of its own.
+      const key = settings.group === "run" || !row ? run.id : `${row.name} / ${row.version.replace(/-seed\d+$/, "")}`;
       if (!found.has(key)) found.set(key, []);
       found.get(key).push(run);
     }

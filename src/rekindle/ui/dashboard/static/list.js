@@ -207,7 +207,7 @@ export function listPage(main, signal) {
       chosen.delete(id);
     }
     for (const row of message.runs) {
-      row.text = [row.id, row.name, row.status, ...Object.entries(row.settings).flat()].join(" ").toLowerCase();
+      row.text = [row.id, row.name, row.status, about(row), ...Object.entries(row.settings).flat()].join(" ").toLowerCase();
       runs.set(row.id, row);
       draw(row);
     }
@@ -248,8 +248,7 @@ function address(id) {
 }
 
 function about(row) {
-  const find = (...names) => names.map((name) => row.settings[name]).find((value) => value !== undefined);
-  return [find("algorithm", "algo", "agent.algorithm", "agent.name"), find("env.id", "env", "environment", "env_id")].filter(Boolean).join(" · ");
+  return [row.algorithm, row.environment].filter(Boolean).join(" · ");
 }
 
 function bestTitle(value) {

@@ -151,7 +151,7 @@ export function runPage(main, id, signal) {
     if (!row) return;
     const best = tables.best();
     const rate = tables.last("metrics", "time/steps_per_sec");
-    const goal = Number(details.settings.max_steps ?? NaN);
+    const goal = details.metadata?.max_steps ?? NaN;
     const left = row.status === "running" && rate > 0 && goal > row.steps ? (goal - row.steps) / rate : null;
     const items = [
       ["Steps", count(row.steps), goal > 0 ? `of ${compact(goal)}` : null],
@@ -349,6 +349,7 @@ function aboutPanel(details) {
     : h("p", { class: "muted" }, "None.");
   const resumes = metadata?.resumes ?? [];
   const steps = [
+    metadata?.parent ? h("li", {}, h("b", {}, "Began with"), h("span", { class: "mono" }, ` ${metadata.parent}`)) : null,
     h("li", {}, h("b", {}, "Started"), h("span", { class: "muted" }, ` ${moment(row.started)} · seed ${row.seed ?? "–"}`)),
     resumes.map((resume) => h("li", {},
       h("b", {}, `Resume ${resume.number}`),
