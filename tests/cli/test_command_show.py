@@ -117,6 +117,15 @@ def test_of_a_huge_log_only_the_end_is_read(run: Path, rekindle: Rekindle) -> No
     assert shown["summary"]["mean_return"] == 1.5
 
 
+def test_the_last_warnings_are_shown(run: Path, rekindle: Rekindle) -> None:
+    rows = [{"row": row, "env_steps": row, "message": f"warning {row}"} for row in range(12)]
+    (run / "warnings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert rekindle("show", run, "--json").json["warnings"] == rows[2:]
+    outcome = rekindle("show", run)
+    assert "11 warning 11" in outcome.flat
+    assert "1 warning 1 " not in outcome.flat
+
+
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]red[/] \u202e\u009b31m\r\n:boom:"
 
 
@@ -129,6 +138,7 @@ def test_nothing_in_a_file_can_do_anything_to_the_terminal(run: Path, rekindle: 
     row = {"row": 0, "env_steps": HOSTILE, "total_reward": HOSTILE, "length": [], "status": HOSTILE}
     (run / "train_episodes.jsonl").write_text(json.dumps({**row, "extras": {HOSTILE: HOSTILE}}) + "\n")
     (run / "eval_episodes.jsonl").write_text(json.dumps({"row": 0, "total_steps_at_eval": {}, "extras": 1}) + "\n")
+    (run / "warnings.jsonl").write_text(json.dumps({"row": 0, "env_steps": HOSTILE, "message": [HOSTILE]}) + "\n")
     metrics = {HOSTILE: HOSTILE, "b": {"mean": HOSTILE, "count": 1e300}}
     (run / "metrics.jsonl").write_text(json.dumps({"row": 0, "metrics": metrics}) + "\n")
     outcome = rekindle("show", run)

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _CHECKPOINT = re.compile(r"(step|best)_(\d{1,30})\.mpk")
-_EPISODES = 10
+_EPISODES = _WARNINGS = 10
 
 
 class CheckpointFile(msgspec.Struct, frozen=True):
@@ -70,6 +70,8 @@ class RunDetails(msgspec.Struct, frozen=True):
     """The newest row of `metrics.jsonl`."""
     episodes: list[dict[str, Any]]
     """The newest rows of `train_episodes.jsonl`."""
+    warnings: list[dict[str, Any]]
+    """The newest rows of `warnings.jsonl`."""
     problems: list[str]
 
 
@@ -89,6 +91,7 @@ def read_details(reader: RunReader) -> RunDetails:
         logs={log: _log_file(reader.path / f"{log}.jsonl", rows) for log, rows in tails.items()},
         metrics=tails["metrics"][-1] if tails["metrics"] else None,
         episodes=tails["train_episodes"][-_EPISODES:],
+        warnings=tolerant(problems, lambda: reader.last_rows("warnings", _WARNINGS), []),
         problems=problems,
     )
 

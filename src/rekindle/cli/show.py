@@ -83,6 +83,10 @@ def _parts(details: RunDetails) -> Iterator[RenderableType]:
         yield headline("Last episodes")
         columns = (*map(number, ("episode", "step", "return", "length")), "end", words("extras"))
         yield table(columns, _episode_rows(details.episodes))
+    if details.warnings:
+        yield headline("Last warnings")
+        rows = [[_count(row.get("env_steps")), str(row.get("message", NOTHING))] for row in details.warnings]
+        yield table((number("step"), words("warning")), rows)
 
 
 def _overview(details: RunDetails) -> Iterator[tuple[Cell, Cell]]:
