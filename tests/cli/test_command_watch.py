@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tiny_runs import evaluate, make_run, open_session, play_episode
 from rekindle import TrainingRun
 from rekindle.errors import MissingExtra
 from rekindle.ui import companion, watch
+from rekindle.ui.watching import is_terminal
 
 Rekindle = Callable[..., Any]
 
@@ -92,6 +94,14 @@ def test_without_textual_a_terminal_is_told_what_to_install(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "textual", None)
     with pytest.raises(MissingExtra, match=r"pip install rekindle\[ui\]"):
         watch(path, plain=False)
+
+
+@pytest.mark.parametrize("elsewhere", [None, "stdin", "stdout", "stderr"])
+def test_a_terminal_is_one_at_every_end(monkeypatch: pytest.MonkeyPatch, elsewhere: str | None) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for end in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, end, SimpleNamespace(isatty=lambda end=end: end != elsewhere))
+    assert is_terminal() is (elsewhere is None)
 
 
 def test_a_training_that_is_to_be_shown_needs_a_terminal(tmp_path: Path, rekindle: Rekindle) -> None:

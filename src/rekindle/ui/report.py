@@ -48,7 +48,9 @@ th, td { text-align: left; padding: 3px 14px 3px 0; vertical-align: top; border-
   overflow-wrap: anywhere; } .number { text-align: right; white-space: nowrap; }
 thead th, .facts th { color: var(--soft); font-weight: 500; } .wide { overflow-x: auto; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); gap: 0 32px; }
-.columns > div { min-width: 0; overflow-x: auto; } video, img { max-width: 100%; border-radius: 8px; }
+.columns > div { min-width: 0; overflow-x: auto; }
+.config { columns: 340px; } .config table { width: 100%; }
+video, img { max-width: 100%; border-radius: 8px; }
 .finished { color: var(--line-3); } .stopped, .running { color: var(--line-4); }
 .failed, .crashed, .unreadable, .problem { color: var(--line-5); }
 """
@@ -131,12 +133,7 @@ def _run(feed: RunFeed) -> Iterator[str]:
     yield f"<section><h2>{escaped(feed.name)} <span class={escaped(feed.status)}>{escaped(feed.status)}</span></h2>"
     yield f'<p class="note">{escaped(path_text(feed.reader.path))}</p>'
     yield from (f'<p class="problem">{escaped(problem)}</p>' for problem in feed.problems)
-    yield '<div class="columns"><div>' + facts(run_facts(feed)) + "</div>"
-    settings = flat_settings(feed.config)
-    if settings:
-        shown = [(name, setting_text(value)) for name, value in settings.items()][:_MOST_ROWS]
-        yield f"<div><b>Config</b>{facts(shown)}</div>"
-    yield "</div>"
+    yield facts(run_facts(feed))
     yield _video(feed.reader.path)
     yield '<h3>Curves</h3><div class="charts">'
     for name in feed.names:
@@ -145,6 +142,9 @@ def _run(feed: RunFeed) -> Iterator[str]:
     heads = ("metric", "", "last", "mean of 100", "least", "at step", "greatest", "at step")
     yield table(heads, _metric_rows(feed), words=2) + "</div>"
     yield from _history(feed)
+    settings = [(name, setting_text(value)) for name, value in flat_settings(feed.config).items()][:_MOST_ROWS]
+    if settings:
+        yield f'<h3>Config</h3><div class="config">{facts(settings)}</div>'
     yield "</section>"
 
 
