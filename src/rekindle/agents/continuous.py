@@ -193,7 +193,10 @@ class Critics(eqx.Module):
         """(critics, rows) for a batch; `only` names the critics that are asked, by default all."""
         bodies = self.bodies if only is None else jax.tree_util.tree_map(lambda array: array[only], self.bodies)
         inputs = jnp.concatenate([jax.vmap(self.encoder)(observations), actions], axis=1)
-        return jax.vmap(lambda body: jax.vmap(body)(inputs))(bodies)[..., 0]
+        # Each critic has inputs of its own: XLA would turn over what a first layer in common gives and is given.
+        count = jax.tree_util.tree_leaves(bodies)[0].shape[0]
+        inputs = jnp.broadcast_to(inputs, (count, *inputs.shape))
+        return jax.vmap(lambda body, rows: jax.vmap(body)(rows))(bodies, inputs)[..., 0]
 
 
 def networks(
