@@ -24,7 +24,7 @@ from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.normalisation import RunningMoments, moments_of
 from rekindle.agents.settings import Linear, Setting, check_flag, check_number, check_whole, value_at
-from rekindle.agents.trees import placed, tree_from_state, tree_state
+from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
@@ -278,9 +278,9 @@ class OffPolicyAgent(Generic[Config]):
 
     def _inputs(self) -> dict[str, Any]:
         """What an update takes beside a batch; arrays, so that a schedule compiles nothing."""
-        schedules = self._learner.schedules.items()
+        schedules, device = self._learner.schedules.items(), self._learner.device
         return {
-            **{name: np.float32(value_at(setting, self.env_steps)) for name, setting in schedules},
+            **{name: placed_number(value_at(setting, self.env_steps), device) for name, setting in schedules},
             "normaliser": moments_of(None if self._moments is None else self._moments.published),
         }
 
