@@ -46,7 +46,6 @@ from rekindle.agents.normalisation import normalise
 from rekindle.agents.offpolicy import (
     OffPolicyAgent,
     check_off_policy,
-    encoding_of,
     generators,
     optimised,
     optimiser_of,
@@ -59,6 +58,7 @@ from rekindle.agents.settings import (
     check_number,
     check_sizes,
     check_whole,
+    encoding_of,
     make_config,
     network_setting,
     value_at,
@@ -424,9 +424,7 @@ class DQN(OffPolicyAgent[DQNConfig]):
         config = make_config(DQNConfig, {**settings, "network": network_setting(network)})
         head = _head(action_space, config)
         actions = head.counts[0]
-        encoding = encoding_of(observation_space, config)
-        if encoding.mask_size not in (0, actions):
-            raise ConfigError(f"the action_mask has {encoding.mask_size} numbers, but there are {actions} actions")
+        encoding = encoding_of(observation_space, config, actions=actions)
         made = QNetwork(config, encoding, actions, network, initial)
         weights = Weights(made)
         actor = Actor(

@@ -37,7 +37,6 @@ __all__ = [
     "Learner",
     "OffPolicyAgent",
     "check_off_policy",
-    "encoding_of",
     "generators",
     "optimised",
     "optimiser_of",
@@ -132,14 +131,6 @@ def check_off_policy(config: Any) -> None:
     check_number("reward_scale", config.reward_scale, least=-math.inf)
     if config.reward_scale == 0:
         raise ConfigError(f"reward_scale is {config.reward_scale!r}: use a number other than 0")
-
-
-def encoding_of(space: Any, config: Any) -> Encoding:
-    """How observations are encoded; raises `ConfigError` for those that cannot be, or not as the settings say."""
-    encoding = Encoding.of(space)
-    if encoding.image and config.normalise_observations:
-        raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
-    return encoding
 
 
 def optimiser_of(config: Any) -> optax.GradientTransformation:

@@ -51,13 +51,14 @@ from rekindle.agents.settings import (
     check_number,
     check_sizes,
     check_whole,
+    encoding_of,
     make_config,
     network_setting,
     value_at,
 )
 from rekindle.agents.trees import placed, tree_from_state, tree_state
 from rekindle.agents.weights import Weights
-from rekindle.encoding import Encoding
+from rekindle.encoding import Encoding, discrete_values
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy import ActionHead, Layer, NetworkPolicy, Normaliser
@@ -389,7 +390,7 @@ class PPO:
         self.stale_steps = 0
         """Transitions that were too old to learn from."""
         self._head = _head(action_space)
-        self._encoding = encoding = _encoding(observation_space, config, self._head)
+        self._encoding = encoding = encoding_of(observation_space, config, actions=sum(self._head.counts))
         self._losses = LossMean()
         self._moments = (
             RunningMoments(encoding.shape[0], clip=config.observation_clip) if config.normalise_observations else None
@@ -853,11 +854,8 @@ def _explained_variance(values: Array, returns: Array) -> float:
 def _head(space: Any) -> ActionHead:
     shape: list[int] = list(getattr(space, "shape", None) or ())
     match type(space).__name__:
-        case "Discrete":
-            counts, starts = [int(space.n)], [int(space.start)]
-        case "MultiDiscrete":
-            counts = np.asarray(space.nvec).ravel().tolist()
-            starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec)).ravel().tolist()
+        case "Discrete" | "MultiDiscrete":
+            counts, starts = discrete_values(space)
         case "MultiBinary":
             counts, starts = [2] * math.prod(shape), [0] * math.prod(shape)
         case "Box" if np.dtype(space.dtype).kind == "f":
@@ -875,14 +873,3 @@ def _inside(low: Array) -> Array:
     with np.errstate(over="ignore"):
         single = low.ravel().astype(np.float32)
     return np.where(single < low.ravel(), np.nextafter(single, np.float32(np.inf)), single)
-
-
-def _encoding(space: Any, config: PPOConfig, head: ActionHead) -> Encoding:
-    encoding, logits = Encoding.of(space), sum(head.counts)
-    if encoding.mask_size and not logits:
-        raise ConfigError("the observation has an action_mask, but continuous actions cannot be masked")
-    if encoding.mask_size not in (0, logits):
-        raise ConfigError(f"the action_mask has {encoding.mask_size} numbers, but there are {logits} actions")
-    if encoding.image and config.normalise_observations:
-        raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
-    return encoding
