@@ -43,13 +43,8 @@ from rekindle.agents.networks import (
     user_network,
 )
 from rekindle.agents.normalisation import normalise
-from rekindle.agents.offpolicy import (
-    OffPolicyAgent,
-    check_off_policy,
-    generators,
-    optimised,
-    optimiser_of,
-)
+from rekindle.agents.offpolicy import OffPolicyAgent, check_off_policy, generators
+from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import (
     Linear,
     Setting,

@@ -16,7 +16,6 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
-import optax
 
 from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.agents.acting import Actor, CompiledPolicy, zero_observations
@@ -38,8 +37,6 @@ __all__ = [
     "OffPolicyAgent",
     "check_off_policy",
     "generators",
-    "optimised",
-    "optimiser_of",
 ]
 
 Config = TypeVar("Config", bound=msgspec.Struct)
@@ -131,23 +128,6 @@ def check_off_policy(config: Any) -> None:
     check_number("reward_scale", config.reward_scale, least=-math.inf)
     if config.reward_scale == 0:
         raise ConfigError(f"reward_scale is {config.reward_scale!r}: use a number other than 0")
-
-
-def optimiser_of(config: Any) -> optax.GradientTransformation:
-    """Adam, after clipping, of gradients that are averaged as the settings say; the step size comes later."""
-    clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
-    optimiser = optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
-    if config.gradient_accumulation > 1:
-        return cast("Any", optax.MultiSteps(optimiser, config.gradient_accumulation).gradient_transformation())
-    return optimiser
-
-
-def optimised(
-    optimiser: optax.GradientTransformation, gradient: Any, state: Any, params: Any, learning_rate: Any
-) -> tuple[Any, Any]:
-    """Parameters and the optimiser's state after a step along a gradient."""
-    step, state = optimiser.update(gradient, state, params)
-    return params - learning_rate * step, state
 
 
 class OffPolicyAgent(Generic[Config]):

@@ -37,7 +37,8 @@ from rekindle.agents.continuous import (
     networks,
     seen,
 )
-from rekindle.agents.offpolicy import OffPolicyAgent, generators, optimised, optimiser_of
+from rekindle.agents.offpolicy import OffPolicyAgent, generators
+from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
 from rekindle.agents.weights import Weights
