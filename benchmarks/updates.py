@@ -1,4 +1,4 @@
-"""What an update costs in CPU time, on one thread, against the same update in plain PyTorch; and what acting costs.
+"""What an update costs in CPU time, on one core, against the same update in plain PyTorch; and what acting costs.
 
     python benchmarks/updates.py --torch PATH/TO/python
 
@@ -9,9 +9,9 @@
 Without torch only our own figures are shown. Both sides draw their batches from a memory of 100 000 transitions. They
 take turns, as other work on the machine only ever adds: times are the least of all turns, ratios the median over pairs.
 
-Both are kept to one thread by the affinity of the process; beyond that JAX by `--xla_cpu_multi_thread_eigen=false` in
-`XLA_FLAGS` and by `jax_cpu_enable_async_dispatch=False`, which runs a computation on the thread that asks for it, and
-PyTorch by `torch.set_num_threads(1)`. The library itself sets none of these.
+Both are kept to one core by the affinity of the process, and CPU time is that of all its threads; beyond that JAX is
+told `--xla_cpu_multi_thread_eigen=false` in `XLA_FLAGS`, and PyTorch `torch.set_num_threads(1)`. The library itself
+sets none of these.
 """
 
 # PyTorch need not be installed, and JAX's types are partial.
@@ -57,7 +57,6 @@ UPDATES = {"dqn": 256, "ppo": 320, "sac": 64, "td3": 64}
 def one_thread() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
-    os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.errors import ConfigError
 from rekindle.experience import Array, Observations
 
-__all__ = ["ACTION_MASK", "Encoding", "Part"]
+__all__ = ["ACTION_MASK", "Encoding", "Part", "discrete_values"]
 
 ACTION_MASK = "action_mask"
 """The key of a Dict observation that says which actions are allowed."""
@@ -138,18 +138,22 @@ def _part(name: str, space: Any) -> Part:
     match type(space).__name__:
         case "Box" | "MultiBinary":
             return Part(name, "box", shape)
-        case "Discrete":
-            return Part(name, "discrete", [], [int(space.n)], [int(space.start)])
-        case "MultiDiscrete":
-            counts = np.asarray(space.nvec).ravel().tolist()
-            starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec)).ravel().tolist()
-            return Part(name, "discrete", shape, counts, starts)
+        case "Discrete" | "MultiDiscrete":
+            return Part(name, "discrete", shape, *discrete_values(space))
         case _:
             where = f" (the part {name!r})" if name else ""
             raise ConfigError(
                 f"the observation space {space!r}{where} is not supported: use Box, Discrete, MultiDiscrete, "
                 "MultiBinary, or a Dict of those"
             )
+
+
+def discrete_values(space: Any) -> tuple[list[int], list[int]]:
+    """How many values each element of a Discrete or MultiDiscrete space may take, and the least of them."""
+    if type(space).__name__ == "Discrete":
+        return [int(space.n)], [int(space.start)]
+    starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec))
+    return np.asarray(space.nvec).ravel().tolist(), starts.ravel().tolist()
 
 
 def _encode(part: Part, values: Any, xp: Any) -> Any:

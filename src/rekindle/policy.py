@@ -103,9 +103,9 @@ _ARRAYS = {
 }
 
 # They may write to what they are given, which is always the output of a layer before them.
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": lambda values: np.maximum(values, _ZERO, out=values),
-    "tanh": lambda values: np.tanh(values, out=values),
+_ACTIVATIONS: dict[str, Forward] = {
+    "relu": lambda values, _: np.maximum(values, _ZERO, out=values),
+    "tanh": lambda values, _: np.tanh(values, out=values),
 }
 
 
@@ -145,8 +145,7 @@ def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each 
         case "layer_norm":
             return _layer_norm(layer.arrays["weight"], layer.arrays["bias"])
         case "activation":
-            activation = _ACTIVATIONS[layer.name]
-            return lambda values, _: activation(values)
+            return _ACTIVATIONS[layer.name]
         case "scale":
             return lambda values, _: values.astype(np.float32) / np.float32(255)
         case "flatten":
@@ -274,6 +273,16 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
         is_beyond = (self.centre - reach < self.low) | (self.centre + reach > self.high)
         return np.where(is_beyond, np.nextafter(reach, np.zeros_like(reach)), reach)
 
+    @functools.cached_property
+    def is_unit(self) -> bool:
+        """Whether the bounds of a continuous action are -1 and 1."""
+        return bool((self.low == -1).all() and (self.high == 1).all())
+
+    @functools.cached_property
+    def deviation(self) -> Array:
+        """`exploration` as an array, by which numpy multiplies quicker."""
+        return np.full((), self.exploration, np.float32)
+
     def choose(self, output: Array, mask: Array | None, rng: np.random.Generator | None) -> Array:
         """An action for each row of a network's output; explores if there is a generator."""
         if mask is not None:
@@ -282,7 +291,7 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
             actions = rng.uniform(self.low, self.high, (len(output), self.low.size))
         else:
             actions = _CHOOSERS[self.kind](self, output, rng)
-        if self.shape or actions.ndim > 1:
+        if len(self.shape) != actions.ndim - 1:
             actions = actions.reshape(len(output), *self.shape)
         return actions.astype(self.dtype, copy=False)
 
@@ -327,7 +336,7 @@ def _noisy_tanh(head: ActionHead, mean: Array, rng: np.random.Generator | None) 
     unit = np.tanh(mean)
     if rng is not None:
         noise = rng.standard_normal(unit.shape, np.float32)
-        noise *= head.exploration
+        noise *= head.deviation
         unit += noise
         # Not np.clip, which is several times as slow for a few numbers.
         np.minimum(np.maximum(unit, _MINUS_ONE, out=unit), _ONE, out=unit)
@@ -348,6 +357,8 @@ def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None) 
 
 def _within_bounds(head: ActionHead, unit: Array) -> Array:
     """From -1..1 to the bounds."""
+    if head.is_unit:
+        return unit
     actions = unit * head.reach
     actions += head.centre
     return actions

@@ -1,4 +1,4 @@
-"""A training that is cut in two, for one stream or several; run by test_ppo_resume.py in processes of their own."""
+"""A training that is cut in two, for one stream or several; run by test_agent_resume.py in processes of their own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from resuming import Track
+from resuming import Track, train_part
 
 from rekindle.agents import PPO, Linear
-from rekindle.session import TrainingSession
 
 STEPS = 110
 CUTS = {"one": 37, "several": 53, "gradual": 59}
@@ -40,38 +39,18 @@ def make(kind: str, *, is_image: bool) -> PPO:
     return agent
 
 
-def train(root: Path, kind: str, agent: PPO, *, is_image: bool, until: int) -> None:
-    """Go on with a run until it has so many steps."""
-    worlds = [Track("ppo", is_stacked=False, is_image=is_image) for _ in range(1 if kind == "one" else 3)]
-    with TrainingSession.open(kind, agent, root=root, seed=5, max_steps=STEPS, metrics_every=20) as session:
-        streams = [session.stream(index) for index in range(len(worlds))]
-        actions = [stream.begin(stream.reset(world)) for stream, world in zip(streams, worlds, strict=True)]
-        while session.total_steps < until:
-            # The stream whose turn it is follows from the step alone, so that a resume takes the same one.
-            turn = session.total_steps % len(worlds)
-            observation, reward, terminated, truncated, _ = worlds[turn].step(actions[turn])
-            actions[turn] = streams[turn].step(observation, reward, terminated, truncated)
-            if actions[turn] is None and not session.is_done:
-                actions[turn] = streams[turn].begin(streams[turn].reset(worlds[turn]))
-        if not session.is_done:
-            is_learning = agent.state()["learning"] is not None
-            assert is_learning == (kind == "gradual")
-            session.stop("cut")
-    assert session.resumed is None or session.resumed.grade == "exact", session.resumed
-
-
 def main(root: Path, network: str, part: str) -> None:
-    """Train whole, or the first part, or the rest."""
+    """Train with every kind of loop."""
     is_image = network == "cnn"
     for kind, cut in CUTS.items():
+        worlds = [Track("ppo", is_stacked=False, is_image=is_image) for _ in range(1 if kind == "one" else 3)]
         agent = make(kind, is_image=is_image)
-        if part == "first":
-            fresh = agent.state()
-            train(root / "whole", kind, agent, is_image=is_image, until=STEPS)
-            agent.load_state(fresh)  # not another agent, which would compile everything again
-            train(root / "cut", kind, agent, is_image=is_image, until=cut)
-        else:
-            train(root / "cut", kind, agent, is_image=is_image, until=STEPS)
+
+        def at_cut(agent: PPO = agent, kind: str = kind) -> None:
+            is_learning = agent.state()["learning"] is not None
+            assert is_learning == (kind == "gradual")
+
+        train_part(root, kind, part, agent, cut=cut, worlds=worlds, steps=STEPS, at_cut=at_cut)
 
 
 if __name__ == "__main__":

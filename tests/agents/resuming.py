@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+import rekindle
 from rekindle.agents import DQN, SAC, TD3, rainbow
 from rekindle.experience import Array
 from rekindle.session import TrainingSession
@@ -95,36 +99,59 @@ def make(algorithm: str, memory: str, *, is_image: bool) -> Any:
     return agent
 
 
-def train(root: Path, algorithm: str, memory: str, agent: Any, *, is_image: bool, until: int) -> None:
-    """Go on with a run, two streams in turns, until it has so many steps."""
-    worlds = [Track(algorithm, is_image=is_image, is_stacked=memory == "frames") for _ in range(2)]
-    with TrainingSession.open(memory, agent, root=root, seed=5, max_steps=STEPS, metrics_every=20) as session:
-        streams = [session.stream(index) for index in range(2)]
+def train(
+    path: Path, agent: Any, worlds: list[Track], *, steps: int, until: int, at_cut: Callable[[], None] = lambda: None
+) -> None:
+    """Go on with a run of so many steps, a stream for each world in turns, until a step."""
+    with TrainingSession.open(path.name, agent, root=path.parent, seed=5, max_steps=steps, metrics_every=20) as session:
+        streams = [session.stream(index) for index in range(len(worlds))]
         actions = [stream.begin(stream.reset(world)) for stream, world in zip(streams, worlds, strict=True)]
         while session.total_steps < until:
             # The stream whose turn it is follows from the step alone, so that a resume takes the same one.
-            turn = session.total_steps % 2
+            turn = session.total_steps % len(worlds)
             observation, reward, terminated, truncated, _ = worlds[turn].step(actions[turn])
             actions[turn] = streams[turn].step(observation, reward, terminated, truncated)
             if actions[turn] is None and not session.is_done:
                 actions[turn] = streams[turn].begin(streams[turn].reset(worlds[turn]))
         if not session.is_done:
+            at_cut()
             session.stop("cut")
     assert session.resumed is None or session.resumed.grade == "exact", session.resumed
 
 
-def main(root: Path, algorithm: str, kind: str, part: str) -> None:
-    """Train whole, or the first part, or the rest."""
-    is_image = kind == "cnn"
+def train_part(root: Path, name: str, part: str, agent: Any, *, cut: int, **training: Any) -> None:
+    """Train whole and up to the cut, or the rest."""
+    if part == "first":
+        fresh = agent.state()
+        train(root / "whole" / name, agent, until=training["steps"], **training)
+        agent.load_state(fresh)  # not another agent, which would compile everything again
+        train(root / "cut" / name, agent, until=cut, **training)
+    else:
+        train(root / "cut" / name, agent, until=training["steps"], **training)
+
+
+def check_exact(script: str, root: Path, *arguments: str, network: str, names: Iterable[str]) -> None:
+    """Run both parts of a script, each in a process of its own: the runs that were cut end as those that were not."""
+    # Convolutions that are not optimised take longer to run than to compile.
+    environment = {**os.environ, **({"XLA_FLAGS": ""} if network == "cnn" else {})}
+    for part in ("first", "rest"):
+        command = [sys.executable, script, str(root), *arguments, network, part]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+    for name in names:
+        whole, cut = (rekindle.verify(root / kind / name) for kind in ("whole", "cut"))
+        assert whole.ok
+        assert cut.ok
+        assert cut.digests == whole.digests, name
+
+
+def main(root: Path, algorithm: str, network: str, part: str) -> None:
+    """Train with every kind of memory."""
+    is_image = network == "cnn"
     for memory in MEMORIES[algorithm]:
+        worlds = [Track(algorithm, is_image=is_image, is_stacked=memory == "frames") for _ in range(2)]
         agent = make(algorithm, memory, is_image=is_image)
-        if part == "first":
-            fresh = agent.state()
-            train(root / "whole", algorithm, memory, agent, is_image=is_image, until=STEPS)
-            agent.load_state(fresh)  # not another agent, which would compile everything again
-            train(root / "cut", algorithm, memory, agent, is_image=is_image, until=CUT)
-        else:
-            train(root / "cut", algorithm, memory, agent, is_image=is_image, until=STEPS)
+        train_part(root, memory, part, agent, cut=CUT, worlds=worlds, steps=STEPS)
 
 
 if __name__ == "__main__":

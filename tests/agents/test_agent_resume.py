@@ -1,28 +1,23 @@
 """A training cut in two and continued in a new process ends as the one that was not, to the bit."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import ppo_resuming
 import pytest
 import resuming
 
-import rekindle
+networks = pytest.mark.parametrize("network", ["mlp", "cnn"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@networks
 @pytest.mark.parametrize("algorithm", resuming.MEMORIES)
-def test_a_resume_in_a_new_process_is_exact(tmp_path: Path, algorithm: str, kind: str) -> None:
-    # Convolutions that are not optimised take longer to run than to compile.
-    environment = {**os.environ, **({"XLA_FLAGS": ""} if kind == "cnn" else {})}
-    for part in ("first", "rest"):
-        command = [sys.executable, resuming.__file__, str(tmp_path), algorithm, kind, part]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == 0, done.stderr
-    for memory in resuming.MEMORIES[algorithm]:
-        whole, cut = (rekindle.verify(tmp_path / name / memory) for name in ("whole", "cut"))
-        assert whole.ok
-        assert cut.ok
-        assert cut.digests == whole.digests, memory
+def test_a_resume_in_a_new_process_is_exact(tmp_path: Path, algorithm: str, network: str) -> None:
+    memories = resuming.MEMORIES[algorithm]
+    resuming.check_exact(resuming.__file__, tmp_path, algorithm, network=network, names=memories)
+
+
+@pytest.mark.slow
+@networks
+def test_a_rollout_is_resumed_exactly_in_a_new_process(tmp_path: Path, network: str) -> None:
+    resuming.check_exact(ppo_resuming.__file__, tmp_path, network=network, names=ppo_resuming.CUTS)

@@ -3,10 +3,8 @@
 # JAX's types are partial.
 # pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
 
-from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -14,23 +12,8 @@ from gymnasium.spaces import Box, Discrete
 from rekindle.agents import DQN, SAC, TD3, Linear, rainbow
 from rekindle.experience import ActMode, Transitions
 
-COMPILED = "/jax/core/compile/backend_compile_duration"
 SPACE = Box(-1, 1, (3,), np.float32)
 SETTINGS: dict[str, Any] = {"hidden_sizes": (8,), "capacity": 2000, "batch_size": 4}
-
-
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """What was compiled since it was last cleared."""
-    seen: list[str] = []
-
-    def listen(event: str, duration_secs: float, **_: str | int) -> None:
-        if event == COMPILED:
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield seen
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 CASES: dict[str, tuple[type, dict[str, Any]]] = {

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from bitwise import same
 from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +40,6 @@ from rekindle.agent import (
 )
 from rekindle.agents import SAC, TD3, Linear, SACConfig, TD3Config
 from rekindle.agents.acting import CompiledPolicy
-from rekindle.checkpoint import codec
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Transitions
 from rekindle.policy import ActionHead, NetworkPolicy
@@ -74,10 +74,6 @@ def values(learner: Any, seen: float, *actions: float) -> np.ndarray:
     critics = learner._learner.weights["critics"].network(learner._learned.critics)
     unit = (np.array(actions, np.float32)[:, None] - 1) / 2
     return np.asarray(critics(np.full((len(actions), 1), seen, np.float32), unit))
-
-
-def same(first: Any, second: Any) -> bool:
-    return codec.tree_digest({"tree": first}) == codec.tree_digest({"tree": second})
 
 
 # What they learn

@@ -15,13 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from bitwise import check_one_dispatch
 from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.agents import SAC, TD3
 from rekindle.agents.continuous import Seen, draw_pairs, seen
-from rekindle.agents.dispatch import Dispatch
 from rekindle.agents.sac import squashed_log_prob
 from rekindle.experience import Array
 
@@ -262,26 +262,7 @@ def test_a_pair_is_two_different_critics_and_every_pair_is_as_likely() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_updates_in_one_dispatch_are_equal_to_the_bit_to_one_at_a_time(name: str) -> None:
     it, rng = case(name), np.random.default_rng(0)
-    batches = [it.batch(rng) for _ in range(7)]
-
-    def stacked(some: list[Any]) -> Any:
-        if isinstance(some[0], dict):
-            return {key: stacked([one[key] for one in some]) for key in some[0]}
-        return None if some[0] is None else np.concatenate(some)
-
-    dispatch: Dispatch[Any] = Dispatch(
-        it.learner.step, it.learner.metrics, example=batches[0], rows=ROWS if it.config.prioritised else 0
-    )
-    together, outcome = dispatch(it.learner.start(), stacked(batches), 7, it.inputs)
-    single, losses, rows = it.learner.start(), [], []
-    for batch in batches:
-        single, one = dispatch(single, batch, 1, it.inputs)
-        losses.append(np.asarray(dispatch.metrics([one])["loss"]))
-        rows.append(one.rows())
-    for first, second in zip(jax.tree_util.tree_leaves(together), jax.tree_util.tree_leaves(single), strict=True):
-        np.testing.assert_array_equal(first, second)
-    np.testing.assert_array_equal(np.asarray(dispatch.metrics([outcome])["loss"]), np.concatenate(losses))
-    np.testing.assert_array_equal(outcome.rows(), np.concatenate(rows))
+    check_one_dispatch(it, [it.batch(rng) for _ in range(7)])
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from bitwise import same
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from probes import (
     CONTINUING,
@@ -36,7 +37,6 @@ from rekindle.agent import (
 )
 from rekindle.agents import DQN, DQNConfig, Linear, rainbow
 from rekindle.agents.acting import CompiledPolicy
-from rekindle.checkpoint import codec
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, EpisodeStatus, Transitions
 from rekindle.policy import NetworkPolicy
@@ -64,10 +64,6 @@ def values(learner: DQN, *seen: float) -> np.ndarray:
     policy = learner.policy()
     assert isinstance(policy, NetworkPolicy)
     return policy.output(numbers(*seen))
-
-
-def same(first: Any, second: Any) -> bool:
-    return codec.tree_digest({"tree": first}) == codec.tree_digest({"tree": second})
 
 
 # What it learns

@@ -16,12 +16,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from bitwise import check_one_dispatch
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.agents import DQN, DQNConfig
-from rekindle.agents.dispatch import Dispatch
 from rekindle.agents.dqn import Learner, QNetwork, project
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
@@ -251,24 +251,7 @@ def test_dueling_takes_the_mean_off_the_advantages() -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_updates_in_one_dispatch_are_equal_to_the_bit_to_one_at_a_time(name: str) -> None:
     it, rng = case(name), np.random.default_rng(0)
-    batches = [it.batch(rng) for _ in range(11)]
-
-    def stacked(some: list[dict[str, Any]]) -> dict[str, Any]:
-        return {key: None if some[0][key] is None else np.concatenate([one[key] for one in some]) for key in some[0]}
-
-    dispatch = Dispatch(
-        it.learner.step, it.learner.metrics, example=stacked(batches[:1]), rows=ROWS if it.config.prioritised else 0
-    )
-    together, outcome = dispatch(it.learner.start(), stacked(batches), 11, it.inputs)
-    single, losses, rows = it.learner.start(), [], []
-    for batch in batches:
-        single, one = dispatch(single, stacked([batch]), 1, it.inputs)
-        losses.append(np.asarray(dispatch.metrics([one])["loss"]))
-        rows.append(one.rows())
-    for first, second in zip(jax.tree_util.tree_leaves(together), jax.tree_util.tree_leaves(single), strict=True):
-        np.testing.assert_array_equal(first, second)
-    np.testing.assert_array_equal(np.asarray(dispatch.metrics([outcome])["loss"]), np.concatenate(losses))
-    np.testing.assert_array_equal(outcome.rows(), np.concatenate(rows))
+    check_one_dispatch(it, [it.batch(rng) for _ in range(11)])
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 import pytest
+from bitwise import same
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 from probes import (
     CONTINUING,
@@ -100,10 +101,6 @@ def normaliser_of(learner: PPO) -> Normaliser:
     normaliser = policy_of(learner).normaliser
     assert normaliser is not None
     return normaliser
-
-
-def same(first: Any, second: Any) -> bool:
-    return codec.tree_digest({"tree": first}) == codec.tree_digest({"tree": second})
 
 
 def fill(learner: PPO, moves: list[Move] | None = None) -> None:

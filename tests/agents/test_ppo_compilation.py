@@ -4,10 +4,8 @@
 # pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
@@ -15,24 +13,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from rekindle.agents import PPO, Linear
 from rekindle.experience import ActMode, Transitions
 
-COMPILED = "/jax/core/compile/backend_compile_duration"
 SPACE = Box(-1, 1, (3,), np.float32)
 MASKED = Dict({"seen": SPACE, "action_mask": MultiBinary(3)})
 SETTINGS: dict[str, Any] = {"hidden_sizes": (8,), "rollout_steps": 50, "minibatch_size": 8, "epochs": 20}
-
-
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """What was compiled since it was last cleared."""
-    seen: list[str] = []
-
-    def listen(event: str, duration_secs: float, **_: str | int) -> None:
-        if event == COMPILED:
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield seen
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_the_advantages_the_loss_and_the_gradients_of_ppo(seed: int, kind: str) 
     gradients = train(model, {"policy": (model.policy.optimizer, dict(model.policy.named_parameters()))})
     loss = jax.value_and_grad(agent._learner.loss, has_aux=True)
     indices = {"indices": np.arange(ROWS, dtype=np.int32)}
-    (value, metrics), gradient = loss(new, indices, ppo._inputs(columns, agent._settings_at(agent.env_steps)))
+    (value, metrics), gradient = loss(new, indices, ppo._inputs(columns, agent._settings_at(agent.env_steps), None))
     assert 0 < float(metrics["clip_fraction"]) < 1
     assert float(metrics["clip_fraction"]) == pytest.approx(logged(model, "clip_fraction"))
     assert float(value) == pytest.approx(logged(model, "loss"), rel=1e-4)

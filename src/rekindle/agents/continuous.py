@@ -29,7 +29,7 @@ from rekindle.agents.networks import (
     user_network,
 )
 from rekindle.agents.normalisation import normalise
-from rekindle.agents.offpolicy import check_off_policy, encoding_of
+from rekindle.agents.offpolicy import check_off_policy
 from rekindle.agents.settings import check_flag, check_number, check_sizes, check_whole
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
@@ -42,7 +42,6 @@ __all__ = [
     "Critics",
     "Seen",
     "check_actor_critic",
-    "continuous_encoding",
     "continuous_head",
     "draw_pairs",
     "followed",
@@ -83,14 +82,6 @@ def continuous_head(
             f"action_space is {space!r}: {agent} needs finite bounds; use a Box with the range that is of use"
         )
     return ActionHead(kind, np.dtype(dtype).str, list(space.shape), low=low, high=high, exploration=exploration)
-
-
-def continuous_encoding(space: Any, config: Any) -> Encoding:
-    """How observations are encoded; raises `ConfigError`."""
-    encoding = encoding_of(space, config)
-    if encoding.mask_size:
-        raise ConfigError("the observations have an action_mask: only discrete actions can be masked")
-    return encoding
 
 
 def head_by_steps(head: ActionHead, warmup_steps: int) -> Callable[[int], ActionHead]:
@@ -193,7 +184,10 @@ class Critics(eqx.Module):
         """(critics, rows) for a batch; `only` names the critics that are asked, by default all."""
         bodies = self.bodies if only is None else jax.tree_util.tree_map(lambda array: array[only], self.bodies)
         inputs = jnp.concatenate([jax.vmap(self.encoder)(observations), actions], axis=1)
-        return jax.vmap(lambda body: jax.vmap(body)(inputs))(bodies)[..., 0]
+        # Each critic has inputs of its own: XLA would turn over what a first layer in common gives and is given.
+        count = jax.tree_util.tree_leaves(bodies)[0].shape[0]
+        inputs = jnp.broadcast_to(inputs, (count, *inputs.shape))
+        return jax.vmap(lambda body, rows: jax.vmap(body)(rows))(bodies, inputs)[..., 0]
 
 
 def networks(

@@ -43,14 +43,8 @@ from rekindle.agents.networks import (
     user_network,
 )
 from rekindle.agents.normalisation import normalise
-from rekindle.agents.offpolicy import (
-    OffPolicyAgent,
-    check_off_policy,
-    encoding_of,
-    generators,
-    optimised,
-    optimiser_of,
-)
+from rekindle.agents.offpolicy import OffPolicyAgent, check_off_policy, generators
+from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import (
     Linear,
     Setting,
@@ -59,6 +53,7 @@ from rekindle.agents.settings import (
     check_number,
     check_sizes,
     check_whole,
+    encoding_of,
     make_config,
     network_setting,
     value_at,
@@ -424,9 +419,7 @@ class DQN(OffPolicyAgent[DQNConfig]):
         config = make_config(DQNConfig, {**settings, "network": network_setting(network)})
         head = _head(action_space, config)
         actions = head.counts[0]
-        encoding = encoding_of(observation_space, config)
-        if encoding.mask_size not in (0, actions):
-            raise ConfigError(f"the action_mask has {encoding.mask_size} numbers, but there are {actions} actions")
+        encoding = encoding_of(observation_space, config, actions=actions)
         made = QNetwork(config, encoding, actions, network, initial)
         weights = Weights(made)
         actor = Actor(

@@ -16,7 +16,6 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
-import optax
 
 from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.agents.acting import Actor, CompiledPolicy, zero_observations
@@ -24,7 +23,7 @@ from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.normalisation import RunningMoments, moments_of
 from rekindle.agents.settings import Linear, Setting, check_flag, check_number, check_whole, value_at
-from rekindle.agents.trees import placed, tree_from_state, tree_state
+from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
@@ -37,10 +36,7 @@ __all__ = [
     "Learner",
     "OffPolicyAgent",
     "check_off_policy",
-    "encoding_of",
     "generators",
-    "optimised",
-    "optimiser_of",
 ]
 
 Config = TypeVar("Config", bound=msgspec.Struct)
@@ -132,31 +128,6 @@ def check_off_policy(config: Any) -> None:
     check_number("reward_scale", config.reward_scale, least=-math.inf)
     if config.reward_scale == 0:
         raise ConfigError(f"reward_scale is {config.reward_scale!r}: use a number other than 0")
-
-
-def encoding_of(space: Any, config: Any) -> Encoding:
-    """How observations are encoded; raises `ConfigError` for those that cannot be, or not as the settings say."""
-    encoding = Encoding.of(space)
-    if encoding.image and config.normalise_observations:
-        raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
-    return encoding
-
-
-def optimiser_of(config: Any) -> optax.GradientTransformation:
-    """Adam, after clipping, of gradients that are averaged as the settings say; the step size comes later."""
-    clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
-    optimiser = optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
-    if config.gradient_accumulation > 1:
-        return cast("Any", optax.MultiSteps(optimiser, config.gradient_accumulation).gradient_transformation())
-    return optimiser
-
-
-def optimised(
-    optimiser: optax.GradientTransformation, gradient: Any, state: Any, params: Any, learning_rate: Any
-) -> tuple[Any, Any]:
-    """Parameters and the optimiser's state after a step along a gradient."""
-    step, state = optimiser.update(gradient, state, params)
-    return params - learning_rate * step, state
 
 
 class OffPolicyAgent(Generic[Config]):
@@ -278,9 +249,9 @@ class OffPolicyAgent(Generic[Config]):
 
     def _inputs(self) -> dict[str, Any]:
         """What an update takes beside a batch; arrays, so that a schedule compiles nothing."""
-        schedules = self._learner.schedules.items()
+        schedules, device = self._learner.schedules.items(), self._learner.device
         return {
-            **{name: np.float32(value_at(setting, self.env_steps)) for name, setting in schedules},
+            **{name: placed_number(value_at(setting, self.env_steps), device) for name, setting in schedules},
             "normaliser": moments_of(None if self._moments is None else self._moments.published),
         }
 

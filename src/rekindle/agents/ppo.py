@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
-import optax
 from numpy.typing import NDArray
 
 from rekindle.agent import Metrics, State, StreamSlots
@@ -44,6 +43,7 @@ from rekindle.agents.networks import (
     user_network,
 )
 from rekindle.agents.normalisation import ReturnScale, RunningMoments
+from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import (
     Linear,
     Setting,
@@ -51,13 +51,14 @@ from rekindle.agents.settings import (
     check_number,
     check_sizes,
     check_whole,
+    encoding_of,
     make_config,
     network_setting,
     value_at,
 )
-from rekindle.agents.trees import placed, tree_from_state, tree_state
+from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.weights import Weights
-from rekindle.encoding import Encoding
+from rekindle.encoding import Encoding, discrete_values
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy import ActionHead, Layer, NetworkPolicy, Normaliser
@@ -258,11 +259,7 @@ class Learner:
     def __init__(self, config: PPOConfig, weights: Weights[ActorCritic], head: ActionHead) -> None:
         self._config, self._weights, self._head = config, weights, head
         self.device = device_of(config.learning_device, "learning_device")
-        clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
-        optimiser = optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
-        if config.gradient_accumulation > 1:
-            optimiser = optax.MultiSteps(optimiser, config.gradient_accumulation).gradient_transformation()
-        self._optimiser = optimiser
+        self._optimiser = optimiser_of(config)
 
     def start(self) -> Learned:
         """The state before the first update."""
@@ -278,8 +275,7 @@ class Learner:
 
     def _made(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array]]:
         (loss, metrics), gradient = jax.value_and_grad(self.loss, has_aux=True)(state.params, batch, inputs)
-        step, optimiser = self._optimiser.update(gradient, state.optimiser, state.params)
-        params = state.params - inputs["learning_rate"] * step
+        params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, inputs["learning_rate"])
         target_kl = self._config.target_kl
         is_over = state.is_over if target_kl is None else metrics["kl"] > target_kl
         metrics = {"loss": loss, "grad_norm": jnp.linalg.norm(gradient), **metrics}
@@ -389,7 +385,7 @@ class PPO:
         self.stale_steps = 0
         """Transitions that were too old to learn from."""
         self._head = _head(action_space)
-        self._encoding = encoding = _encoding(observation_space, config, self._head)
+        self._encoding = encoding = encoding_of(observation_space, config, actions=sum(self._head.counts))
         self._losses = LossMean()
         self._moments = (
             RunningMoments(encoding.shape[0], clip=config.observation_clip) if config.normalise_observations else None
@@ -524,7 +520,7 @@ class PPO:
 
     def _learn_from(self, learning: _Learning, n: int) -> list[Outcome]:
         """Make up to `n` updates on a rollout, in as few dispatches as there can be."""
-        inputs = _inputs(learning.columns, self._settings_at(learning.began_at))
+        inputs = _inputs(learning.columns, self._settings_at(learning.began_at), self._learner.device)
         size = self._minibatches.shape[1]
         outcomes: list[Outcome] = []
         is_over = False
@@ -546,7 +542,8 @@ class PPO:
     def warm_up(self) -> None:
         """Compile everything that acting and learning may need."""
         columns = self._zero_columns(self.config.rollout_steps)
-        inputs = _inputs(placed(columns, self._learner.device), self._settings_at(0))
+        device = self._learner.device
+        inputs = _inputs(placed(columns, device), self._settings_at(0), device)
         self._learned = self._dispatch.warm_up(self._learned, inputs)
         self._scores(self._acting, columns["observations"][:1], None, None)
         self._actor.warm_up(self.observation_space)
@@ -825,9 +822,9 @@ def _untouched() -> dict[str, Any]:
     return {"made": np.int32(0), "is_over": np.False_}
 
 
-def _inputs(columns: dict[str, Any], settings: dict[str, float]) -> dict[str, Any]:
+def _inputs(columns: dict[str, Any], settings: dict[str, float], device: Any) -> dict[str, Any]:
     """What an update takes beside a minibatch; arrays, so that a schedule compiles nothing."""
-    return {"rollout": columns, **{name: np.float32(value) for name, value in settings.items()}}
+    return {"rollout": columns, **{name: placed_number(value, device) for name, value in settings.items()}}
 
 
 def _minibatches(config: PPOConfig) -> Array:
@@ -853,11 +850,8 @@ def _explained_variance(values: Array, returns: Array) -> float:
 def _head(space: Any) -> ActionHead:
     shape: list[int] = list(getattr(space, "shape", None) or ())
     match type(space).__name__:
-        case "Discrete":
-            counts, starts = [int(space.n)], [int(space.start)]
-        case "MultiDiscrete":
-            counts = np.asarray(space.nvec).ravel().tolist()
-            starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec)).ravel().tolist()
+        case "Discrete" | "MultiDiscrete":
+            counts, starts = discrete_values(space)
         case "MultiBinary":
             counts, starts = [2] * math.prod(shape), [0] * math.prod(shape)
         case "Box" if np.dtype(space.dtype).kind == "f":
@@ -875,14 +869,3 @@ def _inside(low: Array) -> Array:
     with np.errstate(over="ignore"):
         single = low.ravel().astype(np.float32)
     return np.where(single < low.ravel(), np.nextafter(single, np.float32(np.inf)), single)
-
-
-def _encoding(space: Any, config: PPOConfig, head: ActionHead) -> Encoding:
-    encoding, logits = Encoding.of(space), sum(head.counts)
-    if encoding.mask_size and not logits:
-        raise ConfigError("the observation has an action_mask, but continuous actions cannot be masked")
-    if encoding.mask_size not in (0, logits):
-        raise ConfigError(f"the action_mask has {encoding.mask_size} numbers, but there are {logits} actions")
-    if encoding.image and config.normalise_observations:
-        raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
-    return encoding

@@ -30,7 +30,6 @@ from rekindle.agents.continuous import (
     Critics,
     Seen,
     check_actor_critic,
-    continuous_encoding,
     continuous_head,
     draw_pairs,
     followed,
@@ -39,8 +38,9 @@ from rekindle.agents.continuous import (
     networks,
     seen,
 )
-from rekindle.agents.offpolicy import OffPolicyAgent, generators, optimised, optimiser_of
-from rekindle.agents.settings import Linear, Setting, check_number, make_config, network_setting
+from rekindle.agents.offpolicy import OffPolicyAgent, generators
+from rekindle.agents.optimiser import optimised, optimiser_of
+from rekindle.agents.settings import Linear, Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
@@ -323,7 +323,7 @@ class SAC(OffPolicyAgent[SACConfig]):
         initial, exploring, sampling = generators(seed)
         config = make_config(SACConfig, {**settings, "network": network_setting(network)})
         head = continuous_head(action_space, "squashed", agent="SAC")
-        encoding = continuous_encoding(observation_space, config)
+        encoding = encoding_of(observation_space, config, actions=0)
         dimensions = head.low.size
         actor, critics = networks(
             encoding, config, outputs=2 * dimensions, dimensions=dimensions, network=network, rng=initial

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "check_number",
     "check_sizes",
     "check_whole",
+    "encoding_of",
     "make_config",
     "network_setting",
     "value_at",
@@ -60,6 +62,24 @@ def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
     if unknown:
         raise ConfigError(f"{kind.__name__} has no setting {', '.join(unknown)}; there are {', '.join(known)}")
     return kind(**settings)
+
+
+def encoding_of(space: Any, config: Any, *, actions: int) -> Encoding:
+    """How observations are encoded; raises `ConfigError` for those that cannot be, or not as the settings say.
+
+    `actions` is how many a mask speaks of, 0 for continuous ones.
+    """
+    encoding = Encoding.of(space)
+    if encoding.mask_size and not actions:
+        raise ConfigError(
+            "the observations have an action_mask: continuous actions cannot be masked, "
+            "only discrete actions can be masked"
+        )
+    if encoding.mask_size not in (0, actions):
+        raise ConfigError(f"the action_mask has {encoding.mask_size} numbers, but there are {actions} actions")
+    if encoding.image and config.normalise_observations:
+        raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
+    return encoding
 
 
 def network_setting(network: Any) -> str | None:

@@ -29,7 +29,6 @@ from rekindle.agents.continuous import (
     Critics,
     Seen,
     check_actor_critic,
-    continuous_encoding,
     continuous_head,
     draw_pairs,
     followed,
@@ -38,8 +37,9 @@ from rekindle.agents.continuous import (
     networks,
     seen,
 )
-from rekindle.agents.offpolicy import OffPolicyAgent, generators, optimised, optimiser_of
-from rekindle.agents.settings import Setting, check_number, make_config, network_setting
+from rekindle.agents.offpolicy import OffPolicyAgent, generators
+from rekindle.agents.optimiser import optimised, optimiser_of
+from rekindle.agents.settings import Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
 from rekindle.agents.weights import Weights
 from rekindle.encoding import Encoding
@@ -255,7 +255,7 @@ class TD3(OffPolicyAgent[TD3Config]):
         initial, exploring, sampling = generators(seed)
         config = make_config(TD3Config, {**settings, "network": network_setting(network)})
         head = continuous_head(action_space, "noisy_tanh", agent="TD3", exploration=config.exploration_noise)
-        encoding = continuous_encoding(observation_space, config)
+        encoding = encoding_of(observation_space, config, actions=0)
         dimensions = head.low.size
         actor, critics = networks(
             encoding, config, outputs=dimensions, dimensions=dimensions, network=network, rng=initial

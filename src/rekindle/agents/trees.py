@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import jax
@@ -15,7 +16,7 @@ from rekindle.agent import State
 from rekindle.errors import StateError
 from rekindle.experience import Array
 
-__all__ = ["placed", "tree_from_state", "tree_state"]
+__all__ = ["placed", "placed_number", "tree_from_state", "tree_state"]
 
 Tree = TypeVar("Tree")
 
@@ -47,3 +48,9 @@ def tree_from_state(template: Tree, state: Any, what: str) -> Tree:
 def placed(tree: Tree, device: Any) -> Tree:
     """The tree's arrays on a device, in memory of their own: JAX may use that of a numpy array as it is."""
     return jax.device_put(jax.tree_util.tree_map(np.array, tree), device)
+
+
+@lru_cache(maxsize=64)
+def placed_number(number: float, device: Any) -> jax.Array:
+    """A number on a device, for a setting that may change without a compilation; kept, as most never do."""
+    return jax.device_put(np.float32(number), device)
