@@ -49,6 +49,7 @@ def train_rekindle(seed: int, steps: int, tell: Tell) -> Play:
 
     from rekindle.stats import EpisodeRecord, EpisodeStatus
     from rekindle.training import Evaluation, Trainer
+    from rekindle.training.evaluation import greedy
 
     env = gym.make(ENV)
 
@@ -78,8 +79,8 @@ def train_rekindle(seed: int, steps: int, tell: Tell) -> Play:
             evaluator=SameSeeds(),
         )
         trainer.train()
-    policy = trainer.agent.policy()
-    return lambda first_seed, episodes: play(env, lambda seen: policy.act(seen[None])[0], first_seed, episodes)
+    act = greedy(trainer.agent)
+    return lambda first_seed, episodes: play(env, lambda seen: act(seen[None])[0], first_seed, episodes)
 
 
 def train_sb3(seed: int, steps: int, tell: Tell) -> Play:
