@@ -140,7 +140,7 @@ def padded(array: Array, size: int) -> Array:
     """The array with a leading axis of this size; what is added means nothing."""
     if len(array) == size:
         return array
-    larger = np.zeros((size, *array.shape[1:]), array.dtype)
+    larger = np.empty((size, *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
 
