@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ RESULTS = Path(__file__).parent / "results" / "learning.jsonl"
 REPORTED = range(100, 105)
 FINAL_EPISODES, EVAL_EPISODES, EVALUATIONS = 50, 20, 20
 FINAL_SEEDS, EVAL_SEEDS = 1_000_000, 2_000_000
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
 
 
 class Mark(NamedTuple):
@@ -78,15 +79,8 @@ def train(mark: Mark, seed: int, tell: Callable[[str], None]) -> dict[str, Any]:
     test_env = gym.make(mark.env_id)
 
     def evaluate(first_seed: int, episodes: int) -> list[float]:
-        policy, returns = agent.policy(), []
-        for episode in range(episodes):
-            observation, _ = test_env.reset(seed=first_seed + episode)
-            total, is_over = 0.0, False
-            while not is_over:
-                observation, reward, terminated, truncated, _ = test_env.step(policy.act(observation[None])[0])
-                total, is_over = total + float(reward), terminated or truncated
-            returns.append(total)
-        return returns
+        policy = agent.policy()
+        return play(test_env, lambda observation: policy.act(observation[None])[0], first_seed, episodes)
 
     evaluations: list[list[float]] = []
     episodes = [0] * len(envs)
@@ -133,6 +127,19 @@ def train(mark: Mark, seed: int, tell: Callable[[str], None]) -> dict[str, Any]:
         "evaluations": [[step, round(score, 2)] for step, score in evaluations],
         "returns": thinned(returns, mark.steps),
     }
+
+
+def play(env: Any, act: Callable[[Any], Any], first_seed: int, episodes: int) -> list[float]:
+    """The return of each of so many episodes."""
+    returns: list[float] = []
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=first_seed + episode)
+        total, is_over = 0.0, False
+        while not is_over:
+            observation, reward, terminated, truncated, _ = env.step(act(observation))
+            total, is_over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return returns
 
 
 def thinned(returns: list[list[float]], steps: int, points: int = 50) -> list[list[float]]:
@@ -189,8 +196,7 @@ def main() -> None:
         print(json.dumps(train(mark, int(seed), lambda text: print(f"{options.one} {text}", file=sys.stderr))))
         return
     if not options.table:
-        first, _, last = options.seeds.partition("-")
-        run_missing(options.results, range(int(first), int(last or first) + 1), options.only, options.jobs)
+        run_missing(options.results, seeds_of(options.seeds), options.only, options.jobs)
     print(table(options.results))
 
 
@@ -204,22 +210,27 @@ def run_missing(path: Path, seeds: range, only: str | None, jobs: int) -> None:
         if only in (None, f"{mark.algorithm}:{mark.env_id}")
         and (mark.algorithm, mark.env_id, mark.steps, seed) not in there
     ]
-    one_thread = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-    }
+    append_each(path, ([sys.executable, __file__, "--one", name] for name in missing), jobs)
 
-    def run(name: str) -> None:
-        command = [sys.executable, __file__, "--one", name]
-        done = subprocess.run(command, env=one_thread, stdout=subprocess.PIPE, text=True, check=True)
+
+def seeds_of(text: str) -> range:
+    """From first to last."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def append_each(path: Path, commands: Iterable[list[str]], jobs: int) -> None:
+    """Run commands, some at a time and each with one thread, and append what it prints as soon as it is done."""
+
+    def run(command: list[str]) -> None:
+        environment = {**os.environ, **ONE_THREAD}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as results:
             results.write(done.stdout)
 
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(run, missing))
+        list(pool.map(run, commands))
 
 
 if __name__ == "__main__":

@@ -37,23 +37,54 @@ class Phase(IntEnum):
     """The last transition ended the episode, and `on_episode` has not been called."""
 
 
+_MOST_UNHASHED = 1 << 16
+"""Bytes of observations that a trace keeps before it hashes them."""
+
+
 class EpisodeTrace:
-    """What it takes to live an open episode again: its seed, its actions, and a hash of what came of them."""
+    """What it takes to live an open episode again: its seed, its actions, and a hash of what came of them.
+
+    Most episodes end before anybody asks for the hash, so that it is computed late.
+    """
 
     def __init__(self, seed: int, options: dict[str, Any] | None) -> None:
         self.seed = seed
         self.options = options
         self.actions: list[Array] = []
-        self.chain = b""
+        self._chain = b""
+        self._unhashed: list[tuple[bytes, float]] = []
+        self._room = _MOST_UNHASHED
 
     def start(self, observation: Sequence[Array]) -> None:
         """Note the first observation."""
-        self.chain = _chained(b"", observation, 0.0)
+        self._note(observation, 0.0)
 
     def add(self, action: Array, reward: float, next_observation: Sequence[Array]) -> None:
         """Note a transition."""
         self.actions.append(np.array(action))
-        self.chain = _chained(self.chain, next_observation, reward)
+        self._note(next_observation, reward)
+
+    def _note(self, observation: Sequence[Array], reward: float) -> None:
+        data = observation[0].tobytes() if len(observation) == 1 else b"".join(map(_bytes, observation))
+        self._unhashed.append((data, reward))
+        self._room -= len(data)
+        if self._room < 0:
+            self._hash()
+
+    @property
+    def chain(self) -> bytes:
+        """The hash."""
+        self._hash()
+        return self._chain
+
+    def _hash(self) -> None:
+        for data, reward in self._unhashed:
+            digest = hashlib.blake2b(self._chain, digest_size=16)
+            digest.update(data)
+            digest.update(struct.pack("<d", reward))
+            self._chain = digest.digest()
+        self._unhashed.clear()
+        self._room = _MOST_UNHASHED
 
     def state(self) -> State:
         """As saved."""
@@ -75,16 +106,12 @@ class EpisodeTrace:
             if layout is None or type(actions) is not np.ndarray:
                 raise StateError(f"traces: {actions!r:.40} are no actions")
             trace.actions = list(layout.conform(actions, "traces: the actions", rows=len(actions)))
-        trace.chain = bytes.fromhex(chain)
+        trace._chain = bytes.fromhex(chain)
         return trace
 
 
-def _chained(chain: bytes, observation: Sequence[Array], reward: float) -> bytes:
-    digest = hashlib.blake2b(chain, digest_size=16)
-    for array in observation:
-        digest.update(np.ascontiguousarray(array).data)
-    digest.update(struct.pack("<d", reward))
-    return digest.digest()
+def _bytes(array: Array) -> bytes:
+    return array.tobytes()
 
 
 _COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending", "has_gaps")

@@ -111,6 +111,8 @@ class Rollout:
         """By step from which none goes on, where it led to."""
         self._heads: dict[int, int] = {}
         """By stream, its last step, while its episode goes on."""
+        self._newest: tuple[list[int], list[Array]] | None = None
+        """The streams of the last transitions, if they were different ones, and where each led to."""
 
     def __len__(self) -> int:
         """How many transitions were collected."""
@@ -134,12 +136,23 @@ class Rollout:
             statuses,
             fitted(versions, _NUMBER, "version", count),
         ]
+        slots: list[int] = streams.tolist()
+        after = [part.copy() for part in after]
+        # Usually all streams go on together, which is quickly seen.
+        go_on = self._newest is not None and self._newest[0] == slots and _same(self._newest[1], before)
         previous = [
-            self._link(stream, step, status, [part[index] for part in before], [part[index] for part in after])
+            self._link(
+                stream,
+                step,
+                status,
+                None if go_on else [part[index] for part in before],
+                [part[index] for part in after],
+            )
             for index, (step, stream, status) in enumerate(
-                zip(range(len(self), len(self) + count), streams.tolist(), statuses.tolist(), strict=True)
+                zip(range(len(self), len(self) + count), slots, statuses.tolist(), strict=True)
             )
         ]
+        self._newest = (slots, after) if len(set(slots)) == count else None
         self._grow(len(self) + count)
         self._rows.append([*columns, np.array(previous, np.int64)], count)
 
@@ -151,7 +164,7 @@ class Rollout:
     def clear(self) -> None:
         """Forget everything; whatever comes next, nothing goes on from what was."""
         self._rows.clear(0)
-        self._last, self._heads = {}, {}
+        self._last, self._heads, self._newest = {}, {}, None
 
     def steps(self) -> Steps:
         """All that was collected; the arrays are views, good until the rollout changes."""
@@ -171,16 +184,17 @@ class Rollout:
             last_observations=self._seen.observations(list(self._last_observations().values())),
         )
 
-    def _link(self, stream: int, step: int, status: int, before: list[Array], after: list[Array]) -> int:
-        """Take note of a step of a stream; gives the step that it goes on from."""
+    def _link(self, stream: int, step: int, status: int, before: list[Array] | None, after: list[Array]) -> int:
+        """Take note of a step of a stream; gives the step that it goes on from.
+
+        Without `before` it is known to start where the last of its stream led to.
+        """
         head = self._heads.pop(stream, NONE)
-        if head != NONE and all(
-            one.tobytes() == other.tobytes() for one, other in zip(self._last[head], before, strict=True)
-        ):
+        if head != NONE and (before is None or _same(self._last[head], before)):
             del self._last[head]
         else:
             head = NONE
-        self._last[step] = [np.array(part) for part in after]
+        self._last[step] = after
         if status == _CONTINUING:
             self._heads[stream] = step
         return head
@@ -237,4 +251,9 @@ class Rollout:
         self._last = {
             step: [values[index] for values in last.slots.values()] for index, step in enumerate(saved.last_steps)
         }
-        self._heads = dict(saved.heads)
+        self._heads, self._newest = dict(saved.heads), None
+
+
+def _same(some: list[Array], others: list[Array]) -> bool:
+    """Whether these are the same, bit for bit."""
+    return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))
