@@ -429,7 +429,7 @@ class TestDropping:
             session.on_eval_episode(rekindle.EpisodeRecord(1.0, 1, TERMINATED, {"odd": NAN}))
         assert session.run is not None
         texts = [log.read_text() for log in session.run.path.glob("*.jsonl")]
-        assert len(texts) == 3
+        assert len(texts) == 4
         for text in "".join(texts).splitlines():
             json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
         assert session.run.reader.train_episodes()[0]["extras"] == {"odd": None, "even": None}
