@@ -66,7 +66,7 @@ class WatchScreen(Screen[None]):
     #panels Static { height: auto; padding: 0 1; }
     #panels > * { display: none; }
     #panels > .selected { display: block; }
-    WatchScreen.wide #panels { height: 40%; grid-size: 2 2; grid-rows: 3fr 2fr; grid-columns: 66 1fr; }
+    WatchScreen.wide #panels { height: 40%; grid-size: 2 2; grid-rows: 3fr 2fr; grid-columns: 64 1fr; }
     WatchScreen.wide #panels > * { display: block; }
     WatchScreen.wide #metrics { row-span: 2; }
     WatchScreen.low #panels, WatchScreen.low #counters { display: none; }
@@ -305,7 +305,7 @@ class WatchScreen(Screen[None]):
                 best = curve.least if is_lower_better(name) else curve.greatest
                 value, step = (NOTHING, NOTHING) if best is None else (decimal(best.value), compact(best.step))
                 numbers = [Text(f"{number:>10}") for number in (decimal(curve.last), decimal(curve.recent_mean), value)]
-                label = [_cut(name, 16), Text.assemble(" ", _cut(split, 6), style=muted)]
+                label = [_cut(name, 14), Text.assemble(" ", _cut(split, 6), style=muted)]
                 rows.append((name, [*label, *numbers, Text(f"{step:>8}", muted)]))
         if [key.value for key in table.rows] != [str(index) for index in range(len(rows))]:
             table.clear()
