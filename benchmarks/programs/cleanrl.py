@@ -30,7 +30,7 @@ from torch.nn.functional import mse_loss, smooth_l1_loss
 GAMMA = 0.99
 
 
-def make_envs(case: Case) -> SyncVectorEnv:
+def make_envs(case: Case) -> Any:
     def make() -> gym.Env[Any, Any]:
         return gym.wrappers.RecordEpisodeStatistics(gym.make(case.env_id))
 
@@ -45,7 +45,8 @@ def final_observations(observations: Any, truncated: Any, infos: dict[str, Any])
     return last
 
 
-def make_memory(capacity: int, envs: SyncVectorEnv) -> ReplayBuffer:
+def make_memory(capacity: int, envs: Any) -> ReplayBuffer:
+    envs.single_observation_space.dtype = np.float32  # as CleanRL has it
     spaces = (envs.single_observation_space, envs.single_action_space)
     return ReplayBuffer(capacity, *spaces, "cpu", handle_timeout_termination=False)
 
@@ -101,8 +102,8 @@ class Actor(nn.Module):
         super().__init__()
         self.body = nn.Sequential(dense((observation, 256, 256), nn.ReLU), nn.ReLU())
         self.mean, self.log_std = nn.Linear(256, len(low)), nn.Linear(256, len(low))
-        self.register_buffer("scale", torch.as_tensor((high - low) / 2, dtype=torch.float32))
-        self.register_buffer("centre", torch.as_tensor((high + low) / 2, dtype=torch.float32))
+        self.scale = torch.as_tensor((high - low) / 2, dtype=torch.float32)
+        self.centre = torch.as_tensor((high + low) / 2, dtype=torch.float32)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         features = self.body(observations)
@@ -150,7 +151,8 @@ def sac(case: Case, watch: Stopwatch) -> None:
                 chosen, log_prob = actor(after)
                 worth = values(targets, after, chosen).min(0).values - temperature * log_prob
                 goal = batch.rewards.flatten() + GAMMA * (1 - batch.dones.flatten()) * worth
-            loss = sum(mse_loss(value, goal) for value in values(critics, seen, action))
+            first, second = values(critics, seen, action)
+            loss = mse_loss(first, goal) + mse_loss(second, goal)
             for_critics.zero_grad()
             loss.backward()
             for_critics.step()

@@ -1,6 +1,6 @@
 """A training of ours, for `benchmarks/peers.py`: what `rekindle train` does.
 
-python ours.py CASE               # with a run, logs, progress, checkpoints and evaluations, (see below)
+python ours.py CASE               # with a run, logs, progress, checkpoints and evaluations
 python ours.py CASE --recorded    # the same without checkpoints and evaluations before the end
 python ours.py CASE --bare        # also without run, logs, windows of metrics, events and progress
 """

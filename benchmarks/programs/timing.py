@@ -1,5 +1,8 @@
 """What every program of `benchmarks/peers.py` is asked to do, and how it is timed."""
 
+# JAX is not fully typed.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import json

@@ -65,7 +65,9 @@ class EpisodeTrace:
         self._note(next_observation, reward)
 
     def _note(self, observation: Sequence[Array], reward: float) -> None:
-        data = observation[0].tobytes() if len(observation) == 1 else b"".join(map(_bytes, observation))
+        data = observation[0].tobytes()
+        if len(observation) > 1:
+            data = b"".join([data, *(array.tobytes() for array in observation[1:])])
         self._unhashed.append((data, reward))
         self._room -= len(data)
         if self._room < 0:
@@ -108,10 +110,6 @@ class EpisodeTrace:
             trace.actions = list(layout.conform(actions, "traces: the actions", rows=len(actions)))
         trace._chain = bytes.fromhex(chain)
         return trace
-
-
-def _bytes(array: Array) -> bytes:
-    return array.tobytes()
 
 
 _COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending", "has_gaps")

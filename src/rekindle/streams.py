@@ -220,9 +220,9 @@ class Streams:
         names = [table.ids[slot] for slot in cast("list[int]", slots[ended].tolist())]
         self.is_torn = True
         if table.traces:
-            for row, slot in enumerate(slots.tolist()):
+            for row, (slot, reward) in enumerate(zip(slots.tolist(), rewards.tolist(), strict=True)):
                 if slot in table.traces:
-                    table.traces[slot].add(actions[row], float(rewards[row]), [array[row] for array in after])
+                    table.traces[slot].add(actions[row], reward, [array[row] for array in after])
         if good is not None:
             for row in np.flatnonzero(~good).tolist():
                 self._drop(int(slots[row]), EpisodeStatus(int(statuses[row])), [array[row] for array in after])

@@ -157,7 +157,7 @@ class LocalEnvs:
         """Step all of them."""
         count = self.num_envs
         columns = [np.empty((count, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves.values()]
-        rewards, statuses = np.empty(count, np.float64), np.empty(count, np.uint8)
+        rewards, statuses = np.empty(count, np.float64), np.zeros(count, np.uint8)
         extras: dict[int, dict[str, float]] = {}
         for row, slot in enumerate(self.slots):
             try:
@@ -168,8 +168,8 @@ class LocalEnvs:
                 raise failed(self.name, self.first_row + row, "step", error) from error
             for column, array in zip(columns, arrays, strict=True):
                 column[row] = array
-            statuses[row] = _TERMINATED if terminated else _TRUNCATED if truncated else 0
             if terminated or truncated:
+                statuses[row] = _TERMINATED if terminated else _TRUNCATED
                 extras[row] = numbers_in(info)
         return Outcome(self._layout.observations(columns), rewards, statuses, extras)
 

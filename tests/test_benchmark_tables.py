@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module(request.param)
+
+
+def measured(case: str, **sides: list[float]) -> list[dict[str, object]]:
+    return [
+        {"repeat": repeat, "case": case, "side": side, "cpu_us": value}
+        for side, values in sides.items()
+        for repeat, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize("script", ["peers"], indirect=True)
+def test_ratios_pair_repeats_and_the_fastest_peer_decides(script: ModuleType) -> None:
+    results = measured("dqn", rekindle=[10, 20, 10], sb3=[40, 100, 50], sbx=[60, 60, 60], cleanrl=[30, 61, 29])
+    row = script.table(results).splitlines()[-1]
+    assert "| 10 | 40 (5.0 times ours)" in row
+    assert "29 (3.0 times ours)" in row
+    assert row.endswith("| Stable-Baselines3 4, the fastest 3 | yes |")
+    results[-2]["cpu_us"] = 59
+    assert script.table(results).endswith("| no |")
+
+
+@pytest.mark.parametrize("script", ["peers"], indirect=True)
+def test_only_what_has_no_result_is_run(script: ModuleType) -> None:
+    results = measured("ppo", rekindle=[1], sb3=[1, 1], sbx=[1, 1], cleanrl=[1, 1])
+    assert list(script.missing(results, 2, "ppo")) == [(1, "ppo", "rekindle")]
+
+
+@pytest.mark.parametrize("script", ["peers"], indirect=True)
+def test_the_overhead_is_a_share_of_the_run_with_logs(script: ModuleType) -> None:
+    assert script.overhead(measured("overhead", on=[100])) is None
+    found = script.overhead(measured("overhead", on=[100, 100, 100], off=[80, 95, 99]))
+    assert found == {"off_us": 80, "on_us": 100, "share": 0.05, "most": 0.1, "reached": True}
+
+
+@pytest.mark.parametrize("script", ["halfcheetah"], indirect=True)
+def test_the_difference_of_means_has_a_standard_error(script: ModuleType) -> None:
+    finals = {"rekindle": [10.0, 12.0, 14.0], "sb3": [1.0, 1.0, 4.0]}
+    results = [
+        {"side": side, "seed": seed, "final": final, "cpu_seconds": 60.0}
+        for side, values in finals.items()
+        for seed, final in enumerate(values)
+    ]
+    assert script.standard_error(*finals.values()) == pytest.approx((4 / 3 + 3 / 3) ** 0.5)
+    text = script.table(results)
+    assert "| rekindle | 12 | 10, 12, 14 | 1.0 min |" in text
+    assert text.endswith("The difference of the means is +10, its standard error 2.")
