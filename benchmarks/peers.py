@@ -5,9 +5,10 @@
     python benchmarks/peers.py --table             # only the table of what is there
 
 What is counted is the CPU time of the program, with all threads and child processes, for each env step, from the first
-env step after warm-up and compilation to the end of the training. On our side that is `rekindle train` as it comes: a
-run on disk, logs, progress, checkpoints and evaluations, the last evaluation and checkpoint included; the peers log to
-nowhere and neither evaluate nor save. All programs have one processor and one thread, and take turns. Hyper-parameters
+env step after warm-up and compilation to the end of the training. On our side that is what `rekindle train` does, with
+a run on disk, logs, progress, checkpoints as often as by default, five episodes of evaluation every 25 000 steps (by
+default there are more), and the last evaluation and checkpoint; the peers log to nowhere and neither evaluate nor save.
+All programs have one processor and one thread, and take turns. Hyper-parameters
 are the same: they stand in `benchmarks/programs`. The peers are installed below `.cache/peers`.
 
 Every result is appended to the file of results, and what stands there already is not run again. Times in the table are
