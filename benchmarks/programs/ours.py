@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from timing import CASES, Case, Stopwatch, keep_to_one_processor, let_jax_compute_here
+from timing import CASES, Case, Stopwatch, keep_to_one_processor
 
 from rekindle import TrainingSession
 from rekindle.cli.progress import Progress
@@ -85,7 +85,6 @@ def train_bare(case: Case, watch: Stopwatch) -> None:
 def main() -> None:
     case, *flags = sys.argv[1:]
     keep_to_one_processor()
-    let_jax_compute_here()
     watch = Stopwatch(CASES[case].first)
     if flags == ["--bare"]:
         train_bare(CASES[case], watch)

@@ -21,6 +21,10 @@ from rekindle.experience import Array
 
 __all__ = ["Deferred", "Dispatch", "Outcome", "each_array", "padded"]
 
+# On a CPU, compute on the thread that asks: it needs the result at once, so another one would only cost a change of
+# threads. This counts for the whole process, and only if JAX was not used before.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 LearnerState = TypeVar("LearnerState")
 
 Step = Callable[[LearnerState, Any, Any], tuple[LearnerState, dict[str, jax.Array], jax.Array | None]]
