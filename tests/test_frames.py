@@ -37,7 +37,7 @@ def test_without_pandas_episodes_and_metrics_are_arrays_by_name(run: TrainingRun
     assert episodes["status"].tolist() == [row["status"] for row in rows]
     assert (episodes["env_steps"].dtype, episodes["total_reward"].dtype) == (np.int64, np.float64)
     assert run.episodes("eval")["total_reward"].tolist() == [7.0]
-    windows = run.reader.metrics()
+    windows = run.reader.metric_windows()
     metrics = run.metrics()
     means = [row["metrics"].get("agent/loss", {"mean": np.nan})["mean"] for row in windows]
     np.testing.assert_array_equal(metrics["agent/loss"], means)
@@ -51,6 +51,7 @@ def test_with_pandas_they_are_frames(run: TrainingRun) -> None:
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame["row"]) == list(range(len(frame)))
     assert isinstance(run.metrics(), pandas.DataFrame)
+    assert isinstance(RunReader(run.path).metrics(), pandas.DataFrame)
     assert run.reader.frame("metrics")["env_steps"].is_monotonic_increasing
 
 

@@ -315,7 +315,7 @@ def test_a_run_that_says_running_but_has_no_writer_has_crashed(tmp_path: Path) -
 
 def test_a_reader_sees_rows_as_they_are_logged(run: TrainingRun) -> None:
     reader = RunReader(run.path)
-    assert reader.train_episodes() == reader.eval_episodes() == reader.metrics() == []
+    assert reader.train_episodes() == reader.eval_episodes() == reader.metric_windows() == []
     run.log_train_episode(RECORD, {**STAMP, "stream": 0})
     assert reader.train_episodes() == [{"row": 0, **STAMP, "stream": 0, **RECORD.row()}]
 

@@ -250,7 +250,7 @@ def test_an_evaluation_episode_is_logged_apart(tmp_path: Path) -> None:
         session.on_eval_episode(EpisodeRecord(7.0, 3, EpisodeStatus.TERMINATED))
     (row,) = reader_of(session).eval_episodes()
     assert (row["total_steps_at_eval"], row["total_reward"], row["episodes"]) == (5, 7.0, 0)
-    assert reader_of(session).metrics()[-1]["metrics"]["eval/return"]["mean"] == 7.0
+    assert reader_of(session).metric_windows()[-1]["metrics"]["eval/return"]["mean"] == 7.0
 
 
 # Intervals
@@ -259,7 +259,7 @@ def test_an_evaluation_episode_is_logged_apart(tmp_path: Path) -> None:
 def test_metrics_are_flushed_at_step_counts(tmp_path: Path) -> None:
     with opened(tmp_path, metrics_every=10, max_steps=30) as session:
         walk(session, 30)
-    rows = reader_of(session).metrics()
+    rows = reader_of(session).metric_windows()
     assert [row["env_steps"] for row in rows] == [10, 20, 30]
     assert [row["metrics"]["agent/loss"]["count"] for row in rows] == [10, 10, 10]
 
@@ -296,7 +296,7 @@ def test_an_interval_that_a_batch_jumps_over_fires_once(tmp_path: Path) -> None:
             batch(session, 8, number)
         session.stop()
     assert calls == [8, 16, 24, 32, 40]
-    assert [row["env_steps"] for row in reader_of(session).metrics()] == [16, 24, 32, 40]
+    assert [row["env_steps"] for row in reader_of(session).metric_windows()] == [16, 24, 32, 40]
     assert taken == [32, 40]
 
 
@@ -347,7 +347,7 @@ def test_a_checkpoint_that_is_due_when_an_episode_ends_waits_for_the_announcemen
         session.on_episode()
         assert taken == [2]
         session.flush()
-        assert "episode/return" in reader_of(session).metrics()[0]["metrics"]
+        assert "episode/return" in reader_of(session).metric_windows()[0]["metrics"]
 
 
 def test_a_checkpoint_that_is_due_waits_for_every_stream_of_a_batch(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_numbers_of_the_host_join_the_window(tmp_path: Path) -> None:
         session.log("fps", 60)
         walk(session, 1, start=1)
         session.flush()
-        (row,) = reader_of(session).metrics()
+        (row,) = reader_of(session).metric_windows()
     assert row["metrics"]["train/fps"] == {"mean": 45.0, "min": 30.0, "max": 60.0, "last": 60.0, "count": 2}
     assert "game/score" in row["metrics"]
 
@@ -450,11 +450,11 @@ def test_the_row_of_a_half_filled_window_is_taken_back_by_a_resume(tmp_path: Pat
     with opened(tmp_path, metrics_every=10, max_steps=30) as session:
         walk(session, 15)
         session.stop()
-    assert [row["env_steps"] for row in reader_of(session).metrics()] == [10, 15]
+    assert [row["env_steps"] for row in reader_of(session).metric_windows()] == [10, 15]
     with opened(tmp_path, metrics_every=10, max_steps=30) as session:
-        assert [row["env_steps"] for row in reader_of(session).metrics()] == [10]
+        assert [row["env_steps"] for row in reader_of(session).metric_windows()] == [10]
         walk(session, 15, start=15)
-    rows = reader_of(session).metrics()
+    rows = reader_of(session).metric_windows()
     assert [row["env_steps"] for row in rows] == [10, 20, 30]
     assert rows[1]["metrics"]["agent/loss"]["count"] == 10
 
@@ -1229,7 +1229,9 @@ def test_a_background_learner_loses_nothing_at_the_end(tmp_path: Path) -> None:
     metadata = reader_of(session).metadata
     assert (metadata.total_steps, metadata.updates, metadata.exact) == (300, agent.updates, False)
     assert steps_saved(session)[-1] == 300
-    counted = sum(row["metrics"].get("agent/loss", {"count": 0})["count"] for row in reader_of(session).metrics())
+    counted = sum(
+        row["metrics"].get("agent/loss", {"count": 0})["count"] for row in reader_of(session).metric_windows()
+    )
     assert 0 < counted <= agent.updates
 
 

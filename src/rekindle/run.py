@@ -219,8 +219,8 @@ class RunReader:
         """Every evaluation episode logged so far."""
         return files.read_rows(self.path / "eval_episodes.jsonl")
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Every metrics record flushed so far."""
+    def metric_windows(self) -> list[dict[str, Any]]:
+        """Every window of metrics logged so far."""
         return files.read_rows(self.path / "metrics.jsonl")
 
     def warnings(self) -> list[dict[str, Any]]:
@@ -237,6 +237,10 @@ class RunReader:
     def episodes(self, split: Literal["train", "eval"] = "train") -> Frame:
         """Every training or evaluation episode by column, see `frame`."""
         return self.frame("train_episodes" if split == "train" else "eval_episodes")
+
+    def metrics(self, *, aggregate: Aggregate = "mean") -> Frame:
+        """Every window of metrics by column, see `frame`."""
+        return self.frame("metrics", aggregate=aggregate)
 
     def _repr_html_(self) -> str:
         from rekindle.ui.notebook import run_html
@@ -412,7 +416,7 @@ class TrainingRun:
 
     def metrics(self, *, aggregate: Aggregate = "mean") -> Frame:
         """Every window of metrics logged so far by column, as `episodes`."""
-        return self.reader.frame("metrics", aggregate=aggregate)
+        return self.reader.metrics(aggregate=aggregate)
 
     def _repr_html_(self) -> str:
         from rekindle.ui.notebook import run_html

@@ -668,7 +668,7 @@ class TrainingSession:
             self._saved_attached = dict(found.attached)
             self._env_steps = self.agent.env_steps
             self._is_dirty = False
-            restore_store(self.store, persistence.run.reader.metrics())
+            restore_store(self.store, persistence.run.reader.metric_windows())
 
     def _load_session(self, checkpoint: Checkpoint) -> None:
         saved = msgspec.convert(checkpoint.session, _Saved)

@@ -43,7 +43,7 @@ def test_a_golden_run_is_read(tmp_path: Path) -> None:
     reader = rekindle.RunReader(copied("finished", tmp_path))
     assert (reader.status, reader.metadata.total_steps, reader.metadata.seed) == ("finished", 24, 5)
     assert len(reader.train_episodes()) == reader.metadata.total_episodes > 3
-    assert [row["env_steps"] for row in reader.metrics()][:6] == [4, 8, 12, 16, 20, 24]
+    assert [row["env_steps"] for row in reader.metric_windows()][:6] == [4, 8, 12, 16, 20, 24]
     assert rekindle.RunReader(copied("crashed", tmp_path / "other")).status == "crashed"
 
 

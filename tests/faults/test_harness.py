@@ -29,7 +29,7 @@ def test_the_worker_uses_everything_that_a_run_has(undisturbed: Training) -> Non
     reader = rekindle.RunReader(undisturbed.run)
     assert len(reader.train_episodes()) > 5
     assert len(reader.eval_episodes()) == 4
-    assert len(reader.metrics()) == 8
+    assert len(reader.metric_windows()) == 8
     assert undisturbed.acknowledged_steps == [20, 40, 60, 70, 70, 80, 100, 120]
     assert undisturbed.steps_on_disk == [100, 120]
     names = {path.name for path in (undisturbed.run / "checkpoints").iterdir()}

@@ -67,7 +67,7 @@ def _fail() -> None:
 
 def expected(path: Path) -> list[tuple[int, dict[str, float]]]:
     """What a service should show: step and values of each row of the log, times aside."""
-    rows = [Row(**row) for row in RunReader(path).metrics()]
+    rows = [Row(**row) for row in RunReader(path).metric_windows()]
     return [(row.env_steps, timeless(row.values)) for row in rows]
 
 

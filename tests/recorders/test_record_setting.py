@@ -45,7 +45,7 @@ def test_only_chosen_extras_are_recorded(tmp_path: Path) -> None:
     trainer = Trainer(env_worlds.Path, ToyAgent(), steps=100, name="path", root=tmp_path, eval_episodes=0, extras=())
     trainer.train()
     assert trainer.path is not None
-    names = {name for row in RunReader(trainer.path).metrics() for name in row["metrics"]}
+    names = {name for row in RunReader(trainer.path).metric_windows() for name in row["metrics"]}
     assert "episode/is_success" not in names
     assert {"time/cpu_seconds", "time/memory_mb", "time/steps_per_sec"} <= names
 

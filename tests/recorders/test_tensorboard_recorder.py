@@ -38,7 +38,7 @@ def test_every_row_is_shown_with_config_and_status(tmp_path: Path) -> None:
 def test_events_carry_the_wall_time_of_their_row(tmp_path: Path) -> None:
     run = train(tmp_path, [TensorBoard()])
     times = [event.wall_time for event in events(run / "tensorboard") if "agent/loss" in str(event.summary)]
-    assert times == [row["wall_time"] for row in RunReader(run).metrics()]
+    assert times == [row["wall_time"] for row in RunReader(run).metric_windows()]
 
 
 def test_a_directory_of_ones_own_has_a_place_for_each_run(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_every_row_is_shown_with_settings_and_status(tmp_path: Path) -> None:
 
 def test_rows_carry_the_wall_time_of_the_log(tmp_path: Path) -> None:
     run = train(tmp_path, [WandB()])
-    times = [row["wall_time"] for row in RunReader(run).metrics()]
+    times = [row["wall_time"] for row in RunReader(run).metric_windows()]
     assert [row["_timestamp"] for row in rows_of(run)] == pytest.approx(times, abs=1e-3)
 
 
