@@ -81,7 +81,7 @@ def test_the_demo_is_killed_goes_on_and_ends_equal(tmp_path: Path) -> None:
     told = run("demo", tmp_path, "--steps", "6000")
     assert "kill -9 after step" in told
     assert "the run is now crashed" in told
-    assert re.search(r"gone on from the checkpoint at step 2,\d+.*: exact", told)
+    assert re.search(r"gone on from the checkpoint at step [2-5],\d+.*: exact", told)
     assert re.search(r"killed +finished +6,000 .* 1 +exact", told)
     assert re.search(r"uninterrupted +finished +6,000 .* 0 +exact", told)
     assert len(re.findall(r" equal *\n", told)) == 3
