@@ -23,7 +23,7 @@ from rekindle.errors import AgentError, CheckpointError, RekindleError, StateErr
 from rekindle.events import CheckpointSaved, Stamp
 from rekindle.experience import Array
 from rekindle.files import LogPosition
-from rekindle.run import FRAMEWORKS, LOGS, Resume, TrainingRun, environment, timestamp
+from rekindle.run import ALL_LOGS, FRAMEWORKS, LOGS, Resume, TrainingRun, environment, timestamp
 
 __all__ = ["AgentPart", "Persistence", "Snapshot", "frozen"]
 
@@ -215,7 +215,7 @@ class Persistence:
 
     def _save(self, snapshot: Snapshot, agent: AgentPart, logs: Mapping[str, LogPosition]) -> None:
         stamp = snapshot.stamp
-        for name in (*LOGS, "warnings"):
+        for name in ALL_LOGS:
             self.run.log(name).sync()
         checkpoint = Checkpoint(
             step=stamp.env_steps,

@@ -34,7 +34,9 @@ Grade = Literal["exact", "approximate"]
 Log = Literal["train_episodes", "eval_episodes", "metrics", "warnings"]
 
 LOGS: tuple[Log, ...] = ("train_episodes", "eval_episodes", "metrics")
-"""The logs of the training, which a resume cuts back to the checkpoint. The warnings tell of the run, and stay."""
+"""The logs of the training, which a resume cuts back to the checkpoint."""
+ALL_LOGS: tuple[Log, ...] = (*LOGS, "warnings")
+"""The warnings tell of the run, and stay."""
 _DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
@@ -299,7 +301,7 @@ class TrainingRun:
                 files.make_directory(building / directory, sync_name=False)
             lock = Lock(building / "lock")
             undo.callback(lock.release)
-            for log in (*LOGS, "warnings"):
+            for log in ALL_LOGS:
                 JsonLines(building / f"{log}.jsonl").close()
             while True:
                 run_id = _next_run_id(parent)

@@ -15,7 +15,7 @@ from rekindle.cli.details import CheckpointFile, list_checkpoints, sign
 from rekindle.cli.summary import mapping, real, tolerant
 from rekindle.cli.text import decimal, moment, whole
 from rekindle.errors import RekindleError
-from rekindle.run import LOGS, Log, RunMetadata, RunReader
+from rekindle.run import ALL_LOGS, Log, RunMetadata, RunReader
 from rekindle.settings import algorithm_name, environment_name, flat_settings
 from rekindle.ui.curve import Curve, Extreme
 
@@ -23,7 +23,6 @@ __all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]
 
 Level = Literal["note", "good", "warning", "error"]
 
-_LOGS: tuple[Log, ...] = (*LOGS, "warnings")
 _PART = 2**18
 """Bytes of a log between two looks at the clock."""
 _MOST_METRICS = 500
@@ -84,7 +83,7 @@ class RunFeed:
         """What cannot be read, now."""
         self.is_stop_requested = False
         self._happenings: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
-        self._tails = {log: self.reader.tail(log) for log in _LOGS}
+        self._tails = {log: self.reader.tail(log) for log in ALL_LOGS}
         self._damaged: dict[Log, str] = {}
         self._seen_resumes = 0
         self._noted_status = ""
@@ -204,7 +203,7 @@ class RunFeed:
         before, self.problems = (self.status, self.problems), []
         self._read_metadata()
         has_more = False
-        for log in _LOGS:
+        for log in ALL_LOGS:
             while log not in self._damaged and self._read_part(log):
                 if has_more := time.monotonic() >= deadline:
                     break
@@ -258,7 +257,7 @@ class RunFeed:
     def _rewind(self) -> None:
         """The logs were cut back: rows that were seen are no more, so all that is left is read again."""
         self._forget()
-        self._tails = {log: self.reader.tail(log) for log in _LOGS}
+        self._tails = {log: self.reader.tail(log) for log in ALL_LOGS}
         self._note(time.time(), None, "note", "the logs were cut back to the checkpoint of a resume")
 
     def _take(self, log: Log, row: Mapping[str, Any]) -> None:
