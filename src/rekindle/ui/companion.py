@@ -36,7 +36,8 @@ def is_shown(ui: str) -> bool:
     if ui == "tui":
         if not is_terminal():
             raise ConfigError("--ui tui needs a terminal for input, output and errors: use --ui auto, or plain")
-        return bool(terminal_ui())
+        terminal_ui()  # raises where it is not installed
+        return True
     return ui == "auto" and is_terminal() and _is_in_foreground() and find_spec("textual") is not None
 
 
