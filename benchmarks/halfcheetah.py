@@ -17,7 +17,6 @@ training has seen; on the way there are ten evaluations of ten episodes. Stable-
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -28,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from learning import EVAL_SEEDS, FINAL_SEEDS, append_each, play, read, seeds_of
+from learning import EVAL_SEEDS, FINAL_SEEDS, append_each, command_line, play, read, seeds_of
 from venvs import ROOT, python_of
 
 RESULTS = Path(__file__).parent / "results" / "halfcheetah.jsonl"
@@ -175,15 +174,9 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser = command_line(__doc__, RESULTS, seeds="100-102", only="rekindle:SEED or sb3:SEED")
     parser.add_argument("--plot", type=Path, default=PLOT)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--seeds", default="100-102", help="first-last")
-    parser.add_argument("--only", help="rekindle:SEED or sb3:SEED")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         side, _, seed = options.one.partition(":")
@@ -192,9 +185,15 @@ def main() -> None:
     if not options.table:
         there = {f"{result['side']}:{result['seed']}" for result in results_of(options.results, options.steps)}
         wanted = [options.only] if options.only else [f"{s}:{seed}" for seed in seeds_of(options.seeds) for s in SIDES]
-        pythons = {"rekindle": sys.executable, "sb3": str(python_of("sb3"))}
         commands = [
-            [pythons[name.partition(":")[0]], __file__, "--one", name, "--steps", str(options.steps)]
+            [
+                sys.executable if name.startswith("rekindle:") else str(python_of("sb3")),
+                __file__,
+                "--one",
+                name,
+                "--steps",
+                str(options.steps),
+            ]
             for name in wanted
             if name not in there
         ]

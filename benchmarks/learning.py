@@ -154,7 +154,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def table(path: Path) -> str:
+def table(there: list[dict[str, Any]]) -> str:
     """What was reached, as Markdown."""
     lines = [
         "| agent | environment | steps | mark | mean | every seed: final (best) | CPU a seed | reached |",
@@ -163,7 +163,7 @@ def table(path: Path) -> str:
     for mark in MARKS:
         results = [
             result
-            for result in read(path)
+            for result in there
             if (result["algorithm"], result["env"], result["steps"]) == (mark.algorithm, mark.env_id, mark.steps)
         ]
         if not results:
@@ -181,15 +181,21 @@ def table(path: Path) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--seeds", default=f"{REPORTED[0]}-{REPORTED[-1]}", help="first-last")
-    parser.add_argument("--only", help="algorithm:environment")
-    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
+def command_line(text: str | None, results: Path, *, seeds: str, only: str) -> argparse.ArgumentParser:
+    """The options of a script that appends what each training gives, and does not run again what is there."""
+    parser = argparse.ArgumentParser(description=(text or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=results)
+    parser.add_argument("--seeds", default=seeds, help="first-last")
+    parser.add_argument("--only", help=only)
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
     parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    reported = f"{REPORTED[0]}-{REPORTED[-1]}"
+    options = command_line(__doc__, RESULTS, seeds=reported, only="algorithm:environment").parse_args()
     if options.one:
         algorithm, env_id, seed = options.one.split(":")
         mark = next(mark for mark in MARKS if (mark.algorithm, mark.env_id) == (algorithm, env_id))
@@ -197,7 +203,7 @@ def main() -> None:
         return
     if not options.table:
         run_missing(options.results, seeds_of(options.seeds), options.only, options.jobs)
-    print(table(options.results))
+    print(table(read(options.results)))
 
 
 def run_missing(path: Path, seeds: range, only: str | None, jobs: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from stable_baselines3.common.env_util import make_vec_env
-from timing import CASES, Case, Stopwatch, keep_to_one_processor, let_jax_compute_here
+from timing import CASES, Case, Stopwatch, keep_to_one_processor
 
 
 def settings_of(case: Case) -> dict[str, Any]:
@@ -43,7 +43,10 @@ def main() -> None:
     keep_to_one_processor()
     torch.set_num_threads(1)
     if peer == "sbx":
-        let_jax_compute_here()
+        import jax
+
+        # On the thread that asks for it, as ours and PyTorch do, and not on another one that it waits for.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     watch = Stopwatch(case.first)
     library = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[peer])
     make = getattr(library, case.algorithm.upper())

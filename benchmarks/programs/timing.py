@@ -1,8 +1,5 @@
 """What every program of `benchmarks/peers.py` is asked to do, and how it is timed."""
 
-# JAX is not fully typed.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import json
@@ -37,13 +34,6 @@ CASES = {
 
 def keep_to_one_processor() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
-def let_jax_compute_here() -> None:
-    """On the thread that asks for it, as PyTorch does, and not on another one that it waits for."""
-    import jax
-
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def cpu_seconds() -> float:
