@@ -424,6 +424,13 @@ def test_a_narrow_window_needs_no_sideways_scrolling(few_runs: Path, serve: Serv
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_the_tabs_of_a_run_do_not_scroll_up_and_down(few_runs: Path, serve: Serve, open_page: Open) -> None:
+    page = open_page(serve(few_runs), place(ids_in(few_runs)[0]))
+    tabs = page.locator(".tabs").first
+    expect(tabs).to_be_visible()
+    assert tabs.evaluate("tabs => tabs.scrollHeight - tabs.clientHeight") == 0
+
+
 def test_a_run_that_is_not_there_is_told(tmp_path: Path, serve: Serve, open_page: Open) -> None:
     page = open_page(serve(tmp_path), place("no/such/run"), tolerant=True)
     expect(page.get_by_role("alert")).to_contain_text("There is no such run here")
