@@ -155,6 +155,12 @@ class TrainingEnded(Event, frozen=True):
     reason: str | None
 
 
+def numbers_of(value: Any) -> list[float]:
+    """A number or an array of numbers as a list; what has a method `numbers` is asked for them."""
+    numbers = getattr(value, "numbers", None)
+    return np.asarray(value, np.float64).ravel().tolist() if numbers is None else numbers()
+
+
 class MetricWindow:
     """Gathers values by name until the window ends at a step count.
 
@@ -196,7 +202,7 @@ class MetricWindow:
         self._waiting.clear()
         for name, value in unread:
             try:
-                numbers = np.asarray(value, np.float64).ravel().tolist()
+                numbers = numbers_of(value)
             except (TypeError, ValueError):
                 raise InputError(f"the metric {name!r} is not a number: {value!r:.80}") from None
             for number in numbers:

@@ -19,7 +19,7 @@ import numpy as np
 
 from rekindle.agents.dispatch import each_array, padded
 from rekindle.agents.normalisation import moments_of, normalise
-from rekindle.agents.weights import Weights
+from rekindle.agents.weights import Parts, Weights
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError, InputError
 from rekindle.experience import ActMode, Array, Observations
@@ -67,10 +67,11 @@ class Actor(Generic[Network]):
         self._noise_size = noise_size
         self._device = device
         self._normaliser: Normaliser | None = None
-        self._vector = np.zeros(weights.size, np.float32)
+        self._here: Parts = jax.tree_util.tree_map(np.zeros_like, weights.initial)
         """The weights that numpy acts with."""
+        self._arrays_here = jax.tree_util.tree_leaves(self._here)
         self._encode = encoding.encoder()
-        layers = self._layers(self._vector)
+        layers = self._layers(self._here)
         self._forward: Forward | None = None if layers is None else forward(layers)
         small = layers is not None and not encoding.image
         self._numpy_rows = min(max(1, _MOST_MULTIPLICATIONS // weights.size), _MOST_NUMPY_ROWS) if small else 0
@@ -80,32 +81,33 @@ class Actor(Generic[Network]):
         self._run = jax.jit(self._batch)
         self.use(weights.initial, None)
 
-    def use(self, vector: jax.Array | Array, normaliser: Normaliser | None) -> None:
+    def use(self, parts: Parts, normaliser: Normaliser | None) -> None:
         """Act with these weights from now on; they are fetched when they are needed."""
-        self._newest, self._normaliser = vector, normaliser
+        self._newest, self._normaliser = parts, normaliser
         self._is_stale_here = self._is_stale_there = True
 
     def output(self, observations: Observations, rng: np.random.Generator | None) -> Array:
         """The network's output for each row; a noisy network is so only with a generator."""
-        rows = _rows(observations)
+        rows = len(observations) if type(observations) is np.ndarray else _rows(observations)
         if rows <= self._numpy_rows and self._forward is not None:
             if self._is_stale_here:
-                np.copyto(self._vector, self._newest)
+                for here, newest in zip(self._arrays_here, jax.tree_util.tree_leaves(self._newest), strict=True):
+                    np.copyto(here, newest)
                 self._is_stale_here = False
             encoded = self._encode(observations)
             if self._normaliser is not None:
                 encoded = self._normaliser.apply(encoded)
-            return self._forward(encoded, draw_noise(rng, rows, self._noise_size))
+            return self._forward(encoded, draw_noise(rng, rows, self._noise_size) if self._noise_size else None)
         noise = draw_noise(rng, rows, self._noise_size)
         return self._dispatch(self._on_device(), self._normaliser, observations, noise)
 
     def policy(self, head: ActionHead, algorithm: str) -> NetworkPolicy | CompiledPolicy:
         """The newest weights with a head, on their own."""
-        vector = np.array(self._newest)
-        layers = self._layers(vector)
+        parts = jax.tree_util.tree_map(np.array, self._newest)
+        layers = self._layers(parts)
         if layers is not None:
             return NetworkPolicy(self._encoding, layers, head, normaliser=self._normaliser, algorithm=algorithm)
-        there, normaliser = jax.device_put(vector, self._device), self._normaliser
+        there, normaliser = jax.device_put(parts, self._device), self._normaliser
 
         def output(observations: Observations, rng: np.random.Generator | None) -> Array:
             noise = draw_noise(rng, _rows(observations), self._noise_size)
@@ -120,21 +122,21 @@ class Actor(Generic[Network]):
             self._dispatch(self._on_device(), self._normaliser, zero_observations(observation_space, rows), None)
             rows *= 2
 
-    def _on_device(self) -> jax.Array:
+    def _on_device(self) -> Parts:
         if self._is_stale_there:
             self._there = jax.device_put(self._newest, self._device)
             self._is_stale_there = False
         return self._there
 
-    def _layers(self, vector: Array) -> list[Layer] | None:
+    def _layers(self, parts: Parts) -> list[Layer] | None:
         try:
-            return self._weights.layers(vector)
+            return self._weights.layers(parts)
         except ConfigError:
             return None
 
     def _dispatch(
         self,
-        vector: jax.Array,
+        parts: Parts,
         normaliser: Normaliser | None,
         observations: Observations,
         noise: Array | None,
@@ -147,11 +149,11 @@ class Actor(Generic[Network]):
             piece = slice(start, start + self._most_rows)
             size = max(self._least_rows, 1 << (min(self._most_rows, rows - start) - 1).bit_length())
             part, random = each_array((observations, noise), lambda array: padded(array[piece], size))  # noqa: B023
-            outputs.append(np.asarray(self._run(vector, moments, part, random))[: rows - start])
+            outputs.append(np.asarray(self._run(parts, moments, part, random))[: rows - start])
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
-    def _batch(self, vector: jax.Array, moments: Any, observations: Any, noise: jax.Array) -> jax.Array:
-        network = self._weights.network(vector)
+    def _batch(self, parts: Parts, moments: Any, observations: Any, noise: jax.Array) -> jax.Array:
+        network = self._weights.network(parts)
         encoded = normalise(self._encoding.encode(observations, jax.numpy), moments)
         return jax.vmap(lambda x, random: self._output(network, x, random))(
             encoded, noise if self._noise_size else None

@@ -31,7 +31,7 @@ from rekindle.agents.networks import (
 from rekindle.agents.normalisation import normalise
 from rekindle.agents.offpolicy import check_off_policy
 from rekindle.agents.settings import check_flag, check_number, check_sizes, check_whole
-from rekindle.agents.weights import Weights
+from rekindle.agents.weights import Parts, Weights, moved
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
@@ -224,9 +224,10 @@ def in_turn(config: Any, state: LearnerState, updates: jax.Array, improve: Calla
     return jax.lax.cond(updates % config.policy_delay == 0, improve, lambda: state)
 
 
-def followed(config: Any, target: jax.Array, newest: jax.Array, updates: jax.Array) -> jax.Array:
+def followed(config: Any, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
     """A target after so many updates: it moves by tau in every so many of them."""
-    nearer = target + config.tau * (newest - target)
+    nearer = moved(target, newest, lambda target, newest: target + config.tau * (newest - target))
     if config.target_update_every == 1:
         return nearer
-    return jnp.where(updates % config.target_update_every == 0, nearer, target)
+    is_time = updates % config.target_update_every == 0
+    return moved(nearer, target, lambda nearer, target: jnp.where(is_time, nearer, target))

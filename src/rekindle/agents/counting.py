@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rekindle.errors import StateError
+from rekindle.events import numbers_of
 
 __all__ = ["LossMean", "UpdateRatio", "saved_count"]
 
@@ -75,7 +74,7 @@ class LossMean:
 
     def _read(self) -> None:
         for losses in self._unread:
-            for loss in np.asarray(losses, np.float64).ravel().tolist():
+            for loss in numbers_of(losses):
                 self._count += 1
                 self._total += loss
         self._unread.clear()

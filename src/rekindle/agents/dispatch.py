@@ -10,6 +10,7 @@ serve every number of updates, and a warm-up is a run of none.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
@@ -39,19 +40,29 @@ _SMALL_BATCH = 1 << 17
 class Deferred:
     """One number per update, left on the device until somebody reads it."""
 
-    def __init__(self, pieces: Sequence[tuple[jax.Array, int]], column: int) -> None:
-        self._pieces, self._column = pieces, column
+    def __init__(self, outcomes: Sequence[Outcome], column: int) -> None:
+        self._outcomes, self._column = outcomes, column
+
+    def numbers(self) -> list[float]:
+        """The numbers; waits for the device."""
+        return [number for outcome in self._outcomes for number in outcome.columns[self._column]]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        numbers = [np.asarray(table)[:count, self._column] for table, count in self._pieces]
-        return np.concatenate(numbers).astype(np.float64 if dtype is None else dtype)
+        return np.array(self.numbers(), dtype or np.float64)
 
 
 class Outcome:
     """What came of a dispatch."""
 
     def __init__(self, table: jax.Array, rows: jax.Array | None, count: int) -> None:
-        self.table, self._rows, self.count = table, rows, count
+        self._table, self._rows = table, rows
+        self.count = count
+        """Updates made; fewer than asked for where a step says that it was none."""
+
+    @functools.cached_property
+    def columns(self) -> list[list[float]]:
+        """By metric: the numbers of each update; waits for the device."""
+        return np.asarray(self._table)[: self.count].T.tolist()
 
     def rows(self) -> Array:
         """The numbers of each row of each batch (none if the steps give none); waits for the device."""
@@ -112,8 +123,7 @@ class Dispatch(Generic[LearnerState]):
 
     def metrics(self, outcomes: Sequence[Outcome]) -> dict[str, Deferred]:
         """The metrics of every update, in order."""
-        pieces = [(outcome.table, outcome.count) for outcome in outcomes]
-        return {name: Deferred(pieces, column) for column, name in enumerate(self._metrics)}
+        return {name: Deferred(outcomes, column) for column, name in enumerate(self._metrics)}
 
     def _loop(self, state: Any, packed: list[jax.Array], count: jax.Array, inputs: Any) -> tuple[Any, ...]:
         size = len(packed[0])
@@ -130,37 +140,46 @@ class Dispatch(Generic[LearnerState]):
 
 
 class _Packing:
-    """Puts the floats of a batch into one array: every array that a call has to move costs microseconds."""
+    """Puts the numbers of a batch into one array: every array that a call has to move costs microseconds."""
 
     def __init__(self, example: Mapping[str, Any]) -> None:
         leaves, self._structure = jax.tree_util.tree_flatten(example)
         self._shapes = [leaf.shape for leaf in leaves]
-        self._spans: list[slice | None] = []
-        """Where each array lies in that one; None for what are no floats."""
+        self._places: list[tuple[bool, slice] | None] = []
+        """Whether each array is of floats, and where it lies in that one; None for others, such as bytes."""
         self._width = 0
         for leaf in leaves:
-            size = leaf.size if leaf.dtype.kind == "f" else 0
-            self._spans.append(slice(self._width, self._width + size) if size else None)
-            self._width += size
+            # As JAX sees them: a float or a whole number of 32 bits.
+            is_float = leaf.dtype.kind == "f"
+            fits = leaf.size and (is_float or str(leaf.dtype) in {"int32", "int64"})
+            end = self._width + (leaf.size if fits else 0)
+            self._places.append((is_float, slice(self._width, end)) if fits else None)
+            self._width = end
 
     def pack(self, batches: Mapping[str, Any], count: int, size: int) -> list[Array]:
         """Arrays of `count` batches, one after the other, as those of `size`, with an axis for them."""
-        floats = np.empty((size, self._width), np.float32)
-        packed = [floats] if self._width else []
-        for leaf, span in zip(jax.tree_util.tree_leaves(batches), self._spans, strict=True):
-            if span is None:
+        whole = np.empty((size, self._width), np.int32)
+        floats = whole.view(np.float32)
+        packed = [whole] if self._width else []
+        for leaf, place in zip(jax.tree_util.tree_leaves(batches), self._places, strict=True):
+            if place is None:
                 packed.append(_arranged(leaf, count, size))
             else:
-                floats[:count, span] = leaf.reshape(count, -1)
+                is_float, span = place
+                (floats if is_float else whole)[:count, span] = leaf.reshape(count, -1)
         return packed
 
     def unpack(self, batch: list[jax.Array]) -> Any:
         """One batch as it was."""
         others = iter(batch[1:] if self._width else batch)
-        leaves = [
-            next(others) if span is None else batch[0][span].reshape(shape)
-            for span, shape in zip(self._spans, self._shapes, strict=True)
-        ]
+        leaves: list[jax.Array] = []
+        for place, shape in zip(self._places, self._shapes, strict=True):
+            if place is None:
+                leaves.append(next(others))
+                continue
+            is_float, span = place
+            part = batch[0][span].reshape(shape)
+            leaves.append(jax.lax.bitcast_convert_type(part, jnp.float32) if is_float else part)
         return jax.tree_util.tree_unflatten(self._structure, leaves)
 
 

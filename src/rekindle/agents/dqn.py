@@ -16,7 +16,7 @@ Papers: Mnih 2015 (DQN), van Hasselt 2016 (double), Wang 2016 (dueling), Schaul 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -59,7 +59,7 @@ from rekindle.agents.settings import (
     value_at,
 )
 from rekindle.agents.trees import placed
-from rekindle.agents.weights import Weights
+from rekindle.agents.weights import Parts, Weights, moved, norm
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
@@ -347,15 +347,16 @@ class Learner:
         params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, inputs["learning_rate"])
         updates = state.updates + 1
         if config.tau is None:
-            target = jnp.where(updates % config.target_update_every == 0, params, state.target)
+            is_time = updates % config.target_update_every == 0
+            target = moved(params, state.target, lambda newest, target: jnp.where(is_time, newest, target))
         else:
-            target = state.target + config.tau * (params - state.target)
-        lag = jnp.linalg.norm(params - target)
-        metrics = {"loss": loss, "grad_norm": jnp.linalg.norm(gradient), "target_lag": lag, **metrics}
+            target = moved(params, state.target, lambda newest, target: target + config.tau * (newest - target))
+        lag = norm(moved(params, target, jnp.subtract))
+        metrics = {"loss": loss, "grad_norm": norm(gradient), "target_lag": lag, **metrics}
         return Learned(params, target, optimiser, updates), metrics, surprise if config.prioritised else None
 
     def loss(
-        self, params: jax.Array, target_params: jax.Array, batch: Any, inputs: Any
+        self, params: Parts, target_params: Parts, batch: Any, inputs: Any
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """The loss of a batch, and beside it metrics and how much each transition surprised."""
         config = self._config
@@ -436,7 +437,7 @@ class DQN(OffPolicyAgent[DQNConfig]):
             Learner(config, encoding, weights, noise_size=made.noise_size, first_action=head.starts[0]),
             actor,
             encoding=encoding,
-            head=lambda env_steps: msgspec.structs.replace(head, exploration=config.explores(env_steps)),
+            head=_head_by_steps(head, config),
             reports=lambda env_steps: {config.exploration: config.explores(env_steps)},
             exploring=exploring,
             sampling=sampling,
@@ -453,3 +454,17 @@ def _head(space: Any, config: DQNConfig) -> ActionHead:
         raise ConfigError(f"action_space is {space!r}: DQN needs a Discrete space")
     kind = "greedy" if config.exploration == "epsilon" else "softmax"
     return ActionHead(kind, np.dtype(space.dtype).str, [], [int(space.n)], [int(space.start)])
+
+
+def _head_by_steps(head: ActionHead, config: DQNConfig) -> Callable[[int], ActionHead]:
+    """The head after so many env steps; a new one only where exploration has changed."""
+    newest = head
+
+    def at(env_steps: int) -> ActionHead:
+        nonlocal newest
+        exploration = config.explores(env_steps)
+        if exploration != newest.exploration:
+            newest = msgspec.structs.replace(head, exploration=exploration)
+        return newest
+
+    return at

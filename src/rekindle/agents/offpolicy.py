@@ -187,7 +187,8 @@ class OffPolicyAgent(Generic[Config]):
         """An action for each row."""
         rng = self._exploring if mode is _EXPLORE else None
         output = self._actor.output(observations, rng)
-        return self._head(self.env_steps).choose(output, self._encoding.mask(observations), rng)
+        mask = self._encoding.mask(observations) if self._encoding.mask_size else None
+        return self._head(self.env_steps).choose(output, mask, rng)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
@@ -214,7 +215,8 @@ class OffPolicyAgent(Generic[Config]):
 
     def updates_due(self) -> int:
         """How many updates are owed: none while warming up."""
-        return self._ratio.due(self.env_steps) if len(self._memory) else 0
+        due = self._ratio.due(self.env_steps)
+        return due if due and len(self._memory) else 0
 
     def skip_updates(self, n: int) -> None:
         """Owe `n` updates less."""

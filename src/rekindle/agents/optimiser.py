@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import optax
 
+from rekindle.agents.weights import moved
+
 __all__ = ["optimised", "optimiser_of"]
 
 
@@ -27,4 +29,4 @@ def optimised(
 ) -> tuple[Any, Any]:
     """Parameters and the optimiser's state after a step along a gradient."""
     step, state = optimiser.update(gradient, state, params)
-    return params - learning_rate * step, state
+    return moved(params, step, lambda before, along: before - learning_rate * along), state

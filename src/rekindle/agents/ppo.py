@@ -57,7 +57,7 @@ from rekindle.agents.settings import (
     value_at,
 )
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
-from rekindle.agents.weights import Weights
+from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.encoding import Encoding, discrete_values
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
@@ -278,10 +278,10 @@ class Learner:
         params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, inputs["learning_rate"])
         target_kl = self._config.target_kl
         is_over = state.is_over if target_kl is None else metrics["kl"] > target_kl
-        metrics = {"loss": loss, "grad_norm": jnp.linalg.norm(gradient), **metrics}
+        metrics = {"loss": loss, "grad_norm": norm(gradient), **metrics}
         return Learned(params, optimiser, state.made + 1, is_over), metrics
 
-    def loss(self, params: jax.Array, batch: Any, inputs: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, params: Parts, batch: Any, inputs: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The loss of the minibatch of these rows of the rollout, and metrics beside it."""
         config, rollout, indices = self._config, inputs["rollout"], batch["indices"]
         chosen = jax.tree_util.tree_map(lambda column: jnp.take(column, indices, axis=0, mode="clip"), rollout)
@@ -310,7 +310,7 @@ class Learner:
         return loss - inputs["entropy_coef"] * metrics["entropy"], metrics
 
     def score(
-        self, params: jax.Array, observations: jax.Array, mask: jax.Array | None, actions: jax.Array
+        self, params: Parts, observations: jax.Array, mask: jax.Array | None, actions: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Log-probability of the action, entropy and value, each row of encoded observations."""
         network, head = self._weights.network(params), self._head
@@ -339,7 +339,7 @@ def _mean_over(counts: jax.Array | None) -> Any:
 class _Version(NamedTuple):
     """All that a policy chose its actions with."""
 
-    params: Array
+    params: Parts
     normaliser: Normaliser | None
 
 
@@ -532,7 +532,8 @@ class PPO:
                 made, is_over = int(self._learned.made) - learning.made, bool(self._learned.is_over)
             learning.made += made
             self.updates += made
-            outcomes.append(Outcome(outcome.table, None, made))
+            outcome.count = made
+            outcomes.append(outcome)
             if is_over:
                 break
         if is_over or learning.made == self._updates_each:
@@ -591,8 +592,8 @@ class PPO:
 
     def _finish(self) -> None:
         """Act with what was learned; normalisation moves now, and at no other time."""
-        params = np.array(self._learned.params)
-        if not np.isfinite(params).all():
+        params = jax.tree_util.tree_map(np.array, self._learned.params)
+        if not all(np.isfinite(array).all() for array in jax.tree_util.tree_leaves(params)):
             raise AgentError("the weights are not finite: training has diverged")
         if self._moments is not None:
             self._moments.publish()

@@ -42,7 +42,7 @@ from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Linear, Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
-from rekindle.agents.weights import Weights
+from rekindle.agents.weights import Parts, Weights, moved, norm
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.policy import ActionHead
@@ -242,8 +242,8 @@ class Learner:
             "critic_loss": critic_loss,
             "actor_loss": state.actor_loss,
             "temperature": temperature,
-            "grad_norm": jnp.linalg.norm(gradient),
-            "target_lag": jnp.linalg.norm(critics - target),
+            "grad_norm": norm(gradient),
+            "target_lag": norm(moved(critics, target, jnp.subtract)),
         }
         return state._replace(target=target), metrics, surprise if config.prioritised else None
 
@@ -253,7 +253,7 @@ class Learner:
         return jnp.exp(state.log_temperature) if isinstance(fixed, str) else jnp.float32(fixed)
 
     def critic_loss(
-        self, critics: jax.Array, state: Learned, batch: Seen
+        self, critics: Parts, state: Learned, batch: Seen
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """The loss of all critics, and beside it metrics and how much each transition surprised."""
         target = self._critics.network(state.target)
@@ -270,7 +270,7 @@ class Learner:
         metrics = {"q_mean": predicted.mean(), "entropy": -log_probs.mean()}
         return losses.mean(), (metrics, jnp.abs(errors).mean(axis=0))
 
-    def actor_loss(self, actor: jax.Array, state: Learned, batch: Seen) -> tuple[jax.Array, jax.Array]:
+    def actor_loss(self, actor: Parts, state: Learned, batch: Seen) -> tuple[jax.Array, jax.Array]:
         """The loss of the actor, and the mean log density of its actions."""
         actions, log_probs = self._act(actor, batch.observations, batch.noise["now"])
         values = self._critics.network(state.critics)(batch.observations, actions)
@@ -297,7 +297,7 @@ class Learner:
         )
         return improved._replace(log_temperature=log_temperature, temperature_optimiser=optimiser)
 
-    def _act(self, actor: jax.Array, observations: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _act(self, actor: Parts, observations: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Actions of the policy from -1 to 1, and their log densities."""
         output = jax.vmap(self._actor.network(actor))(observations)
         mean, log_std = jnp.split(output, 2, axis=1)

@@ -41,7 +41,7 @@ from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
-from rekindle.agents.weights import Weights
+from rekindle.agents.weights import Parts, Weights, moved, norm
 from rekindle.encoding import Encoding
 from rekindle.policy import ActionHead
 
@@ -198,13 +198,13 @@ class Learner:
             "loss": critic_loss + state.actor_loss,
             "critic_loss": critic_loss,
             "actor_loss": state.actor_loss,
-            "grad_norm": jnp.linalg.norm(gradient),
-            "target_lag": jnp.linalg.norm(critics - state.target_critics),
+            "grad_norm": norm(gradient),
+            "target_lag": norm(moved(critics, state.target_critics, jnp.subtract)),
         }
         return state, metrics, surprise if config.prioritised else None
 
     def critic_loss(
-        self, critics: jax.Array, state: Learned, batch: Seen
+        self, critics: Parts, state: Learned, batch: Seen
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """The loss of all critics, and beside it metrics and how much each transition surprised."""
         config, target = self._config, self._critics.network(state.target_critics)
@@ -220,7 +220,7 @@ class Learner:
             losses = losses * batch.weights
         return losses.mean(), ({"q_mean": predicted.mean()}, jnp.abs(errors).mean(axis=0))
 
-    def actor_loss(self, actor: jax.Array, state: Learned, batch: Seen) -> jax.Array:
+    def actor_loss(self, actor: Parts, state: Learned, batch: Seen) -> jax.Array:
         """The loss of the actor: what the first critic says of its actions."""
         critics, first = self._critics.network(state.critics), np.array([0])
         return -critics(batch.observations, self._act(actor, batch.observations), first).mean()
@@ -233,7 +233,7 @@ class Learner:
         )
         return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
 
-    def _act(self, actor: jax.Array, observations: jax.Array) -> jax.Array:
+    def _act(self, actor: Parts, observations: jax.Array) -> jax.Array:
         """Actions from -1 to 1."""
         return jnp.tanh(jax.vmap(self._actor.network(actor))(observations))
 

@@ -1,4 +1,4 @@
-"""All weights of a network as one vector: what an optimiser moves, a target follows and an actor copies."""
+"""All weights of a network in a few arrays: what an optimiser moves, a target follows and an actor copies."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 import equinox as eqx
@@ -19,16 +20,23 @@ from rekindle.errors import ConfigError, StateError
 from rekindle.experience import Array
 from rekindle.policy import Layer
 
-__all__ = ["Weights"]
+__all__ = ["Parts", "Weights", "moved", "norm"]
 
 Network = TypeVar("Network", bound=eqx.Module)
 
+Parts = Any
+"""The weights of a network: a vector, or where some arrays are large, a vector of the rest and each of them."""
+
+_LARGE = 1 << 15
+"""Numbers in an array from which on it is not a part of the vector."""
+
 
 class Weights(Generic[Network]):
-    """Turns a vector into the network it was made from, and back.
+    """Turns a few arrays into the network they are of, and back.
 
     One vector instead of a tree of arrays: a dispatch costs less the fewer arrays it passes, an optimiser runs as one
-    loop, and numpy views of its parts are all it takes to act.
+    loop, and numpy views of its parts are all it takes to act. Only large arrays stand by themselves, as it would cost
+    more to cut them out of the vector.
     """
 
     def __init__(self, network: Network) -> None:
@@ -41,60 +49,86 @@ class Weights(Generic[Network]):
             )
         self._paths = [jax.tree_util.keystr(path) for path, _ in leaves]
         self._shapes = [leaf.shape for _, leaf in leaves]
-        self._ends = np.cumsum([math.prod(shape) for shape in self._shapes]).tolist()
+        small = [size for shape in self._shapes if (size := math.prod(shape)) < _LARGE]
+        self._ends: list[int] = np.cumsum(small).tolist()
         self._structure = jax.tree_util.tree_structure(arrays)
-        self.initial: Array = np.concatenate([np.ravel(leaf) for _, leaf in leaves])
-        """The vector of the network that was given."""
-        self.size: int = self._ends[-1]
+        self._is_large = [math.prod(shape) >= _LARGE for shape in self._shapes]
+        self.size: int = sum(math.prod(shape) for shape in self._shapes)
         """How many numbers there are."""
+        self.initial: Parts = self._parts([np.asarray(leaf, np.float32) for _, leaf in leaves])
+        """Those of the network that was given."""
 
-    def network(self, vector: jax.Array) -> Network:
+    def network(self, parts: Parts) -> Network:
         """The network with these weights, for use inside a compiled function."""
         # Split, not sliced: the gradient of a split is one concatenation, that of slices a sum of padded vectors.
-        parts = jnp.split(vector, self._ends[:-1])
-        return self._with([part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)])
+        return self._with(self._arrays(parts, lambda vector: jnp.split(vector, self._ends[:-1])))
 
-    def layers(self, vector: Array) -> list[Layer]:
-        """The network as data, its arrays views of the vector; raises `ConfigError` if it cannot be."""
-        network: Any = self.views(vector)
+    def layers(self, parts: Parts) -> list[Layer]:
+        """The network as data, its arrays views of the parts; raises `ConfigError` if it cannot be."""
+        network: Any = self.views(parts)
         return network.layers()
 
-    def views(self, vector: Array) -> Network:
-        """The network, its arrays views of the vector."""
-        return self._with(self._views(vector))
+    def views(self, parts: Parts) -> Network:
+        """The network, its arrays views of the parts."""
+        return self._with(self._views(parts))
 
-    def state(self, vector: jax.Array | Array) -> State:
+    def state(self, parts: Parts) -> State:
         """Every array under its path, copied."""
-        return dict(zip(self._paths, map(np.copy, self._views(np.asarray(vector))), strict=True))
+        return dict(zip(self._paths, map(np.copy, self._views(parts)), strict=True))
 
-    def from_state(self, state: Any, what: str) -> Array:
-        """The vector; raises `StateError` unless paths and shapes are the same and all is finite."""
+    def from_state(self, state: Any, what: str) -> Parts:
+        """The parts; raises `StateError` unless paths and shapes are the same and all is finite."""
         if not isinstance(state, dict):
             raise StateError(f"{what} are missing")
         saved = cast("State", state)
         if set(saved) != set(self._paths):
             missing, surplus = sorted(set(self._paths) - set(saved)), sorted(set(saved) - set(self._paths))
             raise StateError(f"{what} are of another network: missing {missing[:3]}, not expected {surplus[:3]}")
-        vector = np.empty(self.size, np.float32)
-        for path, shape, view in zip(self._paths, self._shapes, self._views(vector), strict=True):
+        arrays: list[Array] = []
+        for path, shape in zip(self._paths, self._shapes, strict=True):
             array = saved[path]
             if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.float32:
                 found = f"{array.shape} of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
                 raise StateError(f"{what}: {path} is {found}, not {shape} of float32")
-            view[...] = array
-        if not np.isfinite(vector).all():
+            arrays.append(cast("Array", array))
+        if not all(np.isfinite(array).all() for array in arrays):
             raise StateError(f"{what} hold NaN or infinity")
-        return vector
+        return self._parts(arrays)
 
     def _with(self, arrays: list[Any]) -> Network:
         return eqx.combine(jax.tree_util.tree_unflatten(self._structure, arrays), self._rest)
 
-    def _views(self, vector: Array) -> list[Array]:
-        starts = [0, *self._ends[:-1]]
+    def _parts(self, arrays: list[Array]) -> Parts:
+        large = [array for array, is_large in zip(arrays, self._is_large, strict=True) if is_large]
+        small = [array.ravel() for array, is_large in zip(arrays, self._is_large, strict=True) if not is_large]
+        vector = np.concatenate(small) if small else np.zeros(0, np.float32)
+        return (vector, *(np.copy(array) for array in large)) if large else vector
+
+    def _arrays(self, parts: Parts, split: Callable[[Any], list[Any]]) -> list[Any]:
+        vector, *large = parts if isinstance(parts, tuple) else (parts,)
+        arrays, others = iter(split(vector)), iter(large)
         return [
-            vector[start:end].reshape(shape) for start, end, shape in zip(starts, self._ends, self._shapes, strict=True)
+            next(others) if is_large else next(arrays).reshape(shape)
+            for is_large, shape in zip(self._is_large, self._shapes, strict=True)
         ]
+
+    def _views(self, parts: Parts) -> list[Array]:
+        starts = [0, *self._ends[:-1]]
+        here = jax.tree_util.tree_map(np.asarray, parts)
+        return self._arrays(
+            here, lambda vector: [vector[start:end] for start, end in zip(starts, self._ends, strict=True)]
+        )
 
 
 def _is_weight(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | jax.Array) and np.issubdtype(leaf.dtype, np.floating)
+
+
+def moved(parts: Parts, others: Parts, move: Callable[[Any, Any], Any]) -> Parts:
+    """A function of each two arrays."""
+    return jax.tree_util.tree_map(move, parts, others)
+
+
+def norm(parts: Parts) -> jax.Array:
+    """The length of all weights, or of what is like them, as one vector."""
+    return jnp.sqrt(sum(jnp.square(array).sum() for array in jax.tree_util.tree_leaves(parts)))
