@@ -117,8 +117,11 @@ class Encoding(msgspec.Struct, frozen=True):
         return cast("Mapping[str, Any]", observations)[name] if self.is_dict else observations
 
 
-def _as_float32(observations: Observations) -> Array:
-    return cast("Array", observations).astype(np.float32, copy=False)
+_FLOAT32 = np.dtype(np.float32)
+
+
+def _as_float32(observations: Any) -> Array:
+    return observations if observations.dtype is _FLOAT32 else observations.astype(_FLOAT32)
 
 
 def _image(part: Part) -> Literal["", "channels_first", "channels_last", "one_channel"]:

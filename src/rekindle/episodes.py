@@ -15,7 +15,7 @@ from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, Observations
 from rekindle.layout import ArrayLayout, Layout
 
-__all__ = ["EpisodeTrace", "Phase", "Places", "StreamId", "StreamTable"]
+__all__ = ["EpisodeTrace", "Phase", "Places", "StreamId", "StreamTable", "bytes_of_each"]
 
 StreamId = int | str
 """The host's name for a stream: a number, or a text for clients and characters that have one."""
@@ -57,17 +57,15 @@ class EpisodeTrace:
 
     def start(self, observation: Sequence[Array]) -> None:
         """Note the first observation."""
-        self._note(observation, 0.0)
+        self._note(_bytes_of(observation), 0.0)
 
-    def add(self, action: Array, reward: float, next_observation: Sequence[Array]) -> None:
-        """Note a transition."""
-        self.actions.append(np.array(action))
-        self._note(next_observation, reward)
+    def add(self, action: Array, reward: float, next_observation: Sequence[Array] | bytes) -> None:
+        """Note a transition; that it led to may be given as the bytes of its arrays."""
+        # A number cannot change; an array can be a view of what will.
+        self.actions.append(action if isinstance(action, np.generic) else np.array(action))
+        self._note(next_observation if isinstance(next_observation, bytes) else _bytes_of(next_observation), reward)
 
-    def _note(self, observation: Sequence[Array], reward: float) -> None:
-        data = observation[0].tobytes()
-        if len(observation) > 1:
-            data = b"".join([data, *(array.tobytes() for array in observation[1:])])
+    def _note(self, data: bytes, reward: float) -> None:
         self._unhashed.append((data, reward))
         self._room -= len(data)
         if self._room < 0:
@@ -112,6 +110,19 @@ class EpisodeTrace:
         return trace
 
 
+def bytes_of_each(arrays: Sequence[Array], rows: int) -> list[bytes]:
+    """The bytes of each observation of a batch."""
+    parts: list[list[bytes]] = []
+    for array in arrays:
+        data, width = array.tobytes(), array.nbytes // rows
+        parts.append([data[row * width : (row + 1) * width] for row in range(rows)])
+    return parts[0] if len(parts) == 1 else [b"".join(each) for each in zip(*parts, strict=True)]
+
+
+def _bytes_of(observation: Sequence[Array]) -> bytes:
+    return b"".join([array.tobytes() for array in observation]) if len(observation) > 1 else observation[0].tobytes()
+
+
 _COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending", "has_gaps")
 
 
@@ -121,6 +132,8 @@ class StreamTable:
     def __init__(self) -> None:
         self.ids: list[StreamId] = []
         self.slots: dict[StreamId, int] = {}
+        self.each: list[StreamSlots] = []
+        """Every row by itself, as an array."""
         self._first: dict[int, tuple[StreamSlots, Places]] = {}
         self.observation_layout: Layout | None = None
         self.plain_layout: ArrayLayout | None = None
@@ -180,6 +193,7 @@ class StreamTable:
         slot = len(self.ids)
         self.ids.append(stream)
         self.slots[stream] = slot
+        self.each.append(np.array([slot], np.int64))
         if slot >= self._room:
             self._grow(max(8, 2 * self._room))
         return slot
@@ -194,7 +208,7 @@ class StreamTable:
     def use_observation_layout(self, layout: Layout) -> None:
         """From now on every observation has this layout."""
         self.observation_layout = layout
-        self.plain_layout = None if layout.is_dict else layout.leaves[""]
+        self.plain_layout = layout.plain
         self.last = [np.zeros((self._room, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
 
     def use_action_layout(self, layout: ArrayLayout) -> None:

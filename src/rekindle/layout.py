@@ -105,7 +105,8 @@ class Layout:
     def __init__(self, leaves: Mapping[str, ArrayLayout], *, is_dict: bool) -> None:
         self.leaves = dict(leaves)
         self.is_dict = is_dict
-        self._only = None if is_dict else self.leaves[""]
+        self.plain = None if is_dict else self.leaves[""]
+        """That of an observation which is one array."""
 
     @classmethod
     def of_space(cls, space: Any) -> Layout | None:
@@ -131,8 +132,8 @@ class Layout:
 
     def conform(self, value: Any, what: str, *, rows: int | None = None) -> list[Array]:
         """The arrays of an observation, in the order of this layout; raises `InputError`."""
-        if self._only is not None:
-            return [self._only.conform(value, what, rows=rows)]
+        if self.plain is not None:
+            return [self.plain.conform(value, what, rows=rows)]
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(self.leaves):
             raise InputError(f"{what} must be a dict with the keys {sorted(self.leaves)}, got {value!r:.120}")
         return [leaf.conform(value[name], f"{what} {name!r}", rows=rows) for name, leaf in self.leaves.items()]

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
@@ -64,7 +64,7 @@ class Learner(Protocol):
         """The last transition of these streams was its episode's last."""
         ...
 
-    def learned(self) -> Iterator[tuple[int, Metrics]]:
+    def learned(self) -> Iterable[tuple[int, Metrics]]:
         """Learn if it is time, and say what was learned: how many updates, and their metrics."""
         ...
 
@@ -108,12 +108,10 @@ class DirectLearner:
         if self._tracker is not None:
             self._tracker.cut(np.array(slots, np.int64))
 
-    def learned(self) -> Iterator[tuple[int, Metrics]]:
+    def learned(self) -> Iterable[tuple[int, Metrics]]:
         """Make the updates that are due, unless they wait for `learn`."""
-        if not self.is_manual:
-            due = self._agent.updates_due()
-            if due > 0:
-                yield _updated(self._agent, due)
+        due = 0 if self.is_manual else self._agent.updates_due()
+        return (_updated(self._agent, due),) if due > 0 else ()
 
     def learn(self, milliseconds: float | None) -> Iterator[tuple[int, Metrics]]:
         """Make the updates that are due, as long as there is time."""

@@ -7,6 +7,7 @@ action = policy.act(observation[None])[0]
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -102,11 +103,7 @@ _ARRAYS = {
     "expectation": ("support",),
 }
 
-# They may write to what they are given, which is always the output of a layer before them.
-_ACTIVATIONS: dict[str, Forward] = {
-    "relu": lambda values, _: np.maximum(values, _ZERO, out=values),
-    "tanh": lambda values, _: np.tanh(values, out=values),
-}
+_ACTIVATIONS = ("relu", "tanh")
 
 
 def noise_size(layers: Sequence[Layer]) -> int:
@@ -120,11 +117,17 @@ def forward(layers: Sequence[Layer], start: int = 0) -> Forward:
     The noise of the first layer that has any starts at column `start`; that of the others follows in order.
     """
     steps: list[Forward] = []
-    for layer in layers:
-        steps.append(_step(layer, start))
-        start += layer.noise_size
+    for is_plain, group in itertools.groupby(layers, lambda layer: layer.kind in {"dense", "activation"}):
+        if is_plain:
+            steps.append(_plain(list(group)))
+            continue
+        for layer in group:
+            steps.append(_step(layer, start))
+            start += layer.noise_size
     if layers and layers[0].kind in {"activation", "flatten"}:
         steps.insert(0, lambda values, _: values.copy())
+    if len(steps) == 1:
+        return steps[0]
 
     def run(values: Array, noise: Array | None) -> Array:
         for step in steps:
@@ -136,16 +139,12 @@ def forward(layers: Sequence[Layer], start: int = 0) -> Forward:
 
 def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each kind
     match layer.kind:
-        case "dense":
-            return _dense(layer.arrays["weight"], layer.arrays["bias"])
         case "noisy_dense":
             return _noisy_dense(start, **layer.arrays)
         case "conv":
             return _conv(layer.arrays["weight"], layer.arrays["bias"], layer.stride)
         case "layer_norm":
             return _layer_norm(layer.arrays["weight"], layer.arrays["bias"])
-        case "activation":
-            return _ACTIVATIONS[layer.name]
         case "scale":
             return lambda values, _: values.astype(np.float32) / np.float32(255)
         case "flatten":
@@ -155,15 +154,28 @@ def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each 
             return _dueling(value, advantage, layer.atoms)
         case "expectation":
             return _expectation(layer.arrays["support"], layer.atoms)
+        case "dense" | "activation":
+            return _plain([layer])
 
 
-def _dense(weight: Array, bias: Array) -> Forward:
-    row = bias[None]
+def _plain(layers: Sequence[Layer]) -> Forward:
+    """Dense layers and activations, in one function: for a single row, calls are what takes the time."""
+    parts = [
+        (layer.arrays["weight"], layer.arrays["bias"][None]) if layer.kind == "dense" else (None, layer.name)
+        for layer in layers
+    ]
 
     def run(values: Array, _: Array | None) -> Array:
-        output = values.dot(weight)
-        output += row
-        return output
+        for weight, then in parts:
+            if weight is not None:
+                values = values.dot(weight)
+                values += then
+            # They may write to what they are given, which is always the output of a layer before them.
+            elif then == "relu":
+                np.maximum(values, _ZERO, out=values)
+            else:
+                np.tanh(values, out=values)
+        return values
 
     return run
 
@@ -279,6 +291,10 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
         return bool((self.low == -1).all() and (self.high == 1).all())
 
     @functools.cached_property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype)
+
+    @functools.cached_property
     def deviation(self) -> Array:
         """`exploration` as an array, by which numpy multiplies quicker."""
         return np.full((), self.exploration, np.float32)
@@ -293,7 +309,7 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
             actions = _CHOOSERS[self.kind](self, output, rng)
         if len(self.shape) != actions.ndim - 1:
             actions = actions.reshape(len(output), *self.shape)
-        return actions.astype(self.dtype, copy=False)
+        return actions.astype(self._dtype, copy=False)
 
 
 def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None) -> Array:

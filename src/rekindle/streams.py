@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rekindle.agent import State, StreamSlots
-from rekindle.episodes import EpisodeTrace, Phase, Places, StreamId, StreamTable
+from rekindle.episodes import EpisodeTrace, Phase, Places, StreamId, StreamTable, bytes_of_each
 from rekindle.errors import InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
 from rekindle.intake import Intake, row_count
@@ -63,7 +63,6 @@ class Streams:
         self._restored: set[int] = set()
         self._lived_again: set[int] = set()
         self._reward, self._status = np.zeros(1, np.float64), np.zeros(1, np.uint8)
-        self._slot_arrays: list[StreamSlots] = []
 
     # Acting
 
@@ -136,7 +135,8 @@ class Streams:
     def _act(self, slot: int, arrays: Sequence[Array]) -> Any:
         table = self.table
         self.is_torn = True
-        action = self.learner.act(table.batch_of_one(arrays), _EXPLORE, self._slot_array(slot))[0]
+        batch = arrays[0][None] if table.plain_layout is not None else table.batch_of_one(arrays)
+        action = self.learner.act(batch, _EXPLORE, table.each[slot])[0]
         if table.action_layout is None:
             self.intake.action_layout(action)
         table.pending[slot] = action
@@ -220,9 +220,10 @@ class Streams:
         names = [table.ids[slot] for slot in cast("list[int]", slots[ended].tolist())]
         self.is_torn = True
         if table.traces:
-            for row, (slot, reward) in enumerate(zip(slots.tolist(), rewards.tolist(), strict=True)):
+            led_to = bytes_of_each(after, rows)
+            for slot, action, reward, data in zip(slots.tolist(), actions, rewards.tolist(), led_to, strict=True):
                 if slot in table.traces:
-                    table.traces[slot].add(actions[row], reward, [array[row] for array in after])
+                    table.traces[slot].add(action, reward, data)
         if good is not None:
             for row in np.flatnonzero(~good).tolist():
                 self._drop(int(slots[row]), EpisodeStatus(int(statuses[row])), [array[row] for array in after])
@@ -305,14 +306,12 @@ class Streams:
             return
         self._reward[0] = value
         self._status[0] = status
-        transitions = Transitions(
-            table.batch_of_one(arrays),
-            action[None],
-            self._reward,
-            table.batch_of_one(after),
-            self._status,
-        )
-        self.learner.observe(transitions, self._slot_array(slot))
+        if table.plain_layout is not None:
+            observations, next_observations = arrays[0][None], after[0][None]
+        else:
+            observations, next_observations = table.batch_of_one(arrays), table.batch_of_one(after)
+        transitions = Transitions(observations, action[None], self._reward, next_observations, self._status)
+        self.learner.observe(transitions, table.each[slot])
         table.total_reward[slot] += value
         table.length[slot] += 1
         table.status[slot] = status
@@ -443,12 +442,6 @@ class Streams:
         what = f"the reward {reward}" if not math.isfinite(reward) else f"an observation {after!r:.120}"
         return InputError(f"{self.table.name(slot)}: {what} is not finite; bad_values='drop' leaves such out")
 
-    def _slot_array(self, slot: int) -> StreamSlots:
-        known = self._slot_arrays
-        while len(known) <= slot:
-            known.append(np.array([len(known)], np.int64))
-        return known[slot]
-
     # The two-call form
 
     def begin(self, slot: int, observation: Any) -> Any:
@@ -500,15 +493,16 @@ class Streams:
         after = self.intake.observation(observation, "observation")
         if not table.has_pending[slot]:
             raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
-        numbers = checked_extras(extras)
+        numbers = checked_extras(extras) if extras else None
         if table.adrift[slot]:
             value = checked_reward(reward, table.name(slot))
             self.dropped += 1
             if slot in table.traces:
                 table.traces[slot].add(table.pending[slot], value, after)
             return self._find_footing(slot, after, status)
-        self._restored.discard(slot)
-        before = [array[slot] for array in table.last]
+        if self._restored:
+            self._restored.discard(slot)
+        before = [table.last[0][slot]] if table.plain_layout is not None else [array[slot] for array in table.last]
         self._take(slot, before, table.pending[slot], reward, after, status, is_good=True)
         if status is not _CONTINUING:
             if table.phase[slot] == _ENDED:
@@ -660,7 +654,8 @@ class Stream:
 
         `observation` is the true last one even when the episode ends; `extras` are numbers for its record.
         """
-        return self._streams.step(self._slot, observation, reward, EpisodeStatus.of(terminated, truncated), extras)
+        status = EpisodeStatus.of(terminated, truncated) if terminated or truncated else _CONTINUING
+        return self._streams.step(self._slot, observation, reward, status, extras)
 
     def abandon(self) -> None:
         """Close an open episode that has no final observation, at its last complete transition, as truncated."""

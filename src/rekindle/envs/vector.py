@@ -155,19 +155,23 @@ class LocalEnvs:
 
     def step(self, actions: Any) -> Outcome:
         """Step all of them."""
-        count = self.num_envs
-        columns = [np.empty((count, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves.values()]
+        count, layout, plain = self.num_envs, self._layout, self._layout.plain
+        columns = [np.empty((count, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
         rewards, statuses = np.empty(count, np.float64), np.zeros(count, np.uint8)
         extras: dict[int, dict[str, float]] = {}
+        observation: Any
+        reward: Any
         for row, slot in enumerate(self.slots):
             try:
                 observation, reward, terminated, truncated, info = slot.step(actions[row])
-                arrays = self._layout.conform(observation, "the observation")
-                rewards[row] = cast("float", reward)
+                if type(observation) is np.ndarray and (observation.shape, observation.dtype) == plain:
+                    columns[0][row] = observation
+                else:
+                    for column, array in zip(columns, layout.conform(observation, "the observation"), strict=True):
+                        column[row] = array
+                rewards[row] = reward
             except Exception as error:
                 raise failed(self.name, self.first_row + row, "step", error) from error
-            for column, array in zip(columns, arrays, strict=True):
-                column[row] = array
             if terminated or truncated:
                 statuses[row] = _TERMINATED if terminated else _TRUNCATED
                 extras[row] = numbers_in(info)

@@ -77,6 +77,18 @@ class Links:
                 self.count += 1
         return dropped
 
+    def follow_one(self, first: int, step: int, before: int) -> list[int]:
+        """`follow` for a step alone, which starts from one row."""
+        rows, capacity = self._rows, self._rows.capacity
+        dropped = self._forget(first, rows.first) if rows.first > first else []
+        is_held = before >= rows.first
+        self.next[step % capacity] = NONE
+        self.can_sample[step % capacity] = is_held
+        if is_held:
+            self.next[before % capacity] = step
+            self.count += 1
+        return dropped
+
     def rebuild(self, steps: RowNumbers, previous: RowNumbers) -> None:
         """Take note of all rows that are held, `steps` among them."""
         self._clear(self._rows.first, self._rows.end)

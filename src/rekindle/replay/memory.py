@@ -37,6 +37,8 @@ _NUMBER = Column(np.dtype(np.int64), ())
 _REWARD = Column(np.dtype(np.float32), ())
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 _STATUS = Column(np.dtype(np.uint8), ())
+_ONE_NUMBER = ((1,), (1,), _STATUS.dtype)
+"""The shapes of one reward and one status, and the dtype of the latter."""
 
 # As plain numbers: numpy is slow to compare an array with a member of an enum.
 _CONTINUING = int(EpisodeStatus.CONTINUING)
@@ -140,6 +142,11 @@ class Memory:
         """The row of the frame before, in the same stack."""
         self._heads: dict[int, int] = {}
         """The row of each stream's last observation, while its episode goes on."""
+        self._one: tuple[Any, ...] | None = None
+        """Dtypes and shapes of one observation, the next and an action, where transitions are so simple."""
+        if self._stack == 1 and self._seen.keys is None:
+            seen, action = ((dtype, (1, *shape)) for dtype, shape in (*self._seen.columns.values(), self._action))
+            self._one = (*seen, *seen, *action)
         self.broken_chains = 0
         """Transitions that did not start from the last observation of their stream, though its episode went on: no
         window of several steps crosses there."""
@@ -167,6 +174,8 @@ class Memory:
         count = len(transitions)
         if streams.shape != (count,):
             raise InputError(f"there are {count} transitions, but the streams have the shape {streams.shape}")
+        if count == 1 and (appended := self._append_next(transitions, streams.item())) is not None:
+            return appended
         given = self._fitted(transitions, count)
         ordered: list[int] = streams.tolist()
         if count == 1 or (count * 2 * self._stack <= self.capacity and len(set(ordered)) == count):
@@ -183,6 +192,43 @@ class Memory:
         """Link nothing to the last transitions of these streams: they were the last of their episodes."""
         for stream in streams.tolist():
             self._heads.pop(stream, None)
+
+    def _append_next(self, transitions: Transitions, stream: int) -> Appended | None:
+        """Append one transition that goes on where its stream stands, several times as quick as any other.
+
+        None if it is not that simple, and nothing has changed.
+        """
+        rows, links, layouts = self._rows, self._links, self._one
+        before, after = transitions.observations, transitions.next_observations
+        actions, rewards, statuses = transitions.actions, transitions.rewards, transitions.statuses
+        head = self._heads.get(stream, NONE)
+        if (
+            layouts is None
+            or head < rows.first
+            or type(before) is not np.ndarray
+            or type(after) is not np.ndarray
+            or (before.dtype, before.shape, after.dtype, after.shape, actions.dtype, actions.shape) != layouts
+            or rewards.dtype.kind != "f"
+            or (rewards.shape, statuses.shape, statuses.dtype) != _ONE_NUMBER
+            or self._observations[0][head % rows.capacity].tobytes() != before.tobytes()
+        ):
+            return None
+        reward, status = rewards.item(), statuses.item()
+        if status >= NO_STEP or not -_LARGEST_REWARD < reward < _LARGEST_REWARD:
+            return None
+        first, step, slot = rows.first, rows.end, rows.end % rows.capacity
+        self._observations[0][slot] = after[0]
+        self._actions[slot] = actions[0]
+        self._rewards[slot] = reward
+        self._statuses[slot] = status
+        self._previous[slot] = head
+        rows.extend(1)
+        dropped = links.follow_one(first, step, head)
+        if status == _CONTINUING:
+            self._heads[stream] = step
+        else:
+            del self._heads[stream]
+        return Appended([step], dropped)
 
     def _fitted(self, transitions: Transitions, count: int) -> _Given:
         for reward in transitions.rewards.tolist():
@@ -228,12 +274,6 @@ class Memory:
 
     def _same_as_held(self, observations: list[Array], rows: RowNumbers) -> NDArray[np.bool_] | Literal[True]:
         """Which observations are those of rows, bit for bit; True if all are."""
-        if self._stack == 1 and len(rows) == 1:  # the most usual case, and several times as quick
-            slot = int(rows[0]) % self.capacity
-            for column, part in zip(self._observations, observations, strict=True):
-                if column[slot].tobytes() != part.tobytes():
-                    return np.zeros(1, np.bool_)
-            return True
         return _same_rows(observations, self._stacks(rows % self.capacity))
 
     def _laid_out(
@@ -314,27 +354,32 @@ class Memory:
 
     def _draw(self, rng: np.random.Generator, count: int) -> RowNumbers:
         first, held, can_sample = self.first, len(self._rows), self._links.can_sample
-        if not len(self):
+        if not self._links.count:
             raise InputError("the memory holds no transition that can be sampled")
-        if 4 * len(self) < held:  # too few to be found by trying
+        if 4 * self._links.count < held:  # too few to be found by trying
             rows = np.arange(first, first + held)
-            return rng.choice(rows[can_sample.take(rows % self.capacity)], count)
-        rows = first + _below(rng, held, count)
-        found = can_sample.take(rows % self.capacity)
-        while np.count_nonzero(found) < count:
-            missed = np.flatnonzero(~found)
+            return rng.choice(rows[can_sample.take(self._slots(rows))], count)
+        rows = _below(rng, held, count)
+        if first:
+            rows += first
+        missed = (~can_sample.take(self._slots(rows))).nonzero()[0]
+        while len(missed):
             rows[missed] = again = first + _below(rng, held, len(missed))
-            found[missed] = can_sample.take(again % self.capacity)
+            missed = missed[~can_sample.take(self._slots(again))]
         return rows
+
+    def _slots(self, rows: RowNumbers) -> RowNumbers:
+        """Where rows that are held lie."""
+        return rows if self._rows.end <= self._rows.capacity else rows % self._rows.capacity
 
     def _gather(self, rows: RowNumbers, n_step: int, gamma: float) -> Batch:
         if n_step < 1:
             raise InputError(f"n_step is {n_step!r}: a window has at least 1 step")
-        slots = rows % self.capacity
+        slots = self._slots(rows)
         last, rewards, discounts = slots, self._rewards.take(slots), np.float32(gamma)
         if n_step > 1:
             last, rewards, discounts = self._windows(slots, n_step, gamma)
-        before = self._previous.take(slots) % self.capacity
+        before = self._slots(self._previous.take(slots))
         return Batch(
             observations=self._seen.observations(self._stacks(before)),
             actions=self._actions.take(slots, axis=0),

@@ -107,8 +107,8 @@ class Rollout:
                 "previous": _NUMBER,
             },
         )
-        self._last: dict[int, list[Array]] = {}
-        """By step from which none goes on, where it led to."""
+        self._last: dict[int, tuple[list[Array], int]] = {}
+        """By step from which none goes on, where it led to: columns, and which row of these."""
         self._heads: dict[int, int] = {}
         """By stream, its last step, while its episode goes on."""
         self._newest: tuple[list[int], list[Array]] | None = None
@@ -140,20 +140,20 @@ class Rollout:
         after = [part.copy() for part in after]
         # Usually all streams go on together, which is quickly seen.
         go_on = self._newest is not None and self._newest[0] == slots and _same(self._newest[1], before)
-        previous = [
-            self._link(
-                stream,
-                step,
-                status,
-                None if go_on else [part[index] for part in before],
-                [part[index] for part in after],
-            )
-            for index, (step, stream, status) in enumerate(
-                zip(range(len(self), len(self) + count), slots, statuses.tolist(), strict=True)
-            )
-        ]
+        heads, last, end = self._heads, self._last, len(self._rows)
+        previous: list[int] = []
+        for index, (stream, status) in enumerate(zip(slots, statuses.tolist(), strict=True)):
+            head = heads.pop(stream, NONE)
+            if head != NONE and (go_on or self._leads_to(head, before, index)):
+                del last[head]
+            else:
+                head = NONE
+            previous.append(head)
+            last[end + index] = (after, index)
+            if status == _CONTINUING:
+                heads[stream] = end + index
         self._newest = (slots, after) if len(set(slots)) == count else None
-        self._grow(len(self) + count)
+        self._grow(end + count)
         self._rows.append([*columns, np.array(previous, np.int64)], count)
 
     def cut(self, streams: StreamSlots) -> None:
@@ -184,20 +184,10 @@ class Rollout:
             last_observations=self._seen.observations(list(self._last_observations().values())),
         )
 
-    def _link(self, stream: int, step: int, status: int, before: list[Array] | None, after: list[Array]) -> int:
-        """Take note of a step of a stream; gives the step that it goes on from.
-
-        Without `before` it is known to start where the last of its stream led to.
-        """
-        head = self._heads.pop(stream, NONE)
-        if head != NONE and (before is None or _same(self._last[head], before)):
-            del self._last[head]
-        else:
-            head = NONE
-        self._last[step] = after
-        if status == _CONTINUING:
-            self._heads[stream] = step
-        return head
+    def _leads_to(self, step: int, observations: list[Array], index: int) -> bool:
+        """Whether a step led to one of these observations, bit for bit."""
+        columns, row = self._last[step]
+        return _same([column[row] for column in columns], [part[index] for part in observations])
 
     def _grow(self, count: int) -> None:
         if count > self._rows.capacity:
@@ -209,7 +199,7 @@ class Rollout:
         """By column, where the steps led to from which none goes on, in the order of the steps."""
         ordered = [self._last[step] for step in sorted(self._last)]
         return {
-            name: np.array([parts[index] for parts in ordered], dtype).reshape(-1, *shape)
+            name: np.array([columns[index][row] for columns, row in ordered], dtype).reshape(-1, *shape)
             for index, (name, (dtype, shape)) in enumerate(self._seen.columns.items())
         }
 
@@ -248,9 +238,7 @@ class Rollout:
         if not sound:
             raise StateError("not the state of a rollout: its steps are not linked as a rollout links them")
         self._rows = rows
-        self._last = {
-            step: [values[index] for values in last.slots.values()] for index, step in enumerate(saved.last_steps)
-        }
+        self._last = {step: (list(last.slots.values()), row) for row, step in enumerate(saved.last_steps)}
         self._heads, self._newest = dict(saved.heads), None
 
 

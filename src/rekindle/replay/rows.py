@@ -43,8 +43,13 @@ class Rows:
     def append(self, columns: Sequence[Array], count: int) -> None:
         """Add rows that fit (see `problem`), by copy, in order; the columns come in the order of `columns`."""
         self._write(self.end, columns, count)
+        self.extend(count)
+
+    def extend(self, count: int) -> None:
+        """Take it that so many rows have been written behind the last; the oldest make room."""
         self.end += count
-        self.first = max(self.first, self.end - self.capacity)
+        if self.end - self.first > self.capacity:
+            self.first = self.end - self.capacity
 
     def take(self, numbers: ArrayLike) -> dict[str, Array]:
         """A copy of the rows with these numbers, in this order; a number may occur more than once."""
