@@ -69,6 +69,10 @@ logger = logging.getLogger("rekindle")
 _AGENT_MEMBERS = ("act", "observe", "updates_due", "update", "state", "load_state", "env_steps", "updates")
 
 
+def _hears_all(_: type[Event]) -> bool:
+    return True
+
+
 _EXPLOIT = ActMode.EXPLOIT
 _REMEMBERED_EVALUATIONS = 1_000
 """Evaluation episodes that a report may look back on."""
@@ -126,7 +130,8 @@ class TrainingSession:
             stats: what to aggregate over episodes.
             recorders: where else to send metrics.
             callbacks: called with every event, in order, on the thread that drives the session. One with
-                `state()` and `load_state()` joins the checkpoint.
+                `state()` and `load_state()` joins the checkpoint; one with `hears(kind)` is asked whether it wants
+                `Updated`, of which there may be one a step.
             learner: `inline` learns inside `observe` and is exact; `manual` only inside `learn`; `background`
                 on a thread of its own, for hosts with frames to draw.
             observation_encoder: turns the host's observations into arrays.
@@ -161,6 +166,7 @@ class TrainingSession:
         """From where and how exactly this session went on; None for a new run."""
         self._checkpoint_every, self._metrics_every = checkpoint_every, metrics_every
         self._callbacks = list(callbacks)
+        self._updates_are_heard = any(getattr(callback, "hears", _hears_all)(Updated) for callback in callbacks)
         self._handles_signals = signals
         self._hooks: list[tuple[int, Callable[[], object]]] = []
         self._endings: list[Callable[[], object]] = []
@@ -546,7 +552,7 @@ class TrainingSession:
             if type(value) is float and "loss" in name and not math.isfinite(value):
                 raise _non_finite(full)
             window.add(full, value)
-        if self._callbacks:
+        if self._updates_are_heard:
             self._emit(Updated(self._stamp(), count, metrics))
 
     def _after_episode(self, stream: StreamId, counted: EpisodeRecord) -> None:

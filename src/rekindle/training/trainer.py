@@ -66,6 +66,22 @@ class Step(NamedTuple):
         return self.status.is_done
 
 
+class _Handlers:
+    """What `Trainer.on` was told to call, as one callback."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[type[Event], Callable[[Any], object]]] = []
+
+    def hears(self, kind: type[Event]) -> bool:
+        """Whether anybody wants events of a kind."""
+        return any(issubclass(kind, wanted) for wanted, _ in self.known)
+
+    def __call__(self, event: Event) -> None:
+        for kind, handler in self.known:
+            if isinstance(event, kind):
+                handler(event)
+
+
 class Trainer:
     """Trains an agent on an environment, and goes on where a run of that name was interrupted.
 
@@ -157,7 +173,7 @@ class Trainer:
         self._stats = stats
         self._recorders = [*recorders, *(RECORDERS[name]() for name in self.config.record)]
         self._begins_anew, self._strict, self._signals = new, strict, signals
-        self._handlers: list[tuple[type[Event], Callable[[Any], object]]] = []
+        self._handlers = _Handlers()
         self._last_evaluation: tuple[int, Evaluation] | None = None
         self._stopping = EarlyStopping(target=None, patience=None)
         self._ended: tuple[TrainingSession, float] | None = None
@@ -384,7 +400,7 @@ class Trainer:
             metrics_every=config.metrics_every,
             stats=self._stats,
             recorders=self._recorders,
-            callbacks=(self._dispatch,) if self._handlers else (),
+            callbacks=(self._handlers,),
             strict=self._strict,
             signals=self._signals,
         )
@@ -398,7 +414,7 @@ class Trainer:
             self._stopping.go_on()
         if self._stopping.reason is not None:
             session.stop(self._stopping.reason, complete=True)
-        for index, (_, handler) in enumerate(self._handlers):
+        for index, (_, handler) in enumerate(self._handlers.known):
             if isinstance(handler, Stateful):
                 session.attach(f"handler {index}: {type(handler).__qualname__}", handler)
         if config.eval_episodes:
@@ -415,12 +431,7 @@ class Trainer:
         """
         if self.session is not None:
             raise ConfigError("on(): say what to call before the training starts")
-        self._handlers.append((kind, handler))
-
-    def _dispatch(self, event: Event) -> None:
-        for kind, handler in self._handlers:
-            if isinstance(event, kind):
-                handler(event)
+        self._handlers.known.append((kind, handler))
 
     def stop(self, reason: str = "stopped by the host", *, complete: bool = False) -> None:
         """Let the training end after this round; `complete` says that its goal was reached."""
