@@ -27,6 +27,7 @@ __all__ = [
     "TracksStreams",
     "VersionsPolicies",
     "WarmsUp",
+    "numbers_of",
 ]
 
 State = dict[str, Any]
@@ -35,7 +36,14 @@ to load. What the policy needs stands under the key `weights`."""
 
 Metrics = Mapping[str, Any]
 """Name to a number, or to an array of one number per update. Anything `float()` or `np.asarray` takes will do,
-so values may stay on a device until somebody reads them."""
+so values may stay on a device until somebody reads them; what has a method `numbers` is asked for a list of them."""
+
+
+def numbers_of(value: Any) -> list[float]:
+    """The numbers of a metric."""
+    numbers = getattr(value, "numbers", None)
+    return np.asarray(value, np.float64).ravel().tolist() if numbers is None else numbers()
+
 
 StreamSlots = NDArray[np.int64]
 """Which stream each row belongs to: small dense integers, so that they can index tables."""

@@ -63,7 +63,8 @@ class EpisodeTrace:
         """Note a transition; that it led to may be given as the bytes of its arrays."""
         # A number cannot change; an array can be a view of what will.
         self.actions.append(action if isinstance(action, np.generic) else np.array(action))
-        self._note(next_observation if isinstance(next_observation, bytes) else _bytes_of(next_observation), reward)
+        data = next_observation if isinstance(next_observation, bytes) else _bytes_of(next_observation)
+        self._note(data, reward)
 
     def _note(self, data: bytes, reward: float) -> None:
         self._unhashed.append((data, reward))

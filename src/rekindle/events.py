@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.agent import State
+from rekindle.agent import State, numbers_of
 from rekindle.errors import InputError, RekindleError, StateError
 from rekindle.files import JsonLines, LogPosition
 from rekindle.stats import EpisodeRecord
@@ -153,12 +153,6 @@ class TrainingEnded(Event, frozen=True):
 
     status: str
     reason: str | None
-
-
-def numbers_of(value: Any) -> list[float]:
-    """A number or an array of numbers as a list; what has a method `numbers` is asked for them."""
-    numbers = getattr(value, "numbers", None)
-    return np.asarray(value, np.float64).ravel().tolist() if numbers is None else numbers()
 
 
 class MetricWindow:

@@ -440,7 +440,10 @@ class Streams:
 
     def _not_finite(self, slot: int, reward: float, after: Array) -> InputError:
         what = f"the reward {reward}" if not math.isfinite(reward) else f"an observation {after!r:.120}"
-        return InputError(f"{self.table.name(slot)}: {what} is not finite; bad_values='drop' leaves such out")
+        error = InputError(f"{self.table.name(slot)}: {what} is not finite")
+        # Not a part of the message, as a trainer, which passes that on, has no such option.
+        error.add_note("A session with bad_values='drop' leaves such transitions out.")
+        return error
 
     # The two-call form
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rekindle.agent import numbers_of
 from rekindle.errors import StateError
-from rekindle.events import numbers_of
 
 __all__ = ["LossMean", "UpdateRatio", "saved_count"]
 

@@ -45,7 +45,7 @@ class Deferred:
 
     def numbers(self) -> list[float]:
         """The numbers; waits for the device."""
-        return [number for outcome in self._outcomes for number in outcome.columns[self._column]]
+        return [row[self._column] for outcome in self._outcomes for row in outcome.table]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self.numbers(), dtype or np.float64)
@@ -60,9 +60,9 @@ class Outcome:
         """Updates made; fewer than asked for where a step says that it was none."""
 
     @functools.cached_property
-    def columns(self) -> list[list[float]]:
-        """By metric: the numbers of each update; waits for the device."""
-        return np.asarray(self._table)[: self.count].T.tolist()
+    def table(self) -> list[list[float]]:
+        """The metrics of each update; waits for the device."""
+        return np.asarray(self._table).tolist()[: self.count]
 
     def rows(self) -> Array:
         """The numbers of each row of each batch (none if the steps give none); waits for the device."""
@@ -144,6 +144,9 @@ class _Packing:
 
     def __init__(self, example: Mapping[str, Any]) -> None:
         leaves, self._structure = jax.tree_util.tree_flatten(example)
+        is_flat = all(value is None or isinstance(value, np.ndarray) for value in example.values())
+        self._names = sorted(name for name in example if example[name] is not None) if is_flat else None
+        """Of a batch that is a dict of arrays: what JAX takes for its leaves, which it is slow to find."""
         self._shapes = [leaf.shape for leaf in leaves]
         self._places: list[tuple[bool, slice] | None] = []
         """Whether each array is of floats, and where it lies in that one; None for others, such as bytes."""
@@ -161,12 +164,18 @@ class _Packing:
         whole = np.empty((size, self._width), np.int32)
         floats = whole.view(np.float32)
         packed = [whole] if self._width else []
-        for leaf, place in zip(jax.tree_util.tree_leaves(batches), self._places, strict=True):
+        names = self._names
+        leaves = jax.tree_util.tree_leaves(batches) if names is None else [batches[name] for name in names]
+        for leaf, place in zip(leaves, self._places, strict=True):
             if place is None:
                 packed.append(_arranged(leaf, count, size))
+                continue
+            is_float, span = place
+            numbers = floats if is_float else whole
+            if count == 1:  # the same, and quicker
+                numbers[0][span] = leaf.ravel()
             else:
-                is_float, span = place
-                (floats if is_float else whole)[:count, span] = leaf.reshape(count, -1)
+                numbers[:count, span] = leaf.reshape(count, -1)
         return packed
 
     def unpack(self, batch: list[jax.Array]) -> Any:

@@ -162,6 +162,8 @@ class OffPolicyAgent(Generic[Config]):
             warmup_steps=settings.warmup_steps, update_every=settings.update_every, updates_each=settings.updates_each
         )
         self._losses = LossMean()
+        self._same_inputs: dict[str, Any] | None = None
+        """What every update takes beside a batch, where it never changes."""
         self._moments = (
             RunningMoments(encoding.shape[0], clip=settings.observation_clip)
             if settings.normalise_observations
@@ -251,11 +253,16 @@ class OffPolicyAgent(Generic[Config]):
 
     def _inputs(self) -> dict[str, Any]:
         """What an update takes beside a batch; arrays, so that a schedule compiles nothing."""
-        schedules, device = self._learner.schedules.items(), self._learner.device
-        return {
-            **{name: placed_number(value_at(setting, self.env_steps), device) for name, setting in schedules},
+        if self._same_inputs is not None:
+            return self._same_inputs
+        schedules, device = self._learner.schedules, self._learner.device
+        inputs = {
+            **{name: placed_number(value_at(setting, self.env_steps), device) for name, setting in schedules.items()},
             "normaliser": moments_of(None if self._moments is None else self._moments.published),
         }
+        if self._moments is None and not any(isinstance(setting, Linear) for setting in schedules.values()):
+            self._same_inputs = inputs
+        return inputs
 
     def _draw(self, count: int) -> tuple[Array, dict[str, Any]]:
         """So many batches in one go: the rows of the memory they are from, and what updates take of them."""

@@ -43,6 +43,9 @@ _ONE_NUMBER = ((1,), (1,), _STATUS.dtype)
 # As plain numbers: numpy is slow to compare an array with a member of an enum.
 _CONTINUING = int(EpisodeStatus.CONTINUING)
 
+_FEW = 16
+"""Numbers that Python is quicker with than numpy."""
+
 _BOOTSTRAP = np.array([status != EpisodeStatus.TERMINATED for status in EpisodeStatus], np.float32)
 """By status, whether the value of the observation counts."""
 
@@ -363,9 +366,17 @@ class Memory:
         if first:
             rows += first
         missed = (~can_sample.take(self._slots(rows))).nonzero()[0]
-        while len(missed):
+        while len(missed) > _FEW:
             rows[missed] = again = first + _below(rng, held, len(missed))
             missed = missed[~can_sample.take(self._slots(again))]
+        few: list[int] = missed.tolist()
+        while few:  # the same once more, which is quicker for a few numbers
+            left: list[int] = []
+            for index in few:
+                rows[index] = row = first + int(rng.random() * held)
+                if not can_sample[row % self._rows.capacity]:
+                    left.append(index)
+            few = left
         return rows
 
     def _slots(self, rows: RowNumbers) -> RowNumbers:
