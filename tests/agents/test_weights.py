@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,6 +50,16 @@ def test_parts_become_the_network_that_they_are_of() -> None:
     weights = Weights(made)
     for again in (weights.network(weights.initial), weights.views(weights.initial)):
         assert_same(again, made)
+
+
+def test_all_arrays_may_be_large() -> None:
+    class Matrix(eqx.Module):
+        weight: Any
+
+    weights = Weights(Matrix(np.ones(LARGE, np.float32)))
+    assert [part.size for part in weights.initial] == [0, weights.size]
+    for again in (weights.network(weights.initial), weights.views(weights.initial)):
+        assert np.array_equal(again.weight, np.ones(LARGE))
 
 
 def test_views_follow_when_the_parts_change() -> None:

@@ -49,11 +49,12 @@ class Weights(Generic[Network]):
             )
         self._paths = [jax.tree_util.keystr(path) for path, _ in leaves]
         self._shapes = [leaf.shape for _, leaf in leaves]
-        small = [size for shape in self._shapes if (size := math.prod(shape)) < _LARGE]
-        self._ends: list[int] = np.cumsum(small).tolist()
+        sizes = [math.prod(shape) for shape in self._shapes]
+        self._is_large = [size >= _LARGE for size in sizes]
+        self._ends: list[int] = np.cumsum([size for size in sizes if size < _LARGE]).tolist()
+        """Where each of the other arrays ends in the vector."""
         self._structure = jax.tree_util.tree_structure(arrays)
-        self._is_large = [math.prod(shape) >= _LARGE for shape in self._shapes]
-        self.size: int = sum(math.prod(shape) for shape in self._shapes)
+        self.size = sum(sizes)
         """How many numbers there are."""
         self.initial: Parts = self._parts([np.asarray(leaf, np.float32) for _, leaf in leaves])
         """Those of the network that was given."""
@@ -113,11 +114,8 @@ class Weights(Generic[Network]):
         ]
 
     def _views(self, parts: Parts) -> list[Array]:
-        starts = [0, *self._ends[:-1]]
         here = jax.tree_util.tree_map(np.asarray, parts)
-        return self._arrays(
-            here, lambda vector: [vector[start:end] for start, end in zip(starts, self._ends, strict=True)]
-        )
+        return self._arrays(here, lambda vector: np.split(vector, self._ends[:-1]))
 
 
 def _is_weight(leaf: Any) -> bool:
