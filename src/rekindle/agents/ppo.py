@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -74,6 +74,8 @@ _NEVER = -1e9
 """The logit of an action that a mask forbids: finite, so that its share of the entropy is 0 and not NaN."""
 _MOST_SCORED, _MOST_IMAGES_SCORED = 1024, 128
 """Rows of a rollout scored in one dispatch."""
+_FEW_SCORED = 64
+"""Rows for which there is a smaller dispatch: usually those after the last step of each stream."""
 
 
 class PPOConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -416,6 +418,8 @@ class PPO:
             device=device_of(config.acting_device, "acting_device"),
         )
         self._acting = self._previous = _Version(self._weights.initial, self._normaliser)
+        self._policy: NetworkPolicy | CompiledPolicy | None = None
+        """How to act now, once somebody has asked."""
         self._publish()
 
     # Acting
@@ -435,6 +439,8 @@ class PPO:
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
+        if self._policy is None:
+            self._policy = self._actor.policy(self._head, _ALGORITHM)
         return self._policy
 
     # Collecting
@@ -546,7 +552,8 @@ class PPO:
         device = self._learner.device
         inputs = _inputs(placed(columns, device), self._settings_at(0), device)
         self._learned = self._dispatch.warm_up(self._learned, inputs)
-        self._scores(self._acting, columns["observations"][:1], None, None)
+        for rows in (1, self.config.rollout_steps):
+            self._scores(self._acting, columns["observations"][:rows], None, None)
         self._actor.warm_up(self.observation_space)
 
     def _begun(self) -> _Learning:
@@ -609,17 +616,21 @@ class PPO:
         """Log-probabilities and values of rows, so many at a time; without actions only the values mean anything."""
         rows = len(observations)
         most = min(_MOST_IMAGES_SCORED if self._encoding.image else _MOST_SCORED, self.config.rollout_steps)
+        few = most if self._encoding.image else min(_FEW_SCORED, most)
         zeros = self._zero_columns(rows)
         columns = (
             observations,
             zeros["mask"] if mask is None else mask,
             zeros["actions"] if actions is None else actions,
         )
-        params = jax.device_put(version.params, self._learner.device)
+        device = self._learner.device
+        params = version.params if device is None else jax.device_put(version.params, device)
         pieces: list[tuple[Array, Array]] = []
         for start in range(0, rows, most):
-            piece = each_array(columns, lambda column: padded(column[start : start + most], most))  # noqa: B023
-            log_probs, _, values = self._score(params, *jax.device_put(piece, self._learner.device))
+            size = few if rows - start <= few else most
+            piece = each_array(columns, lambda column: padded(column[start : start + size], size))  # noqa: B023
+            # A compiled function is quicker to move arrays to its own device than `device_put`.
+            log_probs, _, values = self._score(params, *(piece if device is None else jax.device_put(piece, device)))
             pieces.append((np.asarray(log_probs), np.asarray(values)))
         log_probs, values = (np.concatenate(parts)[:rows] for parts in zip(*pieces, strict=True))
         return log_probs, values
@@ -664,10 +675,10 @@ class PPO:
 
     def _publish(self) -> None:
         self._actor.use(self._acting.params, self._acting.normaliser)
-        log_std = self._weights.views(self._acting.params).log_std
-        if log_std is not None:
-            self._head = msgspec.structs.replace(self._head, scale=np.exp(log_std))
-        self._policy = self._actor.policy(self._head, _ALGORITHM)
+        if self._head.kind == "gaussian":
+            log_std = self._weights.views(self._acting.params).log_std
+            self._head = msgspec.structs.replace(self._head, scale=np.exp(cast("Array", log_std)))
+        self._policy = None
 
     # Reporting
 
