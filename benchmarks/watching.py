@@ -37,8 +37,8 @@ from rekindle.agents import Tabular
 
 STEPS = 20_000
 """Of each stretch."""
-PAIRS = 20
-"""Of stretches, one watched and one not."""
+PAIRS = 300
+"""Of stretches, one watched and one not: so many that the noise of a machine is smaller than the budget."""
 BUDGET = 1.0
 
 

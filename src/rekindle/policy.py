@@ -309,13 +309,14 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
             actions = _CHOOSERS[self.kind](self, output, rng)
         if len(self.shape) != actions.ndim - 1:
             actions = actions.reshape(len(output), *self.shape)
-        return actions.astype(self._dtype, copy=False)
+        return actions if actions.dtype is self._dtype else actions.astype(self._dtype, copy=False)
 
 
 def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None) -> Array:
     actions = values.argmax(axis=1)
     if rng is not None and head.exploration > 0:
-        for row, draw in enumerate(rng.random(len(values)).tolist()):
+        draws = rng.random(len(values)).tolist() if len(values) > 1 else (rng.random(),)
+        for row, draw in enumerate(draws):
             if draw < head.exploration:  # what a mask forbids stays forbidden
                 allowed = [index for index, value in enumerate(values[row].tolist()) if value > -math.inf]
                 actions[row] = allowed[int(rng.random() * len(allowed))] if allowed else 0

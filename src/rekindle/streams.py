@@ -250,13 +250,13 @@ class Streams:
             self.learner.observe(Transitions(observations, actions, rewards, next_observations, statuses), slots)
             table.total_reward[places] += rewards
             table.length[places] += 1
+            table.status[places] = statuses
             table.has_pending[places] = False
             table.adrift[places] = False
             table.phase[places] = _OPEN
             for last, array in zip(table.last, after, strict=True):
                 last[places] = array
             if len(ended):
-                table.status[slots[ended]] = statuses[ended]
                 table.phase[slots[ended]] = _ENDED
                 self.unannounced_ends += len(ended)
         self._on_transitions(len(slots))
@@ -314,13 +314,13 @@ class Streams:
         self.learner.observe(transitions, table.each[slot])
         table.total_reward[slot] += value
         table.length[slot] += 1
+        table.status[slot] = status
         table.has_pending[slot] = False
         table.adrift[slot] = False
         table.set_last(slot, after)
         if status is _CONTINUING:
             table.phase[slot] = _OPEN
         else:
-            table.status[slot] = status
             table.phase[slot] = _ENDED
             self.unannounced_ends += 1
         self._on_transitions(1)
