@@ -7,7 +7,7 @@ process, so that nothing else differs. Counted is the CPU time of the process th
 its threads. What the watchers use themselves is counted apart, as a share of one processor, and so is what they need to
 start; with two of them at work on two processors, a training also shares caches and clock rate with them.
 
-    python benchmarks/watching.py
+    python benchmarks/watching.py    # about 20 minutes
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pathlib import Path
 import gymnasium as gym
 from dashboard_server import Server, cpu_seconds, serving
 from rich.console import Console
+from rich.progress import track
 
 from rekindle import TrainingSession
 from rekindle.agents import Tabular
@@ -149,7 +150,7 @@ def main() -> None:
             costs: dict[bool, list[float]] = {True: [], False: []}
             used = dict.fromkeys(watchers, 0.0)
             watched = 0.0
-            for pair in range(PAIRS):
+            for pair in track(range(PAIRS), "pairs of stretches", console=Console(stderr=True)):
                 for is_watched in (True, False) if pair % 2 else (False, True):
                     for process in watchers.values():
                         os.kill(process, signal.SIGCONT if is_watched else signal.SIGSTOP)
