@@ -36,7 +36,7 @@ def all_finite(arrays: Sequence[Array]) -> bool:
     for array in arrays:
         kind = array.dtype.kind
         if kind == "f" and array.size <= _SMALL:
-            if not all(map(math.isfinite, (array if array.ndim == 1 else array.ravel()).tolist())):
+            if not all(map(math.isfinite, array.ravel().tolist())):
                 return False
         elif kind in "fc" and not np.isfinite(array).all():
             return False

@@ -135,8 +135,7 @@ class Streams:
     def _act(self, slot: int, arrays: Sequence[Array]) -> Any:
         table = self.table
         self.is_torn = True
-        batch = arrays[0][None] if table.plain_layout is not None else table.batch_of_one(arrays)
-        action = self.learner.act(batch, _EXPLORE, table.each[slot])[0]
+        action = self.learner.act(table.batch_of_one(arrays), _EXPLORE, table.each[slot])[0]
         if table.action_layout is None:
             self.intake.action_layout(action)
         table.pending[slot] = action
@@ -306,11 +305,13 @@ class Streams:
             return
         self._reward[0] = value
         self._status[0] = status
-        if table.plain_layout is not None:
-            observations, next_observations = arrays[0][None], after[0][None]
-        else:
-            observations, next_observations = table.batch_of_one(arrays), table.batch_of_one(after)
-        transitions = Transitions(observations, action[None], self._reward, next_observations, self._status)
+        transitions = Transitions(
+            table.batch_of_one(arrays),
+            action[None],
+            self._reward,
+            table.batch_of_one(after),
+            self._status,
+        )
         self.learner.observe(transitions, table.each[slot])
         table.total_reward[slot] += value
         table.length[slot] += 1
@@ -505,7 +506,7 @@ class Streams:
             return self._find_footing(slot, after, status)
         if self._restored:
             self._restored.discard(slot)
-        before = [table.last[0][slot]] if table.plain_layout is not None else [array[slot] for array in table.last]
+        before = [array[slot] for array in table.last]
         self._take(slot, before, table.pending[slot], reward, after, status, is_good=True)
         if status is not _CONTINUING:
             if table.phase[slot] == _ENDED:

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box
 
 from rekindle.agents import SAC
 from rekindle.agents.networks import Activation, Dense, Sequential
-from rekindle.agents.weights import Weights, moved, norm
+from rekindle.agents.weights import Weights, norm
 from rekindle.errors import StateError
 
 LARGE = (256, 128)  # as many numbers as an array needs to stand by itself
@@ -85,7 +85,7 @@ def test_a_state_gives_the_parts_back_and_is_independent_of_them() -> None:
 
 def test_the_norm_is_that_of_one_vector() -> None:
     one, other = Weights(network(0)).initial, Weights(network(1)).initial
-    apart = moved(one, other, np.subtract)
+    apart = jax.tree_util.tree_map(np.subtract, one, other)
     expected = np.linalg.norm(np.concatenate([part.ravel() for part in apart]))
     assert float(norm(apart)) == pytest.approx(expected, rel=1e-6)
 

@@ -88,7 +88,7 @@ class Actor(Generic[Network]):
 
     def output(self, observations: Observations, rng: np.random.Generator | None) -> Array:
         """The network's output for each row; a noisy network is so only with a generator."""
-        rows = len(observations) if type(observations) is np.ndarray else _rows(observations)
+        rows = _rows(observations)
         if rows <= self._numpy_rows and self._forward is not None:
             if self._is_stale_here:
                 for here, newest in zip(self._arrays_here, jax.tree_util.tree_leaves(self._newest), strict=True):
@@ -97,7 +97,7 @@ class Actor(Generic[Network]):
             encoded = self._encode(observations)
             if self._normaliser is not None:
                 encoded = self._normaliser.apply(encoded)
-            return self._forward(encoded, draw_noise(rng, rows, self._noise_size) if self._noise_size else None)
+            return self._forward(encoded, draw_noise(rng, rows, self._noise_size))
         noise = draw_noise(rng, rows, self._noise_size)
         return self._dispatch(self._on_device(), self._normaliser, observations, noise)
 

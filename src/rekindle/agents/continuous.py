@@ -31,7 +31,7 @@ from rekindle.agents.networks import (
 from rekindle.agents.normalisation import normalise
 from rekindle.agents.offpolicy import check_off_policy
 from rekindle.agents.settings import check_flag, check_number, check_sizes, check_whole
-from rekindle.agents.weights import Parts, Weights, moved
+from rekindle.agents.weights import Parts, Weights
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
@@ -226,8 +226,9 @@ def in_turn(config: Any, state: LearnerState, updates: jax.Array, improve: Calla
 
 def followed(config: Any, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
     """A target after so many updates: it moves by tau in every so many of them."""
-    nearer = moved(target, newest, lambda target, newest: target + config.tau * (newest - target))
+    each = jax.tree_util.tree_map
+    nearer = each(lambda target, newest: target + config.tau * (newest - target), target, newest)
     if config.target_update_every == 1:
         return nearer
     is_time = updates % config.target_update_every == 0
-    return moved(nearer, target, lambda nearer, target: jnp.where(is_time, nearer, target))
+    return each(lambda nearer, target: jnp.where(is_time, nearer, target), nearer, target)

@@ -59,7 +59,7 @@ from rekindle.agents.settings import (
     value_at,
 )
 from rekindle.agents.trees import placed
-from rekindle.agents.weights import Parts, Weights, moved, norm
+from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
@@ -340,7 +340,7 @@ class Learner:
 
     def step(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array], jax.Array | None]:
         """One update."""
-        config = self._config
+        config, each = self._config, jax.tree_util.tree_map
         (loss, (metrics, surprise)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, state.target, batch, inputs
         )
@@ -348,10 +348,10 @@ class Learner:
         updates = state.updates + 1
         if config.tau is None:
             is_time = updates % config.target_update_every == 0
-            target = moved(params, state.target, lambda newest, target: jnp.where(is_time, newest, target))
+            target = each(lambda newest, target: jnp.where(is_time, newest, target), params, state.target)
         else:
-            target = moved(params, state.target, lambda newest, target: target + config.tau * (newest - target))
-        lag = norm(moved(params, target, jnp.subtract))
+            target = each(lambda newest, target: target + config.tau * (newest - target), params, state.target)
+        lag = norm(each(jnp.subtract, params, target))
         metrics = {"loss": loss, "grad_norm": norm(gradient), "target_lag": lag, **metrics}
         return Learned(params, target, optimiser, updates), metrics, surprise if config.prioritised else None
 

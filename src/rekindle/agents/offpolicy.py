@@ -162,8 +162,6 @@ class OffPolicyAgent(Generic[Config]):
             warmup_steps=settings.warmup_steps, update_every=settings.update_every, updates_each=settings.updates_each
         )
         self._losses = LossMean()
-        self._same_inputs: dict[str, Any] | None = None
-        """What every update takes beside a batch, where it never changes."""
         self._moments = (
             RunningMoments(encoding.shape[0], clip=settings.observation_clip)
             if settings.normalise_observations
@@ -189,8 +187,7 @@ class OffPolicyAgent(Generic[Config]):
         """An action for each row."""
         rng = self._exploring if mode is _EXPLORE else None
         output = self._actor.output(observations, rng)
-        mask = self._encoding.mask(observations) if self._encoding.mask_size else None
-        return self._head(self.env_steps).choose(output, mask, rng)
+        return self._head(self.env_steps).choose(output, self._encoding.mask(observations), rng)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
@@ -253,16 +250,11 @@ class OffPolicyAgent(Generic[Config]):
 
     def _inputs(self) -> dict[str, Any]:
         """What an update takes beside a batch; arrays, so that a schedule compiles nothing."""
-        if self._same_inputs is not None:
-            return self._same_inputs
-        schedules, device = self._learner.schedules, self._learner.device
-        inputs = {
-            **{name: placed_number(value_at(setting, self.env_steps), device) for name, setting in schedules.items()},
+        schedules, device = self._learner.schedules.items(), self._learner.device
+        return {
+            **{name: placed_number(value_at(setting, self.env_steps), device) for name, setting in schedules},
             "normaliser": moments_of(None if self._moments is None else self._moments.published),
         }
-        if self._moments is None and not any(isinstance(setting, Linear) for setting in schedules.values()):
-            self._same_inputs = inputs
-        return inputs
 
     def _draw(self, count: int) -> tuple[Array, dict[str, Any]]:
         """So many batches in one go: the rows of the memory they are from, and what updates take of them."""

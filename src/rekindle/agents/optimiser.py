@@ -2,15 +2,14 @@
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+import jax
 import optax
-
-from rekindle.agents.weights import moved
 
 __all__ = ["optimised", "optimiser_of"]
 
@@ -29,4 +28,4 @@ def optimised(
 ) -> tuple[Any, Any]:
     """Parameters and the optimiser's state after a step along a gradient."""
     step, state = optimiser.update(gradient, state, params)
-    return moved(params, step, lambda before, along: before - learning_rate * along), state
+    return jax.tree_util.tree_map(lambda before, along: before - learning_rate * along, params, step), state

@@ -623,17 +623,20 @@ class PPO:
             zeros["mask"] if mask is None else mask,
             zeros["actions"] if actions is None else actions,
         )
-        device = self._learner.device
-        params = version.params if device is None else jax.device_put(version.params, device)
+        params = self._there(version.params)
         pieces: list[tuple[Array, Array]] = []
         for start in range(0, rows, most):
             size = few if rows - start <= few else most
             piece = each_array(columns, lambda column: padded(column[start : start + size], size))  # noqa: B023
-            # A compiled function is quicker to move arrays to its own device than `device_put`.
-            log_probs, _, values = self._score(params, *(piece if device is None else jax.device_put(piece, device)))
+            log_probs, _, values = self._score(params, *self._there(piece))
             pieces.append((np.asarray(log_probs), np.asarray(values)))
         log_probs, values = (np.concatenate(parts)[:rows] for parts in zip(*pieces, strict=True))
         return log_probs, values
+
+    def _there(self, arrays: Any) -> Any:
+        """Arrays for a compiled function: where none is named, it moves them to its device, quicker than JAX would."""
+        device = self._learner.device
+        return arrays if device is None else jax.device_put(arrays, device)
 
     def _scored_actions(self, steps: Steps) -> Array:
         """Actions as a row of numbers each; discrete ones counted from 0."""

@@ -42,7 +42,7 @@ from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Linear, Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
-from rekindle.agents.weights import Parts, Weights, moved, norm
+from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.policy import ActionHead
@@ -243,7 +243,7 @@ class Learner:
             "actor_loss": state.actor_loss,
             "temperature": temperature,
             "grad_norm": norm(gradient),
-            "target_lag": norm(moved(critics, target, jnp.subtract)),
+            "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, target)),
         }
         return state._replace(target=target), metrics, surprise if config.prioritised else None
 

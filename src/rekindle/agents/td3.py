@@ -41,7 +41,7 @@ from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
-from rekindle.agents.weights import Parts, Weights, moved, norm
+from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.encoding import Encoding
 from rekindle.policy import ActionHead
 
@@ -199,7 +199,7 @@ class Learner:
             "critic_loss": critic_loss,
             "actor_loss": state.actor_loss,
             "grad_norm": norm(gradient),
-            "target_lag": norm(moved(critics, state.target_critics, jnp.subtract)),
+            "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, state.target_critics)),
         }
         return state, metrics, surprise if config.prioritised else None
 

@@ -20,7 +20,7 @@ from rekindle.errors import ConfigError, StateError
 from rekindle.experience import Array
 from rekindle.policy import Layer
 
-__all__ = ["Parts", "Weights", "moved", "norm"]
+__all__ = ["Parts", "Weights", "norm"]
 
 Network = TypeVar("Network", bound=eqx.Module)
 
@@ -120,11 +120,6 @@ class Weights(Generic[Network]):
 
 def _is_weight(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | jax.Array) and np.issubdtype(leaf.dtype, np.floating)
-
-
-def moved(parts: Parts, others: Parts, move: Callable[[Any, Any], Any]) -> Parts:
-    """A function of each two arrays."""
-    return jax.tree_util.tree_map(move, parts, others)
 
 
 def norm(parts: Parts) -> jax.Array:

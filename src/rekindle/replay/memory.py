@@ -422,8 +422,6 @@ class Memory:
             for _ in range(self._stack - 1):
                 frames.append(self._older.take(frames[-1]) % self.capacity)
             slots = np.stack(frames[::-1], axis=1)
-        if self._seen.keys is None:
-            return [self._observations[0].take(slots, axis=0)]
         return [column.take(slots, axis=0) for column in self._observations]
 
     # The rows, for the journal

@@ -400,7 +400,7 @@ class Trainer:
             metrics_every=config.metrics_every,
             stats=self._stats,
             recorders=self._recorders,
-            callbacks=(self._handlers,),
+            callbacks=(self._handlers,) if self._handlers.known else (),
             strict=self._strict,
             signals=self._signals,
         )
