@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
@@ -93,36 +94,60 @@ def uniform_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
+# XLA on a CPU is slow with the gradients of layers of some shapes: these are their equals, in other steps.
+
+_NARROW, _LARGE = 4, 1 << 15
+"""From how many inputs for each output on, and from how many weights on, a layer is of such a shape."""
+
+
 @jax.custom_batching.custom_vmap
-def _narrow(x: jax.Array, weight: Weight) -> jax.Array:
-    """`x @ weight` for few outputs, of which batches have a gradient that XLA is several times as quick with."""
+def _product(x: jax.Array, weight: Weight) -> jax.Array:
     return x @ weight
 
 
-@_narrow.def_vmap
-def _narrow_of_many(_: int, batched: Sequence[bool], x: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
+@_product.def_vmap
+def _product_of_many(_: int, batched: Sequence[bool], x: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
     if list(batched) == [True, False]:
-        return _narrow_of_rows(x, weight), True
+        return _product_of_rows(x, weight), True
     return jax.vmap(jnp.matmul, [0 if one else None for one in batched])(x, weight), True
 
 
 @jax.custom_vjp
-def _narrow_of_rows(x: jax.Array, weight: jax.Array) -> jax.Array:
+def _product_of_rows(x: jax.Array, weight: jax.Array) -> jax.Array:
     return x @ weight
 
 
-def _narrow_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _product_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return x @ weight, (x, weight)
 
 
-def _narrow_backward(known: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _product_backward(known: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = known
-    # x.T @ slope, but what is turned over is the narrow side; XLA would undo this if it could see it.
-    turned = jax.lax.optimization_barrier(jax.lax.optimization_barrier(slope.T) @ x)
-    return slope @ weight.T, turned.T
+    inputs, outputs = weight.shape
+    if inputs >= _NARROW * outputs:
+        of_weight = _hidden(_hidden(slope.T) @ x).T
+    elif weight.size >= _LARGE:
+        of_weight = _turned(x) @ slope
+    else:
+        of_weight = x.T @ slope
+    return slope @ weight.T, of_weight
 
 
-_narrow_of_rows.defvjp(_narrow_forward, _narrow_backward)
+_product_of_rows.defvjp(_product_forward, _product_backward)
+
+_hidden = jax.lax.optimization_barrier
+"""Keeps XLA from undoing what it can see the purpose of."""
+
+
+def _turned(matrix: jax.Array) -> jax.Array:
+    """The matrix transposed in memory, in a pass of its own: XLA is slow to do so in one with other work."""
+    with set_xla_metadata(inlineable="false"):
+        return _hidden(_transpose(_hidden(matrix)))
+
+
+@jax.jit
+def _transpose(matrix: jax.Array) -> jax.Array:
+    return matrix.T
 
 
 class Dense(eqx.Module):
@@ -147,9 +172,7 @@ class Dense(eqx.Module):
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
-        inputs, outputs = self.weight.shape[-2:]
-        product = _narrow(x, self.weight) if 4 * outputs <= inputs else x @ self.weight
-        return product + self.bias
+        return _product(x, self.weight) + self.bias
 
     def layers(self) -> list[Layer]:
         """As data."""
