@@ -132,6 +132,25 @@ def test_values_count_in_the_order_given_whatever_their_kind(values: list[tuple[
     assert mixed.flush() == plain.flush()
 
 
+def test_values_of_many_names_are_those_given_one_by_one() -> None:
+    one_by_one, together = MetricWindow(), MetricWindow()
+    for value in (1.0, 2.5, 4.0):
+        one_by_one.add("agent/loss", value)
+        one_by_one.add("agent/updates", int(value))
+        together.add_all("agent/", {"loss": value, "updates": int(value)})
+    assert together.flush() == one_by_one.flush()
+
+
+def test_a_value_that_is_no_number_takes_no_other_with_it() -> None:
+    window = MetricWindow()
+    window.add("before", 1.0)
+    window.add("name", "no number")
+    window.add("after", 2.0)
+    with pytest.raises(InputError, match="'name'"):
+        window.read()
+    assert window.means() == {"before": 1.0, "after": 2.0}
+
+
 def test_a_value_that_is_no_number_is_named() -> None:
     window = MetricWindow()
     window.add("note", "hello")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import queue
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -155,52 +157,60 @@ class TrainingEnded(Event, frozen=True):
     reason: str | None
 
 
+_MOST_UNREAD = 10_000
+"""Values that a window keeps at most before it reads them."""
+
+
 class MetricWindow:
     """Gathers values by name until the window ends at a step count.
 
-    Values that are not plain numbers (arrays, values still on a device) are kept as they are until somebody
-    needs the result.
+    Values (numbers, arrays, values still on a device) are kept as they are until somebody needs the result.
     """
 
     def __init__(self) -> None:
         self._totals: dict[str, list[float]] = {}
-        self._unread: list[tuple[str, Any]] = []
-        self._waiting: set[str] = set()
-        """Metrics with unread values: what comes after one of these waits behind it."""
+        self._unread: list[tuple[str, dict[str, Any]]] = []
+        """Prefixes, and values under names that they belong before."""
 
     def add(self, name: str, value: Any) -> None:
         """Add a number, or an array of numbers, under a name."""
-        if (type(value) is float or type(value) is int) and name not in self._waiting:
-            self._add_number(name, float(value))
-        else:
-            self._unread.append((name, value))
-            self._waiting.add(name)
+        self.add_all("", {name: value})
 
-    def _add_number(self, name: str, value: float) -> None:
-        total = self._totals.get(name)
-        if total is None:
-            self._totals[name] = [1, value, value, value, value]
-            return
-        total[0] += 1
-        total[1] += value
-        # Not min() and max(): a NaN must show, whichever side it comes from.
-        if value < total[2] or value != value:  # noqa: PLR0124 - quicker than isnan
-            total[2] = value
-        if value > total[3] or value != value:  # noqa: PLR0124
-            total[3] = value
-        total[4] = value
+    def add_all(self, prefix: str, values: Mapping[str, Any]) -> None:
+        """Add such values under their names, each with the prefix."""
+        self._unread.append((prefix, dict(values)))
+        if len(self._unread) > _MOST_UNREAD:
+            self.read()
 
     def read(self) -> None:
         """Turn every value still unread into numbers."""
         unread, self._unread = self._unread, []
-        self._waiting.clear()
-        for name, value in unread:
-            try:
-                numbers = numbers_of(value)
-            except (TypeError, ValueError):
-                raise InputError(f"the metric {name!r} is not a number: {value!r:.80}") from None
-            for number in numbers:
-                self._add_number(name, number)
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for prefix, values in unread:
+            for name, value in values.items():
+                if type(value) is float:
+                    found[prefix + name].append(value)
+                    continue
+                try:
+                    found[prefix + name].extend(numbers_of(value))
+                except (TypeError, ValueError):
+                    del values[name]
+                    self._unread = unread  # the others are still to be counted
+                    raise InputError(f"the metric {prefix + name!r} is not a number: {value!r:.80}") from None
+        for name, numbers in found.items():
+            if numbers:
+                self._count_in(name, numbers)
+
+    def _count_in(self, name: str, numbers: list[float]) -> None:
+        total = self._totals.setdefault(name, [0, 0.0, math.inf, -math.inf, 0.0])
+        total[0] += len(numbers)
+        # One after the other, so that it does not matter when they are read; sum() does not promise that.
+        total[1] = functools.reduce(operator.add, numbers, total[1])
+        # Not min() and max() alone: a NaN must show, wherever it stands.
+        has_nan = math.isnan(total[1]) and any(map(math.isnan, (*numbers, total[2])))
+        total[2] = math.nan if has_nan else min(total[2], *numbers)
+        total[3] = math.nan if has_nan else max(total[3], *numbers)
+        total[4] = numbers[-1]
 
     def non_finite_loss(self) -> str | None:
         """The name of a loss in this window that is not finite, if there is one."""
@@ -239,7 +249,6 @@ class MetricWindow:
             raise StateError("not the state of a metric window: each entry has 5 numbers")
         self._totals = {name: np.asarray(total, np.float64).tolist() for name, total in state.items()}
         self._unread = []
-        self._waiting.clear()
 
 
 class EventStore:

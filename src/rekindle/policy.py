@@ -160,20 +160,25 @@ def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each 
 
 def _plain(layers: Sequence[Layer]) -> Forward:
     """Dense layers and activations, in one function: for a single row, calls are what takes the time."""
-    parts = [
-        (layer.arrays["weight"], layer.arrays["bias"][None]) if layer.kind == "dense" else (None, layer.name)
-        for layer in layers
-    ]
+    parts: list[tuple[Array | None, Array | None, str]] = []
+    """Weight and bias of each dense layer, or None, and the activation that follows, or nothing."""
+    for layer in layers:
+        if layer.kind == "dense":
+            parts.append((layer.arrays["weight"], layer.arrays["bias"][None], ""))
+        elif parts and not parts[-1][2]:
+            parts[-1] = (*parts[-1][:2], layer.name)
+        else:
+            parts.append((None, None, layer.name))
 
     def run(values: Array, _: Array | None) -> Array:
-        for weight, then in parts:
+        for weight, bias, activation in parts:
             if weight is not None:
                 values = values.dot(weight)
-                values += then
-            # They may write to what they are given, which is always the output of a layer before them.
-            elif then == "relu":
+                values += bias
+            # It may write to what it is given, which is always the output of a layer before it.
+            if activation == "relu":
                 np.maximum(values, _ZERO, out=values)
-            else:
+            elif activation:
                 np.tanh(values, out=values)
         return values
 

@@ -175,7 +175,6 @@ class TrainingSession:
         self._saved_attached: dict[str, State] = {}
         self._window = MetricWindow()
         self._latest: dict[str, float] = {}
-        self._metric_names: dict[str, str] = {}
         self._env_steps = agent.env_steps
         self._episodes = 0
         self._evaluations: deque[EpisodeRecord] = deque(maxlen=_REMEMBERED_EVALUATIONS)
@@ -544,14 +543,10 @@ class TrainingSession:
             self._safe_point()
 
     def _take_update(self, count: int, metrics: Metrics) -> None:
-        window, names = self._window, self._metric_names
-        for name, value in metrics.items():
-            full = names.get(name)
-            if full is None:
-                full = names[name] = f"agent/{name}"
-            if type(value) is float and "loss" in name and not math.isfinite(value):
-                raise _non_finite(full)
-            window.add(full, value)
+        loss = metrics.get("loss")
+        if type(loss) is float and not math.isfinite(loss):  # others are looked at when they are read
+            raise _non_finite("agent/loss")
+        self._window.add_all("agent/", metrics)
         if self._updates_are_heard:
             self._emit(Updated(self._stamp(), count, metrics))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import env_worlds
 import numpy as np
 import pytest
+from gymnasium import Wrapper
 from gymnasium.spaces import Box, Tuple
 
 from rekindle.envs import EnvFactory, EnvSettings
@@ -114,3 +115,13 @@ def test_a_vector_environment_of_its_own_is_made_where_there_is_one() -> None:
         EnvFactory("Pendulum-v1").make_vector(3)
     with pytest.raises(ConfigError, match="frame_stack cannot be put around"):
         EnvFactory("CartPole-v1", frame_stack=4).make_vector(3)
+
+
+def test_an_environment_of_gymnasium_keeps_its_time_limit_and_does_not_look_for_a_reset_at_every_step() -> None:
+    env, kinds = EnvFactory("CartPole-v1", max_episode_steps=3)(), list[str]()
+    env.reset(seed=0)
+    ends = [env.step(action)[3] for action in (0, 1, 0)]
+    while isinstance(env, Wrapper):
+        kinds.append(type(env).__name__)
+        env = env.env
+    assert (kinds, ends) == (["TimeLimit"], [False, False, True])

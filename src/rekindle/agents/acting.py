@@ -92,12 +92,12 @@ class Actor(Generic[Network]):
         if rows <= self._numpy_rows and self._forward is not None:
             if self._is_stale_here:
                 for here, newest in zip(self._arrays_here, jax.tree_util.tree_leaves(self._newest), strict=True):
-                    np.copyto(here, newest)
+                    here[...] = newest
                 self._is_stale_here = False
             encoded = self._encode(observations)
             if self._normaliser is not None:
                 encoded = self._normaliser.apply(encoded)
-            return self._forward(encoded, draw_noise(rng, rows, self._noise_size))
+            return self._forward(encoded, draw_noise(rng, rows, self._noise_size) if self._noise_size else None)
         noise = draw_noise(rng, rows, self._noise_size)
         return self._dispatch(self._on_device(), self._normaliser, observations, noise)
 

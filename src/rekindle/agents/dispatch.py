@@ -40,6 +40,8 @@ _SMALL_BATCH = 1 << 17
 class Deferred:
     """One number per update, left on the device until somebody reads it."""
 
+    __slots__ = ("_column", "_outcomes")
+
     def __init__(self, outcomes: Sequence[Outcome], column: int) -> None:
         self._outcomes, self._column = outcomes, column
 
@@ -109,7 +111,8 @@ class Dispatch(Generic[LearnerState]):
 
         The state that is passed in can no longer be used.
         """
-        size = next(size for size in self._sizes if size >= count)
+        few, most = self._sizes
+        size = few if count <= few else most
         packed = self._packing.pack(batches, count, size)
         state, table, rows = self._run(state, packed, self._counts[count], inputs)
         return state, Outcome(table, rows, count)
@@ -130,10 +133,11 @@ class Dispatch(Generic[LearnerState]):
 
         def body(index: jax.Array, carry: Any) -> Any:
             state, table, rows = carry
-            batch = [jax.lax.dynamic_index_in_dim(array, index, keepdims=False) for array in packed]
+            batch = [_entry(array, index) for array in packed]
             state, metrics, row = self._step(state, self._packing.unpack(batch), inputs)
-            table = table.at[index].set(jnp.stack([metrics[name].astype(jnp.float32) for name in self._metrics]))
-            return state, table, None if row is None or rows is None else rows.at[index].set(row)
+            numbers = jnp.stack([metrics[name].astype(jnp.float32) for name in self._metrics])
+            table = _with_entry(table, index, numbers)
+            return state, table, None if row is None or rows is None else _with_entry(rows, index, row)
 
         table, rows = jnp.zeros((size, len(self._metrics))), jnp.zeros((size, self._rows)) if self._rows else None
         return jax.lax.fori_loop(0, count, body, (state, table, rows))
@@ -190,6 +194,17 @@ class _Packing:
             part = batch[0][span].reshape(shape)
             leaves.append(jax.lax.bitcast_convert_type(part, jnp.float32) if is_float else part)
         return jax.tree_util.tree_unflatten(self._structure, leaves)
+
+
+# Without JAX's care for indices that are negative or beyond the end, which costs a few steps of each update.
+
+
+def _entry(array: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(array, index, keepdims=False, allow_negative_indices=False)
+
+
+def _with_entry(array: jax.Array, index: jax.Array, entry: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(array, entry, index, 0, allow_negative_indices=False)
 
 
 def each_array(arrays: Any, function: Callable[[Array], Array]) -> Any:

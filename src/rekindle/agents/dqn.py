@@ -15,6 +15,7 @@ Papers: Mnih 2015 (DQN), van Hasselt 2016 (double), Wang 2016 (dueling), Schaul 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -371,11 +372,14 @@ class Learner:
 
         # What the next state is worth: the action is the network's choice, its value the target's.
         future = jax.vmap(target, (0, None))(next_observations, target_noise)
-        choices = jax.vmap(network, (0, None))(next_observations, noise) if config.double else future
-        ranks = network.means(choices)
         mask = self._encoding.mask(batch["next_observations"], jnp)
-        best = jnp.argmax(ranks if mask is None else jnp.where(mask, ranks, -jnp.inf), axis=1)
-        future = _pick(future, best)
+        if mask is None and not config.double and config.atoms == 1:
+            future = future.max(axis=1)  # what follows comes to the same, and is slower
+        else:
+            choices = jax.vmap(network, (0, None))(next_observations, noise) if config.double else future
+            ranks = network.means(choices)
+            best = jnp.argmax(ranks if mask is None else jnp.where(mask, ranks, -jnp.inf), axis=1)
+            future = _pick(future, best)
 
         predicted = _pick(jax.vmap(network, (0, None))(observations, noise), batch["actions"] - self._first_action)
         metrics = {"q_mean": network.means(predicted).mean()}
@@ -459,13 +463,14 @@ def _head(space: Any, config: DQNConfig) -> ActionHead:
 
 def _head_by_steps(head: ActionHead, config: DQNConfig) -> Callable[[int], ActionHead]:
     """The head after so many env steps; a new one only where exploration has changed."""
-    newest = head
+    if config.exploration == "epsilon":
+        settled_from = config.epsilon_steps
+    else:
+        settled_from = config.temperature.steps if isinstance(config.temperature, Linear) else 0
 
-    def at(env_steps: int) -> ActionHead:
-        nonlocal newest
-        exploration = config.explores(env_steps)
-        if exploration != newest.exploration:
-            newest = msgspec.structs.replace(head, exploration=exploration)
-        return newest
+    @functools.lru_cache(maxsize=1)
+    def exploring(exploration: float) -> ActionHead:
+        return msgspec.structs.replace(head, exploration=exploration)
 
-    return at
+    settled = msgspec.structs.replace(head, exploration=config.explores(settled_from))
+    return lambda env_steps: settled if env_steps >= settled_from else exploring(config.explores(env_steps))

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+import jax
 import msgspec
 import numpy as np
 
@@ -66,7 +67,7 @@ class Learner(Protocol):
 
     @property
     def schedules(self) -> Mapping[str, Setting]:
-        """Settings whose values of the moment an update takes as inputs."""
+        """Settings whose values of the moment an update takes."""
         ...
 
     @property
@@ -171,8 +172,21 @@ class OffPolicyAgent(Generic[Config]):
         self._memory = PrioritizedMemory(memory, alpha=settings.priority_alpha) if settings.prioritised else memory
         self._learner = learner
         self._learned = learner.start()
+        self._schedules = {name: value for name, value in learner.schedules.items() if isinstance(value, Linear)}
+        constants = {name: value for name, value in learner.schedules.items() if name not in self._schedules}
+        structure = self._structure
+        places = jax.tree_util.tree_unflatten(structure, range(structure.num_leaves))
+        self._acting_places: int | tuple[int, ...] = getattr(places, learner.acting[0])
+        """Where the weights that act are among all that was learned."""
+
+        def step(leaves: Any, batch: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array], jax.Array | None]:
+            state, metrics, row = learner.step(
+                jax.tree_util.tree_unflatten(structure, leaves), batch, {**constants, **inputs}
+            )
+            return tuple(jax.tree_util.tree_leaves(state)), metrics, row
+
         self._dispatch: Dispatch[Any] = Dispatch(
-            learner.step,
+            step,
             learner.metrics,
             example=self._example(),
             rows=settings.batch_size if settings.prioritised else 0,
@@ -181,13 +195,25 @@ class OffPolicyAgent(Generic[Config]):
         self._actor = actor
         self._publish()
 
+    @property
+    def _learned(self) -> Any:
+        """Everything that updates change."""
+        return jax.tree_util.tree_unflatten(self._structure, self._leaves)
+
+    @_learned.setter
+    def _learned(self, learned: Any) -> None:
+        # As a flat tuple from update to update: JAX is slow to build named tuples.
+        leaves, self._structure = jax.tree_util.tree_flatten(learned)
+        self._leaves = tuple(leaves)
+
     # Acting
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
         """An action for each row."""
         rng = self._exploring if mode is _EXPLORE else None
         output = self._actor.output(observations, rng)
-        return self._head(self.env_steps).choose(output, self._encoding.mask(observations), rng)
+        mask = self._encoding.mask(observations) if self._encoding.mask_size else None
+        return self._head(self.env_steps).choose(output, mask, rng)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
@@ -200,7 +226,7 @@ class OffPolicyAgent(Generic[Config]):
         self._memory.append(transitions, streams)
         if self._moments is not None:
             self._moments.add(self._encoding.encode(transitions.observations))
-        self.env_steps += len(transitions)
+        self.env_steps += len(streams)
 
     def cut(self, streams: StreamSlots) -> None:
         """Link nothing to the last transitions of these streams."""
@@ -231,7 +257,7 @@ class OffPolicyAgent(Generic[Config]):
         outcomes: list[Outcome] = []
         for count in self._dispatch.split(n):
             rows, batches = self._draw(count)
-            self._learned, outcome = self._dispatch(self._learned, batches, count, inputs)
+            self._leaves, outcome = self._dispatch(self._leaves, batches, count, inputs)
             self._reprioritise(rows, outcome)
             outcomes.append(outcome)
         self._publish()
@@ -244,15 +270,15 @@ class OffPolicyAgent(Generic[Config]):
 
     def warm_up(self) -> None:
         """Compile everything that acting and learning may need."""
-        self._learned = self._dispatch.warm_up(self._learned, self._inputs())
+        self._leaves = self._dispatch.warm_up(self._leaves, self._inputs())
         self._publish()
         self._actor.warm_up(self.observation_space)
 
     def _inputs(self) -> dict[str, Any]:
-        """What an update takes beside a batch; arrays, so that a schedule compiles nothing."""
-        schedules, device = self._learner.schedules.items(), self._learner.device
+        """What an update takes beside a batch and constants; arrays, so that a schedule compiles nothing."""
+        schedules, device = self._schedules.items(), self._learner.device
         return {
-            **{name: placed_number(value_at(setting, self.env_steps), device) for name, setting in schedules},
+            **{name: placed_number(schedule.at(self.env_steps), device) for name, schedule in schedules},
             "normaliser": moments_of(None if self._moments is None else self._moments.published),
         }
 
@@ -287,7 +313,8 @@ class OffPolicyAgent(Generic[Config]):
             self._memory.update(rows, surprise)
 
     def _publish(self) -> None:
-        params = getattr(self._learned, self._learner.acting[0])
+        leaves, places = self._leaves, self._acting_places
+        params = leaves[places] if isinstance(places, int) else tuple(leaves[place] for place in places)
         self._actor.use(params, None if self._moments is None else self._moments.published)
 
     # Reporting

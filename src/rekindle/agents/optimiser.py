@@ -64,7 +64,7 @@ def _adam(eps: float) -> optax.GradientTransformation:
             lambda square, slope: _SQUARE_DECAY * square + (1 - _SQUARE_DECAY) * slope * slope, state.nu, updates
         )
         # Both began at 0, and lean towards it still.
-        mean_scale, square_scale = 1 / (1 - _MEAN_DECAY**count), 1 / (1 - _SQUARE_DECAY**count)
+        mean_scale, square_scale = 1 / (1 - jnp.array([_MEAN_DECAY, _SQUARE_DECAY]) ** count)
         step = _each(lambda mean, square: mean_scale * mean / (jnp.sqrt(square_scale * square) + eps), means, squares)
         return step, state._replace(count=count, mu=means, nu=squares)
 

@@ -152,7 +152,8 @@ class EnvFactory:
         limit = None if known.atari else known.max_episode_steps
         if make is None:
             arguments = {**skip, **known.arguments}
-            return gymnasium.make(known.id, max_episode_steps=limit, disable_env_checker=True, **arguments)
+            env = gymnasium.make(known.id, max_episode_steps=limit, disable_env_checker=True, **arguments)
+            return _without_order_check(env)
         made: Any = make(**known.arguments, **({"num_envs": 1} if _makes_vectors(make) else {}))
         if isinstance(made, gymnasium.vector.VectorEnv):
             from rekindle.envs.alone import AloneEnv
@@ -182,6 +183,18 @@ class EnvFactory:
         if known.sign_rewards and training:
             env = wrappers.TransformReward(env, _sign)
         return env
+
+
+def _without_order_check(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """The environment without the wrapper that looks, at every step, whether there was a reset: there always was."""
+    from gymnasium import Wrapper
+    from gymnasium.wrappers import OrderEnforcing
+
+    if isinstance(env, OrderEnforcing):
+        return env.env
+    if isinstance(env, Wrapper):
+        env.env = _without_order_check(env.env)
+    return cast("gymnasium.Env[Any, Any]", env)
 
 
 _ATARI_WRAPPERS = ("atari", "frame_stack", "sign_rewards")

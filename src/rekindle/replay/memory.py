@@ -37,7 +37,8 @@ _NUMBER = Column(np.dtype(np.int64), ())
 _REWARD = Column(np.dtype(np.float32), ())
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 _STATUS = Column(np.dtype(np.uint8), ())
-_ONE_NUMBER = ((1,), (1,), _STATUS.dtype)
+_ONE = (1,)
+_ONE_NUMBER = (_ONE, _ONE, _STATUS.dtype)
 """The shapes of one reward and one status, and the dtype of the latter."""
 
 # As plain numbers: numpy is slow to compare an array with a member of an enum.
@@ -68,7 +69,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     """The numbers under which the memory knows the transitions."""
 
 
-class Appended(NamedTuple):
+class Appended(msgspec.Struct, frozen=True):
     """What became of the memory when transitions were appended."""
 
     rows: list[int]
@@ -174,11 +175,11 @@ class Memory:
 
     def append(self, transitions: Transitions, streams: StreamSlots) -> Appended:
         """Remember transitions, by copy; those of one stream must be in order."""
+        if streams.shape == _ONE and (appended := self._append_next(transitions, streams.item())) is not None:
+            return appended
         count = len(transitions)
         if streams.shape != (count,):
             raise InputError(f"there are {count} transitions, but the streams have the shape {streams.shape}")
-        if count == 1 and (appended := self._append_next(transitions, streams.item())) is not None:
-            return appended
         given = self._fitted(transitions, count)
         ordered: list[int] = streams.tolist()
         if count == 1 or (count * 2 * self._stack <= self.capacity and len(set(ordered)) == count):
@@ -186,9 +187,9 @@ class Memory:
         # One by one, as each must find its stream where the one before has left it.
         appended = Appended([], [])
         for index, stream in enumerate(ordered):
-            rows, dropped = self._append(given.only(index), [stream])
-            appended.rows.extend(rows)
-            appended.dropped.extend(dropped)
+            one = self._append(given.only(index), [stream])
+            appended.rows.extend(one.rows)
+            appended.dropped.extend(one.dropped)
         return appended
 
     def cut(self, streams: StreamSlots) -> None:
@@ -392,10 +393,10 @@ class Memory:
             last, rewards, discounts = self._windows(slots, n_step, gamma)
         before = self._slots(self._previous.take(slots))
         return Batch(
-            observations=self._seen.observations(self._stacks(before)),
+            observations=self._observations_in(before),
             actions=self._actions.take(slots, axis=0),
             rewards=rewards,
-            next_observations=self._seen.observations(self._stacks(last)),
+            next_observations=self._observations_in(last),
             discounts=_BOOTSTRAP.take(self._statuses.take(last)) * discounts,
             rows=rows,
         )
@@ -414,6 +415,12 @@ class Memory:
             earned += goes_on * power * self._rewards.take(slots)
             steps += goes_on
         return slots, earned.astype(np.float32), powers.astype(np.float32).take(steps)
+
+    def _observations_in(self, slots: RowNumbers) -> Observations:
+        """What agents see of the rows in these slots."""
+        if self._one is not None:  # the same, and quicker
+            return self._observations[0].take(slots, axis=0)
+        return self._seen.observations(self._stacks(slots))
 
     def _stacks(self, slots: RowNumbers) -> list[Array]:
         """The observations of the rows in these slots, each with the older frames of its stack."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ ResetOptions = Callable[[int, int, int], dict[str, Any] | None]
 """From stream, episode number and env steps so far to the options of a reset; must give the same for the same."""
 
 
-class Round(NamedTuple):
+class Round(msgspec.Struct, frozen=True, eq=False):
     """What one round of steps led to, row by row."""
 
     rows: Sequence[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import shutil
 import tempfile
 import threading
@@ -313,6 +314,9 @@ class Trainer:
                 undo.callback(_timer(session, self.config.time_limit).cancel)
                 make = self._make_sampler or self._default_sampler
                 components = Components(session, envs, make(session, envs))
+                # Nearly all objects there are by now stay to the end: the collector need not look at them in between.
+                gc.freeze()
+                undo.callback(gc.unfreeze)
                 try:
                     yield from self._strategy.train_loop(components)
                 except GeneratorExit:  # the host left its loop, which is no failure
