@@ -188,8 +188,8 @@ class MetricWindow:
         found: defaultdict[str, list[float]] = defaultdict(list)
         for prefix, values in unread:
             for name, value in values.items():
-                if type(value) is float:
-                    found[prefix + name].append(value)
+                if type(value) is float or type(value) is int:
+                    found[prefix + name].append(float(value))
                     continue
                 try:
                     found[prefix + name].extend(numbers_of(value))

@@ -335,10 +335,8 @@ class TrainingSession:
         """Log an evaluation episode; `final` marks those of the agent that the training ended with."""
         self._check_open()
         self._evaluations.append(record)
-        self._window.add("eval/return", record.total_reward)
-        self._window.add("eval/length", record.length)
-        for name, value in record.extras.items():
-            self._window.add(f"eval/{name}", value)
+        self._window.add_all("eval/", {"return": record.total_reward, "length": record.length})
+        self._window.add_all("eval/", record.extras)
         self._is_dirty = True
         if self.run is not None:
             tag = {"final": True} if final else {}
@@ -556,10 +554,8 @@ class TrainingSession:
         self._episodes += 1
         self._is_dirty = True
         self.stats.update(record)
-        self._window.add("episode/return", record.total_reward)
-        self._window.add("episode/length", record.length)
-        for name, value in record.extras.items():
-            self._window.add(f"episode/{name}", value)
+        self._window.add_all("episode/", {"return": record.total_reward, "length": record.length})
+        self._window.add_all("episode/", record.extras)
         stamp = self._stamp()
         if self.run is not None:
             self._write(self.run.log_train_episode, record, {**msgspec.structs.asdict(stamp), "stream": stream})
