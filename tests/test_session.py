@@ -990,6 +990,19 @@ def test_an_agent_whose_loss_is_not_finite_is_not_saved(tmp_path: Path, value: A
     assert status_of(session)[0] == "failed"
 
 
+@pytest.mark.parametrize("name", ["loss", "critic_loss"])
+def test_a_loss_that_is_a_plain_number_and_not_finite_stops_the_training_at_once(tmp_path: Path, name: str) -> None:
+    class Diverging(ToyAgent):
+        def update(self, n: int) -> Mapping[str, Any]:
+            super().update(n)
+            return {name: math.nan if self.updates == 5 else 1.0}
+
+    agent = Diverging()
+    with pytest.raises(AgentError, match=f"agent/{name} is not finite"), opened(tmp_path, agent) as session:
+        walk(session, 8)
+    assert agent.updates == 5
+
+
 def test_a_process_that_dies_leaves_a_crashed_run_that_goes_on(tmp_path: Path) -> None:
     program = f"""
         import os, sys

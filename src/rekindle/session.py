@@ -541,9 +541,9 @@ class TrainingSession:
             self._safe_point()
 
     def _take_update(self, count: int, metrics: Metrics) -> None:
-        loss = metrics.get("loss")
-        if type(loss) is float and not math.isfinite(loss):  # others are looked at when they are read
-            raise _non_finite("agent/loss")
+        for name, value in metrics.items():
+            if type(value) is float and "loss" in name and not math.isfinite(value):
+                raise _non_finite(f"agent/{name}")
         self._window.add_all("agent/", metrics)
         if self._updates_are_heard:
             self._emit(Updated(self._stamp(), count, metrics))

@@ -97,7 +97,7 @@ class Actor(Generic[Network]):
             encoded = self._encode(observations)
             if self._normaliser is not None:
                 encoded = self._normaliser.apply(encoded)
-            return self._forward(encoded, draw_noise(rng, rows, self._noise_size) if self._noise_size else None)
+            return self._forward(encoded, draw_noise(rng, rows, self._noise_size))
         noise = draw_noise(rng, rows, self._noise_size)
         return self._dispatch(self._on_device(), self._normaliser, observations, noise)
 

@@ -212,8 +212,7 @@ class OffPolicyAgent(Generic[Config]):
         """An action for each row."""
         rng = self._exploring if mode is _EXPLORE else None
         output = self._actor.output(observations, rng)
-        mask = self._encoding.mask(observations) if self._encoding.mask_size else None
-        return self._head(self.env_steps).choose(output, mask, rng)
+        return self._head(self.env_steps).choose(output, self._encoding.mask(observations), rng)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
