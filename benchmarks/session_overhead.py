@@ -27,7 +27,7 @@ from rekindle import ActMode, EpisodeStatus, Experience, State, TrainingRun, Tra
 from rekindle.agent import Column, Metrics, StreamSlots
 from rekindle.checkpoint import encode
 from rekindle.experience import Array, Observations
-from rekindle.files import write_atomic
+from rekindle.storage.files import write_atomic
 
 OBSERVATION_SIZE = 17
 STEPS = 20_000

@@ -24,9 +24,11 @@ from torch import nn
 
 from rekindle import ActMode, State, StatsTracker, TrainingSession, Transitions
 from rekindle.agent import Metrics, StreamSlots
-from rekindle.encoding import Encoding
 from rekindle.experience import Array, Observations
-from rekindle.policy import ActionHead, Layer, NetworkPolicy
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Layer
+from rekindle.policy.policy import NetworkPolicy
 from rekindle.replay import Memory
 from rekindle.rng import generator_from_state, generator_state
 from rekindle.stats import RollingMean, TotalReward

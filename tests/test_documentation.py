@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rekindle.checkpoint import codec
 from rekindle.cli.commands import COMMANDS
 from rekindle.errors import RekindleError
+from rekindle.storage import codec
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

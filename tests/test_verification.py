@@ -13,11 +13,11 @@ import pytest
 from toys import ReplayAgent, drive
 
 from rekindle import TrainingSession, verify
-from rekindle.checkpoint import codec
-from rekindle.checkpoint import journal as journal_module
+from rekindle.checkpoint import replay_journal as journal_module
 from rekindle.checkpoint.store import list_steps
 from rekindle.errors import RunError
-from rekindle.run import RunReader
+from rekindle.run.reader import RunReader
+from rekindle.storage import codec
 
 
 def trained(root: Path, *, seed: int = 0, steps: int = 60, **options: Any) -> Path:

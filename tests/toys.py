@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.agent import Column, State
 from rekindle.experience import ActMode, Array, Experience, Observations, Transitions
 from rekindle.rng import generator_from_state, generator_state
-from rekindle.session import TrainingSession
+from rekindle.session.session import TrainingSession
 
 
 class Corridor:

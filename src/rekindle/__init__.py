@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import typing
 
-from rekindle.agent import HasPolicy, HasReplay, LearningAgent, Policy, Replay, ReportsEpisodes, State
-from rekindle.checkpoint import KeepBest, KeepEvery, KeepLast
-from rekindle.errors import RekindleError
-from rekindle.events import EventStore, MemoryRecorder, Recorder
-from rekindle.experience import ActMode, EpisodeStatus, Experience, Transitions
-from rekindle.interrupt import Interrupter
-from rekindle.run import RunReader, TrainingRun
-from rekindle.session import TrainingSession
-from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
-from rekindle.streams import Stream
-from rekindle.verification import verify
 from rekindle.version import __version__
 
 if typing.TYPE_CHECKING:
+    from rekindle.agent import HasPolicy, HasReplay, LearningAgent, Policy, Replay, ReportsEpisodes, State
+    from rekindle.checkpoint import KeepBest, KeepEvery, KeepLast
+    from rekindle.errors import RekindleError
+    from rekindle.events import MemoryRecorder, Recorder
+    from rekindle.experience import ActMode, EpisodeStatus, Experience, Transitions
+    from rekindle.interrupt import Interrupter
+    from rekindle.run import RunReader, TrainingRun
+    from rekindle.run.metrics import EventStore
+    from rekindle.session import Stream, TrainingSession
+    from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
     from rekindle.training import Trainer
+    from rekindle.verification import verify
 
 __all__ = [
     "ActMode",
@@ -52,10 +53,32 @@ __all__ = [
     "verify",
 ]
 
+# A public name is loaded when it is first used: a program that only runs an exported policy needs neither the
+# session nor the files of a run (and with them `fcntl`, which Windows does not have).
+_MODULES = {
+    "agent": ("HasPolicy", "HasReplay", "LearningAgent", "Policy", "Replay", "ReportsEpisodes", "State"),
+    "checkpoint": ("KeepBest", "KeepEvery", "KeepLast"),
+    "errors": ("RekindleError",),
+    "events": ("MemoryRecorder", "Recorder"),
+    "experience": ("ActMode", "EpisodeStatus", "Experience", "Transitions"),
+    "interrupt": ("Interrupter",),
+    "run": ("RunReader", "TrainingRun"),
+    "run.metrics": ("EventStore",),
+    "session": ("Stream", "TrainingSession"),
+    "stats": ("EpisodeRecord", "EvalReport", "StatsTracker"),
+    "training": ("Trainer",),
+    "verification": ("verify",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
 
 def __getattr__(name: str) -> typing.Any:
-    if name != "Trainer":  # which those who own their loop need not load
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rekindle.training import Trainer
+    value = getattr(importlib.import_module(f"rekindle.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
 
-    return Trainer
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import msgspec
 
-from rekindle import files
 from rekindle.agent import State
-from rekindle.checkpoint import codec
-from rekindle.checkpoint.journal import ReplayJournal
+from rekindle.checkpoint.replay_journal import ReplayJournal
 from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import RekindleError
-from rekindle.files import LogPosition
-from rekindle.run import LOGS, Grade, Log, RunMetadata, RunReader
+from rekindle.run.metadata import LOGS, Grade, Log, RunMetadata
+from rekindle.run.reader import RunReader
+from rekindle.storage import codec, logs
+from rekindle.storage.logs import LogPosition
 
 __all__ = ["Verification", "verify"]
 
@@ -53,7 +53,7 @@ def verify(path: str | Path) -> Verification:
     attempt(reader.read_config)
     paths: dict[Log, Path] = {log: reader.path / f"{log}.jsonl" for log in LOGS}
     attempt(reader.warnings)
-    rows: dict[Log, Any] = {log: attempt(lambda log=log: files.read_rows(paths[log])) for log in LOGS}
+    rows: dict[Log, Any] = {log: attempt(lambda log=log: logs.read_rows(paths[log])) for log in LOGS}
     newest: tuple[Checkpoint, str, str] | None = None
     for step in attempt(lambda: list_steps(reader.path / "checkpoints")) or ():
         newest = attempt(lambda step=step: _check_checkpoint(reader.path, step))
@@ -66,7 +66,7 @@ def verify(path: str | Path) -> Verification:
         checkpoint, weights, state = newest
         for log in LOGS:
             if rows[log] is not None:  # it is sound, but a resume also needs it to be what was written
-                attempt(lambda log=log: files.surplus(paths[log], checkpoint.logs.get(log, LogPosition())))
+                attempt(lambda log=log: logs.surplus(paths[log], checkpoint.logs.get(log, LogPosition())))
     return Verification(
         path=str(reader.path),
         ok=not problems,

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from rekindle.agents.dispatch import Dispatch
-from rekindle.checkpoint import codec
+from rekindle.storage import codec
 
 
 def same(first: Any, second: Any) -> bool:

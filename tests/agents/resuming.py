@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 import rekindle
 from rekindle.agents import DQN, SAC, TD3, rainbow
 from rekindle.experience import Array
-from rekindle.session import TrainingSession
+from rekindle.session.session import TrainingSession
 
 STEPS, CUT = 70, 37
 SETTINGS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 
 from rekindle.agents import DQN, SAC
 from rekindle.agents.presets import find_preset
-from rekindle.session import TrainingSession
+from rekindle.session.session import TrainingSession
 
 EPISODES = 20
 

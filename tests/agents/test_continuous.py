@@ -42,9 +42,10 @@ from rekindle.agents import SAC, TD3, Linear, SACConfig, TD3Config
 from rekindle.agents.acting import CompiledPolicy
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Transitions
-from rekindle.policy import ActionHead, NetworkPolicy
-from rekindle.run import TrainingRun
-from rekindle.session import TrainingSession
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.policy import NetworkPolicy
+from rekindle.run.directory import TrainingRun
+from rekindle.session.session import TrainingSession
 
 EXPLORE, EXPLOIT = ActMode
 ONE = np.zeros(1, np.int64)

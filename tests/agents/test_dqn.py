@@ -39,9 +39,9 @@ from rekindle.agents import DQN, DQNConfig, Linear, rainbow
 from rekindle.agents.acting import CompiledPolicy
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, EpisodeStatus, Transitions
-from rekindle.policy import NetworkPolicy
-from rekindle.run import TrainingRun
-from rekindle.session import TrainingSession
+from rekindle.policy.policy import NetworkPolicy
+from rekindle.run.directory import TrainingRun
+from rekindle.session.session import TrainingSession
 
 EXPLORE, EXPLOIT = ActMode
 ONE = np.zeros(1, np.int64)

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from rekindle.agents import DQN, DQNConfig
 from rekindle.agents.dqn import Learner, QNetwork, project
 from rekindle.agents.weights import Weights
-from rekindle.encoding import Encoding
 from rekindle.experience import Array
-from rekindle.policy import Layer
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Layer
 
 ROWS, ACTIONS = 5, 3
 SPACE = Box(-1, 1, (2,), np.float32)

@@ -31,7 +31,6 @@ from probes import (
     tell,
 )
 
-from rekindle import policy as policies
 from rekindle.agent import (
     HasPolicy,
     HasReplay,
@@ -44,12 +43,14 @@ from rekindle.agent import (
 )
 from rekindle.agents import PPO, Linear, PPOConfig
 from rekindle.agents.acting import CompiledPolicy
-from rekindle.checkpoint import codec
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
-from rekindle.policy import NetworkPolicy, Normaliser
-from rekindle.run import TrainingRun
-from rekindle.session import TrainingSession
+from rekindle.policy import policy as policies
+from rekindle.policy.network import Normaliser
+from rekindle.policy.policy import NetworkPolicy
+from rekindle.run.directory import TrainingRun
+from rekindle.session.session import TrainingSession
+from rekindle.storage import codec
 
 EXPLORE, EXPLOIT = ActMode
 ONE = np.zeros(1, np.int64)

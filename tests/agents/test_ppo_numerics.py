@@ -24,9 +24,10 @@ from rekindle.agents import PPO, Linear
 from rekindle.agents.networks import layers_of
 from rekindle.agents.normalisation import ReturnScale
 from rekindle.agents.ppo import categorical, censored_gaussian
-from rekindle.checkpoint import codec
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
-from rekindle.policy import Layer, NetworkPolicy
+from rekindle.policy.network import Layer
+from rekindle.policy.policy import NetworkPolicy
+from rekindle.storage import codec
 
 ROWS = 10
 SPACE = Box(-1, 1, (2,), np.float32)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rekindle.agent import HasPolicy, HasReplay, LearningAgent, ReportsEpisodes, SkipsUpdates, TracksStreams
 from rekindle.agents import Tabular, TabularConfig
-from rekindle.checkpoint import codec
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import ActMode, EpisodeStatus, Experience, Transitions
+from rekindle.storage import codec
 
 CONTINUING, TERMINATED, TRUNCATED = EpisodeStatus
 METHODS = ["q_learning", "sarsa", "expected_sarsa"]

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rekindle.checkpoint import codec
-from rekindle.checkpoint import journal as journal_module
-from rekindle.checkpoint.journal import ColumnLayout, NewRows
+from rekindle.checkpoint import replay_journal as journal_module
+from rekindle.checkpoint.replay_journal import ColumnLayout, NewRows
 from rekindle.checkpoint.retention import CheckpointInfo, KeepEvery, KeepLast, RetentionPolicy
 from rekindle.checkpoint.store import Best, Checkpoint, CheckpointStore, list_steps, read_agent_state
 from rekindle.errors import CheckpointError, FileRefused, StorageError
-from rekindle.files import LogPosition
-from rekindle.run import LOGS
+from rekindle.run.metadata import LOGS
+from rekindle.storage import codec
+from rekindle.storage.logs import LogPosition
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 from tiny_runs import evaluate, make_run, open_session, play_episode
 
 from rekindle import TrainingRun
-from rekindle.files import JsonLines
+from rekindle.storage.logs import JsonLines
 
 Rekindle = Callable[..., Any]
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"

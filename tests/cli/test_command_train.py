@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from rekindle import RunReader, TrainingRun, policy, verify
+from rekindle import RunReader, TrainingRun, verify
 from rekindle.cli.progress import Progress
+from rekindle.policy import policy
 from rekindle.training import ALGORITHMS, Trainer
 
 Rekindle = Callable[..., Any]

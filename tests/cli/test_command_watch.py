@@ -16,8 +16,8 @@ from tiny_runs import evaluate, make_run, open_session, play_episode
 
 from rekindle import TrainingRun
 from rekindle.errors import MissingExtra
-from rekindle.ui import companion, watch
-from rekindle.ui.watching import is_terminal
+from rekindle.ui import companion
+from rekindle.ui.watching import is_terminal, watch
 
 Rekindle = Callable[..., Any]
 

@@ -22,7 +22,7 @@ pytest.importorskip("playwright", reason="needs playwright")
 from playwright.sync_api import Browser, Dialog, Page, Request, expect, sync_playwright
 
 from rekindle import RunReader, TrainingRun
-from rekindle.files import JsonLines
+from rekindle.storage.logs import JsonLines
 
 Serve = Callable[[Path], Client]
 Train = Callable[..., Training]

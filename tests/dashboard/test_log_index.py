@@ -13,8 +13,8 @@ from logged_runs import START, episode, window
 
 pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 
-from rekindle import files
-from rekindle.files import JsonLines, LogPosition
+from rekindle.storage import logs
+from rekindle.storage.logs import JsonLines, LogPosition
 from rekindle.ui.dashboard import log_index
 from rekindle.ui.dashboard.log_index import LogIndex
 
@@ -103,7 +103,7 @@ def test_after_a_resume_cut_the_log_the_index_is_that_of_the_new_log(
     log.close()
     read_all(index)
     generation = index.generation
-    files.cut(path, files.surplus(path, position), tmp_path / "rewound")
+    logs.cut(path, logs.surplus(path, position), tmp_path / "rewound")
     log = JsonLines(path, position)
     for number in range(kept, kept + added):
         log.append(episode(number, reward=-1.0, wall_time=START + 5000 + number))
@@ -126,7 +126,7 @@ def test_after_a_cut_only_the_end_is_read_again(tmp_path: Path, monkeypatch: pyt
     log.close()
     index = read_all(LogIndex(path, "train_episodes"))
     reads = Reads(monkeypatch)
-    files.cut(path, files.surplus(path, position), tmp_path / "rewound")
+    logs.cut(path, logs.surplus(path, position), tmp_path / "rewound")
     JsonLines(path, position).append(episode(5000, reward=-3.0, wall_time=START + 1))
     read_all(index)
     assert returns(index)[-2:] == [4999.0, -3.0]

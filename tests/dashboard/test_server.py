@@ -21,7 +21,7 @@ from processes import Client, Process, Training, file_bytes, wait_until
 pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 
 from rekindle import RunReader, TrainingRun
-from rekindle.files import JsonLines
+from rekindle.storage.logs import JsonLines
 from rekindle.ui import dashboard
 
 Serve = Callable[[Path], Client]

@@ -10,7 +10,7 @@ from logged_runs import write_run
 
 pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 
-from rekindle.run import LOGS
+from rekindle.run.metadata import LOGS
 from rekindle.ui.dashboard.listing import Listing
 from rekindle.ui.dashboard.watching import IndexCache, RunWatch
 

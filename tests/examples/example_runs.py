@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rekindle import RunReader, verify
-from rekindle.run import find_runs
+from rekindle.run.finding import find_runs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,7 +11,7 @@ from example_runs import checkpointed_steps, command, load, run, run_with_kills,
 from rich.console import Console
 
 from rekindle import RunReader, verify
-from rekindle.run import find_runs
+from rekindle.run.finding import find_runs
 
 pytestmark = pytest.mark.slow
 

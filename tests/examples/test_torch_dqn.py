@@ -13,10 +13,10 @@ import pytest
 from example_runs import load, run, run_with_kills
 
 from rekindle import ActMode, TrainingSession, verify
-from rekindle.checkpoint import codec
-from rekindle.policy import load as load_policy
-from rekindle.policy import save as save_policy
-from rekindle.run import find_runs
+from rekindle.policy.policy import load as load_policy
+from rekindle.policy.policy import save as save_policy
+from rekindle.run.finding import find_runs
+from rekindle.storage import codec
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ from typing import Any
 from harness import Training
 
 import rekindle
-from rekindle.checkpoint import codec
 from rekindle.checkpoint.retention import KeepLast
 from rekindle.checkpoint.store import CheckpointStore, Found
+from rekindle.storage import codec
 
 OLDER, NEWER = 80, 100
 """The steps of its checkpoints; the newer one has a segment and a best agent of its own."""

@@ -18,7 +18,8 @@ import rekindle
 from rekindle.agent import LearningAgent, State
 from rekindle.agents.tabular import Tabular
 from rekindle.rng import generator_from_state, generator_state
-from rekindle.run import TrainingRun, find_runs
+from rekindle.run.directory import TrainingRun
+from rekindle.run.finding import find_runs
 
 NAME = "forms"
 SEED = 5

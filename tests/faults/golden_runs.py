@@ -12,7 +12,7 @@ from unittest import mock
 import forms
 
 import rekindle
-from rekindle.checkpoint.codec import FORMAT_VERSION
+from rekindle.storage.codec import FORMAT_VERSION
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

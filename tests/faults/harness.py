@@ -25,7 +25,7 @@ import pytest
 
 import rekindle
 from rekindle.checkpoint.store import Checkpoint, list_steps
-from rekindle.run import find_runs
+from rekindle.run.finding import find_runs
 
 HERE = Path(__file__).parent
 WORKER = HERE / "worker.py"
@@ -268,8 +268,8 @@ def is_intact(run: Path, step: int) -> bool:
 
 def read_checkpoint(run: Path, step: int) -> Checkpoint:
     """A checkpoint, having read everything that it names; raises what reading raises."""
-    from rekindle.checkpoint import codec
-    from rekindle.checkpoint.journal import ReplayJournal
+    from rekindle.checkpoint.replay_journal import ReplayJournal
+    from rekindle.storage import codec
 
     checkpoint = Checkpoint.read(run / "checkpoints" / f"step_{step}.mpk")
     if checkpoint.best is not None:

@@ -18,6 +18,7 @@ Tree = dict[str, bytes | None]
 """Path to content; None for a directory."""
 
 LOGS = ("train_episodes.jsonl", "eval_episodes.jsonl", "metrics.jsonl")
+_STORAGE = ("files.py:", "logs.py:")
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Operation:
 
     @property
     def reason(self) -> str:
-        """For an fsync: who wants it, from two functions above files.py down, each with the line that it is at."""
-        inside = [place for place in self.stack if place.startswith("files.py:")]
-        above = [place for place in self.stack if not place.startswith("files.py:")]
+        """For an fsync: who wants it, from two functions above the storage room down, with their lines."""
+        inside = [place for place in self.stack if place.startswith(_STORAGE)]
+        above = [place for place in self.stack if not place.startswith(_STORAGE)]
         return " > ".join(reversed(inside + above[:2]))
 
 

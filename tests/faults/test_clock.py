@@ -14,7 +14,8 @@ import pytest
 from harness import ENVIRONMENT, HERE, Training, assert_exact
 
 import rekindle
-from rekindle.run import TrainingRun, find_runs
+from rekindle.run.directory import TrainingRun
+from rekindle.run.finding import find_runs
 
 LIBRARIES = [
     path

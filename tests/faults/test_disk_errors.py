@@ -32,7 +32,7 @@ from tracing import Call, parse, strace
 
 import rekindle
 from rekindle.errors import StorageError
-from rekindle.run import find_runs
+from rekindle.run.finding import find_runs
 
 Reference = Mapping[str, str | None]
 Trainings = Callable[[], Training]

@@ -11,9 +11,9 @@ import pytest
 from golden_runs import GOLDEN, make
 
 import rekindle
-from rekindle import persistence
-from rekindle.checkpoint.codec import FORMAT_VERSION
-from rekindle.run import TrainingRun
+from rekindle.run.directory import TrainingRun
+from rekindle.session import saving
+from rekindle.storage.codec import FORMAT_VERSION
 
 DIGESTS = json.loads((GOLDEN / "run-format-1.json").read_text())
 
@@ -28,7 +28,7 @@ def same_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions and processors differ from those of the golden run; its small sums come out the same."""
     metadata = rekindle.RunReader(GOLDEN / "run-format-1-crashed").metadata
     known = {name: value for name, value in metadata.environment.items() if name != "host"}
-    monkeypatch.setattr(persistence, "environment", lambda: known)
+    monkeypatch.setattr(saving, "environment", lambda: known)
 
 
 @pytest.mark.parametrize("kind", ["crashed", "finished"])

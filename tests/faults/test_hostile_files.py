@@ -24,9 +24,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rekindle
-from rekindle.checkpoint import codec
 from rekindle.errors import ConfigError, FileRefused, RekindleError, StateError, StorageError
-from rekindle.run import TrainingRun
+from rekindle.run.directory import TrainingRun
+from rekindle.storage import codec
 
 
 class Exploit:

@@ -20,8 +20,9 @@ from harness import ENVIRONMENT, Training, assert_exact
 
 import rekindle
 from rekindle.errors import RunLocked
-from rekindle.files import Lock
-from rekindle.run import TrainingRun, find_runs
+from rekindle.run.directory import TrainingRun
+from rekindle.run.finding import find_runs
+from rekindle.storage.lock import Lock
 
 
 def until(condition: Callable[[], Any], seconds: float = 20) -> None:

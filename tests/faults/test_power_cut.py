@@ -21,7 +21,7 @@ from harness import ForkServer, Training, assert_exact, assert_nothing_lost
 from powercut import Cut, Operation
 
 import rekindle
-from rekindle.checkpoint.codec import read_file
+from rekindle.storage.codec import read_file
 
 Trainings = Callable[[], Training]
 
@@ -165,11 +165,11 @@ NOT_IN_ANY_STORY = {
     "following.py:_save": "says how far an outside service has got; what is in doubt is checked against the service",
     "following.py:_start": "makes the directory for that",
     "tensorboard.py:start": "makes a directory for files that are cut back to what the rest of the run knows of",
-    "files.py:append": "syncs a log that has grown by megabytes since the last checkpoint, as a checkpoint would",
+    "logs.py:append": "syncs a log that has grown by megabytes since the last checkpoint, as a checkpoint would",
     "files.py:move": "makes the directory that cutting a log has made already, unless no log had to be cut",
     "policy.py:save": "writes a file of the user's, outside every run",
-    "run.py:request_stop": "is called by another process; a request that a power cut takes away is of no use anyway",
-    "run.py:resume": "makes a directory of the run that somebody removed",
+    "reader.py:request_stop": "is called by another process; a request that a power cut takes away is of no use anyway",
+    "directory.py:resume": "makes a directory of the run that somebody removed",
 }
 
 

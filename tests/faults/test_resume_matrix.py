@@ -15,9 +15,9 @@ from harness import ENVIRONMENT, HERE
 from worker import Learner, Walk
 
 import rekindle
-from rekindle import persistence
 from rekindle.errors import CheckpointError
-from rekindle.run import TrainingRun
+from rekindle.run.directory import TrainingRun
+from rekindle.session import saving
 
 exhaustive = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
@@ -115,8 +115,8 @@ class TestApproximate:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         path = stopped_run(tmp_path)
-        before = persistence.environment()
-        monkeypatch.setattr(persistence, "environment", lambda: {**before, name: "other"})
+        before = saving.environment()
+        monkeypatch.setattr(saving, "environment", lambda: {**before, name: "other"})
         with rekindle.TrainingSession.open("plain", Learner(seed=1), root=tmp_path) as session:
             assert session.resumed is not None
             assert session.resumed.grade == "approximate"
@@ -146,7 +146,7 @@ class TestApproximate:
 
         path = stopped_run(tmp_path)
         before = contents(path)
-        monkeypatch.setattr(persistence, "environment", lambda: {"numpy": "0.1"})
+        monkeypatch.setattr(saving, "environment", lambda: {"numpy": "0.1"})
         agent = Learner(seed=1)
         untouched = agent.state()
         with pytest.raises(CheckpointError, match=r"cannot be resumed exactly: .*numpy was .* and is 0\.1"):

@@ -17,7 +17,7 @@ from forms import Rollouts
 from harness import ENVIRONMENT, Training, assert_exact, assert_nothing_lost
 
 import rekindle
-from rekindle.run import TrainingRun
+from rekindle.run.directory import TrainingRun
 
 
 def until(condition: Callable[[], Any], seconds: float = 20) -> None:

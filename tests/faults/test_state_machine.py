@@ -24,7 +24,7 @@ from worker import Learner
 
 import rekindle
 from rekindle import EpisodeStatus, Experience
-from rekindle.checkpoint import codec
+from rekindle.storage import codec
 from rekindle.verification import Verification
 
 AGENTS = {"ring": lambda: Learner(seed=3), "rollouts": Rollouts}

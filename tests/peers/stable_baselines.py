@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Space
 
 from rekindle.agents.offpolicy import _columns
 from rekindle.experience import Array, EpisodeStatus, Transitions
-from rekindle.policy import Layer
+from rekindle.policy.network import Layer
 
 Arrays = dict[str, Array]
 """Weights, or their gradients, by the names that they have in the peer."""

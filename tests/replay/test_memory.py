@@ -16,7 +16,7 @@ from worlds import KINDS, Kind, Model, Step, World, assert_batch_is, assert_same
 
 from rekindle.agent import Replay
 from rekindle.checkpoint import decode, encode
-from rekindle.checkpoint.journal import ReplayJournal
+from rekindle.checkpoint.replay_journal import ReplayJournal
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Transitions
 from rekindle.replay import Memory

@@ -14,7 +14,7 @@ from worlds import KINDS, Kind, Model, World, assert_batch_is, assert_same_batch
 
 from rekindle.agent import Replay
 from rekindle.checkpoint import decode, encode
-from rekindle.checkpoint.journal import ReplayJournal
+from rekindle.checkpoint.replay_journal import ReplayJournal
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Array
 from rekindle.replay import Priorities, PrioritizedMemory

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rekindle.checkpoint.store import list_steps
-from rekindle.run import find_runs
+from rekindle.run.finding import find_runs
 from rekindle.training import ALGORITHMS
 
 

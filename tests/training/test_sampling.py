@@ -17,7 +17,7 @@ from toys import ToyAgent
 from rekindle.envs import AutoresetEnvs, EnvFactory, Envs, LocalEnvs, WorkerEnvs
 from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.rng import episode_seed
-from rekindle.session import TrainingSession
+from rekindle.session.session import TrainingSession
 from rekindle.training.sampling import make_sampler
 
 Seen = dict[int, list[tuple[Any, int, float, Any, int]]]

@@ -12,7 +12,7 @@ import pytest
 from watched_runs import LENGTH, Writer, written
 
 from rekindle import TrainingRun
-from rekindle.run import Resume
+from rekindle.run.metadata import Resume
 from rekindle.ui import feed as feed_module
 from rekindle.ui.curve import Extreme
 from rekindle.ui.feed import Happening, Metric, RunFeed

@@ -20,10 +20,12 @@ import numpy as np
 from rekindle.agents.dispatch import each_array, padded
 from rekindle.agents.normalisation import moments_of, normalise
 from rekindle.agents.weights import Parts, Weights
-from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError, InputError
 from rekindle.experience import ActMode, Array, Observations
-from rekindle.policy import ActionHead, Forward, Layer, NetworkPolicy, Normaliser, draw_noise, forward
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Forward, Layer, Normaliser, draw_noise, forward
+from rekindle.policy.policy import NetworkPolicy
 
 __all__ = ["Actor", "CompiledPolicy", "device_of"]
 

@@ -32,10 +32,11 @@ from rekindle.agents.normalisation import normalise
 from rekindle.agents.offpolicy import check_off_policy
 from rekindle.agents.settings import check_flag, check_number, check_sizes, check_whole
 from rekindle.agents.weights import Parts, Weights
-from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
-from rekindle.policy import ActionHead, Layer
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Layer
 
 __all__ = [
     "ActorNetwork",

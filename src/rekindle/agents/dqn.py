@@ -61,10 +61,11 @@ from rekindle.agents.settings import (
 )
 from rekindle.agents.trees import placed
 from rekindle.agents.weights import Parts, Weights, norm
-from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
-from rekindle.policy import ActionHead, Layer, draw_noise
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Layer, draw_noise
 
 __all__ = ["DQN", "DQNConfig", "Learned", "Learner", "QNetwork", "project", "rainbow"]
 

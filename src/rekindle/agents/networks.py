@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
-from rekindle.policy import Layer
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Layer
 
 __all__ = [
     "Activation",

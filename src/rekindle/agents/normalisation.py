@@ -19,7 +19,7 @@ from rekindle.agent import State, StreamSlots
 from rekindle.agents.counting import saved_count
 from rekindle.errors import StateError
 from rekindle.experience import Array
-from rekindle.policy import Normaliser
+from rekindle.policy.network import Normaliser
 
 __all__ = ["Moments", "ReturnScale", "RunningMoments", "moments_of", "normalise"]
 

@@ -26,10 +26,11 @@ from rekindle.agents.normalisation import RunningMoments, moments_of
 from rekindle.agents.settings import Linear, Setting, check_flag, check_number, check_whole, value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.weights import Weights
-from rekindle.encoding import Encoding
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
-from rekindle.policy import ActionHead, NetworkPolicy
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.policy import NetworkPolicy
 from rekindle.replay import Batch, Memory, PrioritizedMemory
 from rekindle.rng import generator_from_state, generator_state
 

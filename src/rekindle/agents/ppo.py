@@ -58,10 +58,12 @@ from rekindle.agents.settings import (
 )
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.weights import Parts, Weights, norm
-from rekindle.encoding import Encoding, discrete_values
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
-from rekindle.policy import ActionHead, Layer, NetworkPolicy, Normaliser
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding, discrete_values
+from rekindle.policy.network import Layer, Normaliser
+from rekindle.policy.policy import NetworkPolicy
 from rekindle.replay import Rollout
 from rekindle.replay.rollout import Steps
 from rekindle.rng import generator_from_state, generator_state

@@ -43,9 +43,9 @@ from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Linear, Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
 from rekindle.agents.weights import Parts, Weights, norm
-from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
-from rekindle.policy import ActionHead
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
 
 __all__ = ["Learned", "Learner", "SAC", "SACConfig", "squashed_log_prob"]
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from rekindle.encoding import Encoding
 from rekindle.errors import ConfigError
+from rekindle.policy.encoding import Encoding
 
 __all__ = [
     "Linear",

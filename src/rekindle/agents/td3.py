@@ -42,8 +42,8 @@ from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Setting, check_number, encoding_of, make_config, network_setting
 from rekindle.agents.trees import placed
 from rekindle.agents.weights import Parts, Weights, norm
-from rekindle.encoding import Encoding
-from rekindle.policy import ActionHead
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
 
 __all__ = ["Learned", "Learner", "TD3", "TD3Config"]
 

@@ -18,7 +18,7 @@ import numpy as np
 from rekindle.agent import State
 from rekindle.errors import ConfigError, StateError
 from rekindle.experience import Array
-from rekindle.policy import Layer
+from rekindle.policy.network import Layer
 
 __all__ = ["Parts", "Weights", "norm"]
 

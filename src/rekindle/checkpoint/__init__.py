@@ -1,6 +1,5 @@
 """Checkpoints: the `.mpk` format, the store, what to keep, and the replay journal."""
 
-from rekindle.checkpoint.codec import decode, encode, read_file, tree_digest
 from rekindle.checkpoint.retention import (
     CheckpointInfo,
     KeepAny,
@@ -10,6 +9,7 @@ from rekindle.checkpoint.retention import (
     RetentionPolicy,
 )
 from rekindle.checkpoint.store import Checkpoint, CheckpointStore, read_agent_state
+from rekindle.storage.codec import decode, encode, read_file, tree_digest
 
 __all__ = [
     "Checkpoint",

@@ -9,16 +9,15 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from rekindle import files
 from rekindle.agent import State
-from rekindle.checkpoint import codec
-from rekindle.checkpoint.journal import Manifest, NewRows, ReplayJournal
+from rekindle.checkpoint.replay_journal import Manifest, NewRows, ReplayJournal
 from rekindle.checkpoint.retention import CheckpointInfo, RetentionPolicy
 from rekindle.errors import CheckpointError, FileRefused, StorageError
 from rekindle.events import Stamp
 from rekindle.experience import Array
-from rekindle.files import LogPosition
-from rekindle.run import LOGS, Log
+from rekindle.run.metadata import LOGS, Log
+from rekindle.storage import codec, files
+from rekindle.storage.logs import LogPosition
 
 __all__ = ["Best", "Checkpoint", "CheckpointStore", "list_steps"]
 

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from rekindle.agents.presets import Preset, presets
-from rekindle.cli.tables import console, facts, headline, table, words
-from rekindle.cli.text import NOTHING, write_json
-from rekindle.settings import setting_text
+from rekindle.run.settings import setting_text
 from rekindle.training.algorithms import ALGORITHMS, config_type
+from rekindle.ui.tables import console, facts, headline, table, words
+from rekindle.ui.text import NOTHING, write_json
 
 __all__ = ["list_algorithms"]
 

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from rekindle.cli.tables import cell, console, table, words
-from rekindle.cli.text import write_json
 from rekindle.envs import EnvFactory, check_env
+from rekindle.ui.tables import cell, console, table, words
+from rekindle.ui.text import write_json
 
 __all__ = ["check_environment", "look_here_for_modules"]
 

@@ -17,11 +17,11 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
 from rekindle.agents.settings import Linear
-from rekindle.cli.text import complain
 from rekindle.envs import EnvWrapping
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import ALGORITHMS, config_type, converted
+from rekindle.ui.text import complain
 
 __all__ = [
     "COMMANDS",

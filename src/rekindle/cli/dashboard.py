@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rekindle.cli.text import complain
 from rekindle.errors import MissingExtra, RunError
+from rekindle.ui.text import complain
 
 __all__ = ["show_dashboard"]
 

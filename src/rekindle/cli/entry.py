@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rekindle.cli.text import complain
 from rekindle.errors import ConfigError, RekindleError
+from rekindle.ui.text import complain
 from rekindle.version import __version__
 
 __all__ = ["main"]

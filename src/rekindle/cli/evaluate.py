@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rekindle import policy as policies
 from rekindle.agent import HasPolicy
 from rekindle.cli.check import look_here_for_modules
-from rekindle.cli.tables import cell, console, number, print_whole, table, words
-from rekindle.cli.text import decimal, path_text, whole, write_json
 from rekindle.cli.video import Studio
 from rekindle.envs import Determinism
 from rekindle.errors import ConfigError
-from rekindle.run import find_run
+from rekindle.policy import policy as policies
+from rekindle.run.finding import find_run
 from rekindle.stats import EvalReport
 from rekindle.training import EpisodeEvaluator, rebuild
 from rekindle.training.evaluation import greedy
 from rekindle.training.rebuilding import checkpoint_files, load
+from rekindle.ui.tables import cell, console, number, print_whole, table, words
+from rekindle.ui.text import decimal, path_text, whole, write_json
 
 __all__ = ["evaluate_run", "export_policy"]
 

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.cli.outputs import write_output
-from rekindle.cli.text import bytes_text, printable
 from rekindle.errors import ConfigError, MissingExtra, RunError
-from rekindle.frames import log_columns
-from rekindle.run import RunReader, find_runs
+from rekindle.run.finding import find_runs
+from rekindle.run.frames import log_columns
+from rekindle.run.reader import RunReader
 from rekindle.ui.curve import Points
+from rekindle.ui.text import bytes_text, printable
 
 __all__ = ["RETURNS", "plot_runs"]
 

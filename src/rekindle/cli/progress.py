@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Generator
 from typing import TextIO
 
-from rekindle.cli.text import compact, complain, decimal, printable, time_text, whole
 from rekindle.events import Evaluated, MetricsFlushed, TrainingStarted
 from rekindle.training import Trainer
+from rekindle.ui.text import compact, complain, decimal, printable, time_text, whole
 
 __all__ = ["Progress", "warnings_told"]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from rekindle.cli.summary import BestReturn, RunSummary, glimpse, summarise
-from rekindle.cli.tables import Cell, cell, console, fits, number, print_problems, split_path, status_cell, table, words
-from rekindle.cli.text import NOTHING, compact, complain, decimal, moment, seconds_since, time_text, write_json
 from rekindle.errors import RunError
-from rekindle.run import find_runs
+from rekindle.run.finding import find_runs
+from rekindle.ui.overview import RunSummary, best_text, glimpse, summarise
+from rekindle.ui.tables import Cell, cell, console, fits, number, print_problems, split_path, status_cell, table, words
+from rekindle.ui.text import compact, complain, decimal, moment, seconds_since, time_text, write_json
 
-__all__ = ["best_text", "list_runs"]
+__all__ = ["list_runs"]
 
 
 def list_runs(directory: Path, *, as_json: bool) -> int:
@@ -69,13 +69,6 @@ def _status(summary: RunSummary) -> Text:
     if summary.problems and summary.status != "unreadable":
         status.append(", damaged", style="red")
     return status
-
-
-def best_text(best: BestReturn | None) -> str:
-    """The best return, marked if it is that of a training episode, and with a sign if only a part was searched."""
-    if best is None:
-        return NOTHING
-    return f"{'≥ ' if best.at_least else ''}{decimal(best.value)}{'*' if best.of == 'episode' else ''}"
 
 
 def _age(started: datetime | None) -> str:

@@ -10,10 +10,12 @@ from typing import Any, cast
 from rich.console import RenderableType
 from rich.text import Text
 
-from rekindle.cli.details import CheckpointFile, LogFile, RunDetails, read_details
-from rekindle.cli.runs import best_text
-from rekindle.cli.summary import real
-from rekindle.cli.tables import (
+from rekindle.run.metadata import RunMetadata
+from rekindle.run.reader import RunReader
+from rekindle.run.settings import flat_settings, setting_text
+from rekindle.ui.details import CheckpointFile, LogFile, RunDetails, read_details
+from rekindle.ui.overview import best_text, real
+from rekindle.ui.tables import (
     Cell,
     cell,
     console,
@@ -26,9 +28,7 @@ from rekindle.cli.tables import (
     table,
     words,
 )
-from rekindle.cli.text import NOTHING, bytes_text, decimal, moment, seconds_since, time_text, whole, write_json
-from rekindle.run import RunMetadata, RunReader
-from rekindle.settings import flat_settings, setting_text
+from rekindle.ui.text import NOTHING, bytes_text, decimal, moment, seconds_since, time_text, whole, write_json
 
 __all__ = ["show_run"]
 

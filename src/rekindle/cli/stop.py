@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from rekindle.cli.summary import glimpse, summarise
-from rekindle.cli.text import complain, path_text, printable, time_text, whole, write_json
-from rekindle.run import RunReader, find_runs
+from rekindle.run.finding import find_runs
+from rekindle.run.reader import RunReader
+from rekindle.ui.overview import glimpse, summarise
+from rekindle.ui.text import complain, path_text, printable, time_text, whole, write_json
 
 __all__ = ["StopAnswer", "stop_run"]
 

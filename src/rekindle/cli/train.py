@@ -13,14 +13,14 @@ import msgspec
 from rekindle.agents.presets import Preset
 from rekindle.cli.check import look_here_for_modules
 from rekindle.cli.progress import Progress, warnings_told
-from rekindle.cli.tables import cell, console, number, print_whole, table, words
-from rekindle.cli.text import complain, decimal, path_text, time_text, whole, write_json
 from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
 from rekindle.recorders import RecorderName
-from rekindle.run import RunReader
+from rekindle.run.reader import RunReader
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
 from rekindle.ui.companion import Companion, is_shown
+from rekindle.ui.tables import cell, console, number, print_whole, table, words
+from rekindle.ui.text import complain, decimal, path_text, time_text, whole, write_json
 
 __all__ = ["resume_run", "train_run"]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from rekindle.cli.tables import cell, console, facts, print_problems, print_whole
-from rekindle.cli.text import NOTHING, complain, path_text, write_json
 from rekindle.errors import RekindleError
-from rekindle.run import Grade, RunReader
+from rekindle.run.metadata import Grade
+from rekindle.run.reader import RunReader
+from rekindle.ui.tables import cell, console, facts, print_problems, print_whole
+from rekindle.ui.text import NOTHING, complain, path_text, write_json
 from rekindle.verification import verify
 
 __all__ = ["DIGESTS", "VerifiedRun", "verification", "verify_run"]

@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.envs.vector import Outcome, failed, numbers_in
 from rekindle.errors import ConfigError
 from rekindle.experience import Array, Observations
-from rekindle.layout import Layout
+from rekindle.spaces import Layout
 
 if TYPE_CHECKING:
     import gymnasium

@@ -10,13 +10,14 @@ from typing import Any, Literal, cast
 import msgspec
 import numpy as np
 
+from rekindle.checks import all_finite
 from rekindle.envs.determinism import Determinism, play, probe
 from rekindle.envs.factory import EnvFactory
 from rekindle.envs.vector import EnvSlot
 from rekindle.errors import InputError
 from rekindle.experience import Array
-from rekindle.layout import Layout, all_finite
 from rekindle.rng import episode_seed
+from rekindle.spaces import Layout
 
 __all__ = ["Finding", "check_env"]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import cast
 
+from rekindle.checks import checked_reward
 from rekindle.envs.factory import EnvFactory
 from rekindle.envs.vector import EnvSlot
-from rekindle.episodes import EpisodeTrace
 from rekindle.experience import Array
-from rekindle.layout import Layout, checked_reward
 from rekindle.rng import episode_seed
+from rekindle.spaces import Layout
+from rekindle.traces import EpisodeTrace
 
 __all__ = ["Determinism", "play", "probe"]
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 import msgspec
 import numpy as np
 
+from rekindle.checks import checked_count
 from rekindle.errors import ConfigError, MissingExtra
-from rekindle.layout import Layout, checked_count
+from rekindle.spaces import Layout
 
 if TYPE_CHECKING:
     import gymnasium

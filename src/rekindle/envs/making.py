@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rekindle.checks import checked_choice
 from rekindle.envs.autoreset import AutoresetEnvs
 from rekindle.envs.determinism import Determinism
 from rekindle.envs.factory import EnvFactory
 from rekindle.envs.vector import Envs, LocalEnvs
 from rekindle.envs.workers import WorkerEnvs
-from rekindle.layout import checked_choice
 
 __all__ = ["Vectorization", "make_envs"]
 

@@ -14,8 +14,8 @@ from rekindle.agent import State
 from rekindle.envs.factory import EnvFactory
 from rekindle.errors import ConfigError, EnvError, RekindleError
 from rekindle.experience import Array, EpisodeStatus, Observations
-from rekindle.layout import Layout
-from rekindle.streams import ResettableEnv
+from rekindle.spaces import Layout
+from rekindle.traces import ResettableEnv
 
 __all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "SingleEnv", "failed", "joined", "numbers_in", "told"]
 

@@ -19,10 +19,10 @@ from zlib import crc32
 
 import msgspec
 
-from rekindle import files
 from rekindle.errors import RunError, StorageError
 from rekindle.events import Media, MediaLogged, Stamp
-from rekindle.run import RunReader
+from rekindle.run.reader import RunReader
+from rekindle.storage import files
 
 __all__ = ["Follower", "Mark", "Place", "Row", "Service"]
 

@@ -15,8 +15,8 @@ from rekindle.events import Histogram, Media, Stamp, Text
 from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
 from rekindle.recorders.video import gif
-from rekindle.run import RunReader
-from rekindle.settings import flat_settings, setting_text
+from rekindle.run.reader import RunReader
+from rekindle.run.settings import flat_settings, setting_text
 
 __all__ = ["MLflow"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from rekindle import files
 from rekindle.events import Histogram, Media, Stamp, Text
 from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
 from rekindle.recorders.video import gif
-from rekindle.run import RunReader
+from rekindle.run.reader import RunReader
+from rekindle.storage import files
 
 __all__ = ["TensorBoard"]
 

@@ -18,7 +18,7 @@ from rekindle.events import Histogram, Media, Stamp, Text
 from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
 from rekindle.recorders.video import gif
-from rekindle.run import RunReader
+from rekindle.run.reader import RunReader
 
 __all__ = ["WandB", "history"]
 

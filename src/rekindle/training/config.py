@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from rekindle.checks import checked_choice, checked_count
 from rekindle.envs import Determinism, EnvSettings
 from rekindle.envs.factory import required_modules
 from rekindle.envs.making import Vectorization
 from rekindle.errors import ConfigError, RunError
-from rekindle.layout import checked_choice, checked_count
 from rekindle.recorders import RECORDERS, RecorderName
-from rekindle.run import RunReader
+from rekindle.run.reader import RunReader
 
 __all__ = ["Parent", "TrainerConfig", "TrainerSettings", "check_modules", "check_unedited", "read_config"]
 

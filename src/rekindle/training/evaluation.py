@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import LearningAgent
+from rekindle.checks import checked_reward
 from rekindle.envs import EnvFactory
 from rekindle.envs.vector import EnvSlot, failed, numbers_in
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
-from rekindle.layout import Layout, checked_reward
 from rekindle.rng import episode_seed
+from rekindle.spaces import Layout
 from rekindle.stats import EpisodeRecord
 
 __all__ = ["Act", "EpisodeEvaluator", "Evaluation", "Evaluator", "greedy"]

@@ -11,7 +11,7 @@ from rekindle.checkpoint import read_agent_state
 from rekindle.checkpoint.store import list_steps
 from rekindle.envs import EnvFactory
 from rekindle.errors import CheckpointError, ConfigError, StateError
-from rekindle.run import RunReader
+from rekindle.run.reader import RunReader
 from rekindle.training.algorithms import make_agent
 from rekindle.training.config import Parent, TrainerConfig, check_modules, read_config
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from rekindle.events import EventStore
+from rekindle.run.metrics import EventStore
 
 __all__ = ["Extremes", "TrainingReport"]
 

@@ -13,9 +13,10 @@ from rekindle.envs import AutoresetEnvs, Envs, Outcome
 from rekindle.envs.vector import failed, numbers_in
 from rekindle.errors import EnvError, InputError
 from rekindle.experience import Array, EpisodeStatus, Experience, Observations, Transitions
-from rekindle.session import TrainingSession
+from rekindle.session.session import TrainingSession
+from rekindle.session.stream import Stream
 from rekindle.stats import EpisodeRecord
-from rekindle.streams import ResettableEnv, Stream
+from rekindle.traces import ResettableEnv
 
 __all__ = ["ResetOptions", "Round", "Sampler", "StepProcessor", "make_sampler"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from rekindle.envs import Envs
-from rekindle.session import TrainingSession
+from rekindle.session.session import TrainingSession
 from rekindle.training.sampling import Round, Sampler
 
 __all__ = ["Components", "Strategy", "Synchronous"]

@@ -25,8 +25,9 @@ from rekindle.errors import ConfigError
 from rekindle.events import Event, Recorder, RunRecorder
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
 from rekindle.recorders import RECORDERS
-from rekindle.run import RunReader, TrainingRun
-from rekindle.session import TrainingSession
+from rekindle.run.directory import TrainingRun
+from rekindle.run.reader import RunReader
+from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.training import algorithms
 from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, check_unedited, read_config

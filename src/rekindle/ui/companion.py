@@ -13,9 +13,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from rekindle.cli.text import complain
 from rekindle.errors import ConfigError
 from rekindle.ui.feed import RunFeed
+from rekindle.ui.text import complain
 from rekindle.ui.watching import is_terminal, print_end, terminal_ui
 
 __all__ = ["Companion", "is_shown"]

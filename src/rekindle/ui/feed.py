@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rekindle.cli.details import CheckpointFile, list_checkpoints, sign
-from rekindle.cli.summary import mapping, real, tolerant
-from rekindle.cli.text import decimal, moment, whole
 from rekindle.errors import RekindleError
-from rekindle.run import ALL_LOGS, Log, RunMetadata, RunReader
-from rekindle.settings import algorithm_name, environment_name, flat_settings
+from rekindle.run.metadata import ALL_LOGS, Log, RunMetadata
+from rekindle.run.reader import RunReader
+from rekindle.run.settings import algorithm_name, environment_name, flat_settings
 from rekindle.ui.curve import Curve, Extreme
+from rekindle.ui.details import CheckpointFile, list_checkpoints, sign
+from rekindle.ui.overview import mapping, real, tolerant
+from rekindle.ui.text import decimal, moment, whole
 
 __all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.cli.text import printable
 from rekindle.ui.curve import Points
 from rekindle.ui.scale import step_label, ticks, value_label, value_range
+from rekindle.ui.text import printable
 
 __all__ = ["Drawn", "chart", "escaped", "facts", "table"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rekindle.cli.text import path_text
 from rekindle.ui.feed import RunFeed
 from rekindle.ui.markup import Drawn, chart, escaped, facts, table
 from rekindle.ui.report import run_facts, smoothing_of
+from rekindle.ui.text import path_text
 
 __all__ = ["evaluation_html", "run_html"]
 

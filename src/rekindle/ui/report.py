@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rekindle import files
-from rekindle.cli.runs import best_text
-from rekindle.cli.summary import best_evaluation, tolerant
-from rekindle.cli.text import NOTHING, bytes_text, decimal, moment, path_text, time_text, whole
-from rekindle.settings import flat_settings, setting_text
+from rekindle.run.settings import flat_settings, setting_text
+from rekindle.storage import files
 from rekindle.ui.curve import Extreme
 from rekindle.ui.feed import RunFeed
 from rekindle.ui.markup import Drawn, chart, escaped, facts, table
+from rekindle.ui.overview import best_evaluation, best_text, tolerant
+from rekindle.ui.text import NOTHING, bytes_text, decimal, moment, path_text, time_text, whole
 from rekindle.version import __version__
 
 __all__ = ["report_page", "run_facts", "smoothing_of"]

@@ -9,9 +9,9 @@ import signal
 import socket
 from pathlib import Path
 
-from rekindle.cli.details import writer
 from rekindle.errors import RunError
-from rekindle.run import RunReader
+from rekindle.run.reader import RunReader
+from rekindle.ui.details import writer
 
 __all__ = ["find_writer", "kill_writer"]
 

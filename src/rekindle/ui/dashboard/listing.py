@@ -14,13 +14,15 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from rekindle.cli.details import sign
-from rekindle.cli.summary import BestReturn, greatest, mapping, real, tolerant
-from rekindle.cli.text import moment, path_text, printable
-from rekindle.files import Lock
-from rekindle.run import LOGS, Log, RunMetadata, RunReader, find_runs
-from rekindle.settings import algorithm_name, environment_name, flat_settings, setting_text
+from rekindle.run.finding import find_runs
+from rekindle.run.metadata import LOGS, Log, RunMetadata
+from rekindle.run.reader import RunReader
+from rekindle.run.settings import algorithm_name, environment_name, flat_settings, setting_text
+from rekindle.storage.lock import Lock
 from rekindle.ui.dashboard.rows import Floats, decode_returns
+from rekindle.ui.details import sign
+from rekindle.ui.overview import BestReturn, greatest, mapping, real, tolerant
+from rekindle.ui.text import moment, path_text, printable
 
 __all__ = ["Listing", "RunRow"]
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from rekindle.cli.text import printable
-from rekindle.run import Log
+from rekindle.run.metadata import Log
 from rekindle.ui.dashboard.blocks import MOST_BLOCKS, Axis, Blocks, Points
 from rekindle.ui.dashboard.rows import Columns, decode
+from rekindle.ui.text import printable
 
 __all__ = ["LogIndex"]
 

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.cli.summary import mapping, real
-from rekindle.run import Log
+from rekindle.run.metadata import Log
+from rekindle.ui.overview import mapping, real
 
 __all__ = ["Columns", "Floats", "Series", "decode", "decode_returns"]
 

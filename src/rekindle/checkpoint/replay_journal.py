@@ -1,0 +1,179 @@
+"""The replay journal: a checkpoint writes the rows that are new, and names those that are there already.
+
+Segments are immutable files of rows `first <= number < end`. A checkpoint's manifest lists the segments that
+hold its memory; they are shared by all checkpoints that name them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rekindle.agent import Column, Replay, State
+from rekindle.errors import FileRefused
+from rekindle.experience import Array
+from rekindle.storage import codec, files
+
+__all__ = ["Manifest", "NewRows", "ReplayJournal", "Segment"]
+
+_SEGMENT = re.compile(r"rows_[0-9]+_[0-9]+_r[0-9]+\.mpk")
+_MERGE_LIMIT = 4 * 2**20
+"""Segments below this size are merged like the digits of a binary counter, so that frequent small checkpoints
+leave few files, and each row is rewritten a few times at most."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One file of the journal, as a manifest names it."""
+
+    file: str
+    first: int
+    end: int
+    checksum: str
+
+
+class ColumnLayout(msgspec.Struct, frozen=True):
+    """A column as a manifest names it."""
+
+    dtype: str
+    shape: list[int]
+
+    def check(self, name: str) -> None:
+        """Refuse what is no column; raises `FileRefused`."""
+        try:
+            sound = np.empty((0, *self.shape), self.dtype).dtype.kind in "biufc"
+        except (TypeError, ValueError, SyntaxError):
+            sound = False
+        if not sound:
+            raise FileRefused(f"{name} cannot have the dtype {self.dtype!r:.40} and the shape {self.shape}")
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the rows of a replay memory are."""
+
+    first: int
+    end: int
+    columns: dict[str, ColumnLayout]
+    segments: list[Segment]
+
+    def tree(self) -> State:
+        """As it stands in a checkpoint."""
+        return msgspec.to_builtins(self)
+
+    @classmethod
+    def of(cls, tree: Any, *, name: str) -> Manifest:
+        """Read it back; raises `FileRefused`."""
+        try:
+            manifest = msgspec.convert(tree, cls)
+        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter for arrays in odd places
+            raise FileRefused(f"{name}: its replay manifest is wrong: {error}") from None
+        for column, layout in manifest.columns.items():
+            layout.check(f"{name}: its replay column {column!r}")
+        number = manifest.first
+        for segment in manifest.segments:
+            if not _SEGMENT.fullmatch(segment.file) or not segment.first <= number < segment.end:
+                raise FileRefused(f"{name}: its replay manifest does not fit at {segment.file!r}")
+            number = segment.end
+        if number != manifest.end:
+            raise FileRefused(f"{name}: its replay manifest ends at row {number}, not {manifest.end}")
+        return manifest
+
+
+class NewRows(msgspec.Struct, frozen=True):
+    """What a checkpoint has to add to the journal, copied out of the memory."""
+
+    first: int
+    """The oldest row that the memory holds, new or not."""
+    start: int
+    end: int
+    layout: dict[str, ColumnLayout]
+    rows: dict[str, Array]
+
+
+class ReplayJournal:
+    """The segments of one run."""
+
+    def __init__(self, directory: Path, *, resume_count: int, known: Iterable[Segment] = ()) -> None:
+        self.directory = directory
+        self.resume_count = resume_count
+        self.segments = list(known)
+        """What is durable and still wanted, in order."""
+
+    def collect(self, memory: Replay) -> NewRows:
+        """Copy out the rows that are not yet in a segment (and, to merge them, those of small segments)."""
+        columns = memory.columns
+        row_size = sum(column.dtype.itemsize * math.prod(column.shape) for column in columns.values())
+        start = max(memory.first, self.segments[-1].end if self.segments else 0)
+        for segment in reversed(self.segments):
+            size, new = (segment.end - segment.first) * row_size, (memory.end - start) * row_size
+            if segment.end != start or size > new or size + new > _MERGE_LIMIT:
+                break
+            start = max(segment.first, memory.first)
+        return NewRows(
+            first=memory.first,
+            start=start,
+            end=memory.end,
+            layout={name: ColumnLayout(column.dtype.str, list(column.shape)) for name, column in columns.items()},
+            rows=memory.read(start, memory.end),
+        )
+
+    def write(self, new: NewRows) -> Manifest:
+        """Make the new rows durable and say where all of them are."""
+        older = self.segments if new.first < new.start else []  # otherwise the new segment holds everything
+        segments = [segment for segment in older if segment.first < new.start and segment.end > new.first]
+        if new.start < new.end:
+            # The resume count keeps a file of an abandoned timeline from being taken for one of this.
+            path = self.directory / f"rows_{new.start}_{new.end}_r{self.resume_count}.mpk"
+            pieces = codec.encode({"kind": "segment", "first": new.start, "columns": new.rows})
+            files.write_atomic(path, *pieces)
+            segments.append(Segment(path.name, new.start, new.end, codec.stored_checksum(pieces[0])))
+        self.segments = segments
+        return Manifest(new.first, new.end, new.layout, segments)
+
+    def read(self, manifest: Manifest) -> dict[str, Array]:
+        """Every row that a manifest names; raises `FileRefused` if a segment is missing or not the one named."""
+        pieces: dict[str, list[Array]] = {name: [] for name in manifest.columns}
+        number = manifest.first
+        for segment in manifest.segments:
+            for name, array in self._read_segment(segment, manifest.columns).items():
+                pieces[name].append(array[number - segment.first :])
+            number = segment.end
+        return {
+            name: np.concatenate(arrays)
+            if len(arrays := pieces[name]) > 1
+            else (arrays[0] if arrays else np.empty((0, *layout.shape), layout.dtype))
+            for name, layout in manifest.columns.items()
+        }
+
+    def _read_segment(self, segment: Segment, columns: Mapping[str, ColumnLayout]) -> dict[str, Array]:
+        path = self.directory / segment.file
+        tree = codec.read_file(path, checksum=segment.checksum)
+        arrays: dict[str, Any] = tree.get("columns") or {}
+        if tree.get("first") != segment.first or type(arrays) is not dict or set(arrays) != set(columns):
+            raise FileRefused(f"{path}: not the segment that the checkpoint names")
+        rows = segment.end - segment.first
+        for name, layout in columns.items():
+            array = arrays[name]
+            if type(array) is not np.ndarray or (array.shape, array.dtype.str) != ((rows, *layout.shape), layout.dtype):
+                found = f"{array.shape} of {array.dtype}" if type(array) is np.ndarray else repr(array)[:40]
+                raise FileRefused(f"{path}: the column {name!r} is {found}, not {rows} rows of {layout}")
+        return arrays
+
+    def files(self) -> list[Path]:
+        """Every file of the journal, named by a manifest or not."""
+        return sorted(path for path in self.directory.iterdir() if not path.name.startswith("."))
+
+
+def check_layout(manifest: Manifest, columns: Mapping[str, Column], *, name: str) -> None:
+    """Refuse a manifest whose columns are not those of a memory."""
+    saved = {key: (layout.dtype, tuple(layout.shape)) for key, layout in manifest.columns.items()}
+    held = {key: (column.dtype.str, column.shape) for key, column in columns.items()}
+    if saved != held:
+        different = sorted(key for key in saved.keys() | held.keys() if saved.get(key) != held.get(key))
+        told = "; ".join(f"{key}: saved {saved.get(key)}, now {held.get(key)}" for key in different)
+        raise FileRefused(f"{name}: its replay memory does not fit this agent: {told}")

@@ -1,0 +1,12 @@
+"""A trained policy alone: small, immutable, and run by numpy with no other library installed.
+
+policy = rekindle.policy.load("policy.mpk")
+action = policy.act(observation[None])[0]
+"""
+
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Layer, Normaliser
+from rekindle.policy.policy import NetworkPolicy, load, save
+
+__all__ = ["ActionHead", "Encoding", "Layer", "NetworkPolicy", "Normaliser", "load", "save"]

@@ -1,0 +1,171 @@
+"""From a network's output to an action."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from rekindle.experience import Array
+
+__all__ = ["ActionHead"]
+# For a few numbers numpy is quicker with arrays than with scalars, and when it need not add axes.
+_ONE, _MINUS_ONE, _MOST_LOG_STD = (np.full((), value, np.float32) for value in (1, -1, 2))
+
+
+# Actions
+
+
+class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """How a network's output becomes an action.
+
+    `greedy`: values of discrete actions; `exploration` is how likely a random one is.
+    `softmax`: values of discrete actions; `exploration` is the temperature, 0 for the best one.
+    `categorical`: logits of one or several discrete actions, one after the other.
+    `gaussian`: a mean in the units of the action; explores with `scale`, clipped to the bounds.
+    `noisy_tanh`: a mean before tanh; explores with noise of `exploration`, where the bounds are -1 and 1.
+    `squashed`: a mean and a log standard deviation before tanh.
+    """
+
+    kind: Literal["greedy", "softmax", "categorical", "gaussian", "noisy_tanh", "squashed"]
+    dtype: str
+    """Of an action."""
+    shape: list[int]
+    """Of one action."""
+    counts: list[int] = []
+    """How many values each discrete action may take."""
+    starts: list[int] = []
+    """The least of them."""
+    low: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+    """The bounds of a continuous action, flattened."""
+    high: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+    exploration: float = 0.0
+    scale: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
+    anywhere: bool = False
+    """Whether a continuous action explores anywhere in the bounds, whatever the network says."""
+
+    @functools.cached_property
+    def centre(self) -> Array:
+        """The middle of the bounds of a continuous action, as a row."""
+        return (self.low + (self.high - self.low) * np.float32(0.5))[None]
+
+    @functools.cached_property
+    def reach(self) -> Array:
+        """How far it is from the middle to the bounds; rounded down, so that `centre +- reach` is never beyond."""
+        reach = np.minimum(self.centre - self.low, self.high - self.centre)
+        is_beyond = (self.centre - reach < self.low) | (self.centre + reach > self.high)
+        return np.where(is_beyond, np.nextafter(reach, np.zeros_like(reach)), reach)
+
+    @functools.cached_property
+    def is_unit(self) -> bool:
+        """Whether the bounds of a continuous action are -1 and 1."""
+        return bool((self.low == -1).all() and (self.high == 1).all())
+
+    @functools.cached_property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype)
+
+    @functools.cached_property
+    def deviation(self) -> Array:
+        """`exploration` as an array, by which numpy multiplies quicker."""
+        return np.full((), self.exploration, np.float32)
+
+    def choose(self, output: Array, mask: Array | None, rng: np.random.Generator | None) -> Array:
+        """An action for each row of a network's output; explores if there is a generator."""
+        if mask is not None:
+            output = np.where(mask, output, np.float32(-np.inf))
+        if self.anywhere and rng is not None:
+            actions = rng.uniform(self.low, self.high, (len(output), self.low.size))
+        else:
+            actions = _CHOOSERS[self.kind](self, output, rng)
+        if len(self.shape) != actions.ndim - 1:
+            actions = actions.reshape(len(output), *self.shape)
+        return actions if actions.dtype is self._dtype else actions.astype(self._dtype, copy=False)
+
+
+def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None) -> Array:
+    actions = values.argmax(axis=1)
+    if rng is not None and head.exploration > 0:
+        draws = rng.random(len(values)).tolist() if len(values) > 1 else (rng.random(),)
+        for row, draw in enumerate(draws):
+            if draw < head.exploration:  # what a mask forbids stays forbidden
+                allowed = [index for index, value in enumerate(values[row].tolist()) if value > -math.inf]
+                actions[row] = allowed[int(rng.random() * len(allowed))] if allowed else 0
+    start = head.starts[0]
+    return actions + start if start else actions
+
+
+def _softmax(head: ActionHead, values: Array, rng: np.random.Generator | None) -> Array:
+    if rng is None or head.exploration <= 0:
+        return values.argmax(axis=1) + head.starts[0]
+    return _sample(values / np.float32(head.exploration), rng) + head.starts[0]
+
+
+def _categorical(head: ActionHead, logits: Array, rng: np.random.Generator | None) -> Array:
+    if rng is not None:
+        logits = logits + rng.gumbel(size=logits.shape)  # see _sample
+    if len(head.counts) == 1:
+        return logits.argmax(axis=1) + head.starts[0]
+    actions = np.empty((len(logits), len(head.counts)), np.int64)
+    end = 0
+    for index, (count, least) in enumerate(zip(head.counts, head.starts, strict=True)):
+        start, end = end, end + count
+        actions[:, index] = logits[:, start:end].argmax(axis=1) + least
+    return actions
+
+
+def _gaussian(head: ActionHead, mean: Array, rng: np.random.Generator | None) -> Array:
+    if rng is not None:
+        mean = mean + head.scale * rng.standard_normal(mean.shape, np.float32)
+    return np.minimum(np.maximum(mean, head.low), head.high)  # np.clip takes several times as long
+
+
+def _noisy_tanh(head: ActionHead, mean: Array, rng: np.random.Generator | None) -> Array:
+    unit = np.tanh(mean)
+    if rng is not None:
+        noise = rng.standard_normal(unit.shape, np.float32)
+        noise *= head.deviation
+        unit += noise
+        # Not np.clip, which is several times as slow for a few numbers.
+        np.minimum(np.maximum(unit, _MINUS_ONE, out=unit), _ONE, out=unit)
+    return _within_bounds(head, unit)
+
+
+def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None) -> Array:
+    size = head.low.size
+    before = output[:, :size]
+    if rng is not None:
+        noise = rng.standard_normal(before.shape, np.float32)
+        # From below it need not be clipped to be the same action: exp(-20) is nothing beside a mean.
+        noise *= np.exp(np.minimum(output[:, size:], _MOST_LOG_STD))
+        noise += before
+        before = noise
+    return _within_bounds(head, np.tanh(before))
+
+
+def _within_bounds(head: ActionHead, unit: Array) -> Array:
+    """From -1..1 to the bounds."""
+    if head.is_unit:
+        return unit
+    actions = unit * head.reach
+    actions += head.centre
+    return actions
+
+
+_CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None], Array]] = {
+    "greedy": _greedy,
+    "softmax": _softmax,
+    "categorical": _categorical,
+    "gaussian": _gaussian,
+    "noisy_tanh": _noisy_tanh,
+    "squashed": _squashed,
+}
+
+
+def _sample(logits: Array, rng: np.random.Generator) -> Array:
+    """One draw from each row's softmax, by the largest of logits with Gumbel noise; -inf is never drawn."""
+    return np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)

@@ -1,0 +1,226 @@
+"""Networks as data, run by numpy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from rekindle.experience import Array
+
+__all__ = ["Forward", "Layer", "Normaliser", "draw_noise", "forward", "noise_size"]
+
+Forward = Callable[[Array, Array | None], Array]
+"""A network: a batch of encoded observations, and if it is to be noisy the noise of each, to its output."""
+
+_ZERO = np.zeros((), np.float32)  # for a few numbers numpy is quicker with arrays than with scalars
+
+
+class Normaliser(msgspec.Struct, frozen=True, eq=False):
+    """Subtracts a mean, divides by a standard deviation, and clips."""
+
+    mean: Array
+    variance: Array
+    clip: float
+
+    def apply(self, encoded: Array) -> Array:
+        """The encoded observations, normalised."""
+        scaled = (encoded - self.mean) / np.sqrt(self.variance + np.float32(1e-8))
+        return np.clip(scaled, -self.clip, self.clip)
+
+
+# Networks
+
+
+class Layer(msgspec.Struct, frozen=True, eq=False):
+    """One step of a network, as data.
+
+    `dense`: weight (inputs, outputs), bias. `noisy_dense`: the same with `weight_noise`, `bias_noise`. `conv`: weight
+    (outputs, inputs, k, k), bias, stride, no padding. `layer_norm`: weight, bias. `activation`: its name. `scale`:
+    bytes to 0..1. `dueling`: two lists of layers, value and advantage. `expectation`: softmax over the atoms of each
+    action, then the mean of `support`.
+    """
+
+    kind: Literal[
+        "dense", "noisy_dense", "conv", "layer_norm", "activation", "scale", "flatten", "dueling", "expectation"
+    ]
+    arrays: dict[str, Array] = {}
+    name: str = ""
+    stride: int = 1
+    value: list[Layer] = []
+    advantage: list[Layer] = []
+    atoms: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        missing = [name for name in _ARRAYS.get(self.kind, ()) if name not in self.arrays]
+        if missing:
+            raise ValueError(f"a layer {self.kind} has no {', '.join(missing)}")
+        if self.kind == "activation" and self.name not in _ACTIVATIONS:
+            raise ValueError(f"the activation {self.name!r} is not one of {', '.join(_ACTIVATIONS)}")
+
+    @property
+    def noise_size(self) -> int:
+        """How many random numbers it takes to be noisy."""
+        own = sum(self.arrays["weight"].shape) if self.kind == "noisy_dense" else 0
+        return own + noise_size(self.value) + noise_size(self.advantage)
+
+
+_ARRAYS = {
+    "dense": ("weight", "bias"),
+    "noisy_dense": ("weight", "bias", "weight_noise", "bias_noise"),
+    "conv": ("weight", "bias"),
+    "layer_norm": ("weight", "bias"),
+    "expectation": ("support",),
+}
+
+_ACTIVATIONS = ("relu", "tanh")
+
+
+def noise_size(layers: Sequence[Layer]) -> int:
+    """How many random numbers it takes for layers to be noisy."""
+    return sum(layer.noise_size for layer in layers)
+
+
+def forward(layers: Sequence[Layer], start: int = 0) -> Forward:
+    """The function that runs these layers; their arrays are looked at when it is called, and may change.
+
+    The noise of the first layer that has any starts at column `start`; that of the others follows in order.
+    """
+    steps: list[Forward] = []
+    for is_plain, group in itertools.groupby(layers, lambda layer: layer.kind in {"dense", "activation"}):
+        if is_plain:
+            steps.append(_plain(list(group)))
+            continue
+        for layer in group:
+            steps.append(_step(layer, start))
+            start += layer.noise_size
+    if layers and layers[0].kind in {"activation", "flatten"}:
+        steps.insert(0, lambda values, _: values.copy())
+    if len(steps) == 1:
+        return steps[0]
+
+    def run(values: Array, noise: Array | None) -> Array:
+        for step in steps:
+            values = step(values, noise)
+        return values
+
+    return run
+
+
+def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each kind
+    match layer.kind:
+        case "noisy_dense":
+            return _noisy_dense(start, **layer.arrays)
+        case "conv":
+            return _conv(layer.arrays["weight"], layer.arrays["bias"], layer.stride)
+        case "layer_norm":
+            return _layer_norm(layer.arrays["weight"], layer.arrays["bias"])
+        case "scale":
+            return lambda values, _: values.astype(np.float32) / np.float32(255)
+        case "flatten":
+            return lambda values, _: values.reshape(len(values), -1)
+        case "dueling":
+            value, advantage = forward(layer.value, start), forward(layer.advantage, start + noise_size(layer.value))
+            return _dueling(value, advantage, layer.atoms)
+        case "expectation":
+            return _expectation(layer.arrays["support"], layer.atoms)
+        case "dense" | "activation":
+            return _plain([layer])
+
+
+def _plain(layers: Sequence[Layer]) -> Forward:
+    """Dense layers and activations, in one function: for a single row, calls are what takes the time."""
+    parts: list[tuple[Array | None, Array | None, str]] = []
+    """Weight and bias of each dense layer, or None, and the activation that follows, or nothing."""
+    for layer in layers:
+        if layer.kind == "dense":
+            parts.append((layer.arrays["weight"], layer.arrays["bias"][None], ""))
+        elif parts and not parts[-1][2]:
+            parts[-1] = (*parts[-1][:2], layer.name)
+        else:
+            parts.append((None, None, layer.name))
+
+    def run(values: Array, _: Array | None) -> Array:
+        for weight, bias, activation in parts:
+            if weight is not None:
+                values = values.dot(weight)
+                values += bias
+            # It may write to what it is given, which is always the output of a layer before it.
+            if activation == "relu":
+                np.maximum(values, _ZERO, out=values)
+            elif activation:
+                np.tanh(values, out=values)
+        return values
+
+    return run
+
+
+def _noisy_dense(start: int, weight: Array, bias: Array, weight_noise: Array, bias_noise: Array) -> Forward:
+    """With noise, every row has weights of its own: mean + weight_noise * outer(before, after)."""
+    middle = start + weight.shape[0]
+    end = middle + weight.shape[1]
+
+    def run(values: Array, noise: Array | None) -> Array:
+        output = values.dot(weight)
+        output += bias
+        if noise is not None:
+            before, after = _signed_root(noise[:, start:middle]), _signed_root(noise[:, middle:end])
+            output += ((values * before).dot(weight_noise) + bias_noise) * after
+        return output
+
+    return run
+
+
+def _signed_root(noise: Array) -> Array:
+    return np.copysign(np.sqrt(np.abs(noise)), noise)
+
+
+def _conv(weight: Array, bias: Array, stride: int) -> Forward:
+    outputs, _, size, _ = weight.shape
+    shift = bias.reshape(1, outputs, 1, 1)
+
+    def run(images: Array, _: Array | None) -> Array:
+        windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(2, 3))
+        windows = windows[:, :, ::stride, ::stride]
+        output = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
+        return np.ascontiguousarray(output.transpose(0, 3, 1, 2)) + shift
+
+    return run
+
+
+def _layer_norm(weight: Array, bias: Array) -> Forward:
+    def run(values: Array, _: Array | None) -> Array:
+        centred = values - values.mean(axis=-1, keepdims=True)
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        return centred / np.sqrt(variance + np.float32(1e-5)) * weight + bias
+
+    return run
+
+
+def _dueling(value: Forward, advantage: Forward, atoms: int) -> Forward:
+    def run(values: Array, noise: Array | None) -> Array:
+        rows = len(values)
+        advantages = advantage(values, noise).reshape(rows, -1, atoms)
+        advantages -= advantages.mean(axis=1, keepdims=True)
+        advantages += value(values, noise).reshape(rows, 1, atoms)
+        return advantages.reshape(rows, -1)
+
+    return run
+
+
+def _expectation(support: Array, atoms: int) -> Forward:
+    def run(values: Array, _: Array | None) -> Array:
+        logits = values.reshape(len(values), -1, atoms)
+        weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return weights.dot(support) / weights.sum(axis=-1)
+
+    return run
+
+
+def draw_noise(rng: np.random.Generator | None, rows: int, size: int) -> Array | None:
+    """What noisy layers take; None if there are none, or no generator."""
+    return rng.standard_normal((rows, size), np.float32) if rng is not None and size else None

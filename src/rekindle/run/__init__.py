@@ -1,0 +1,8 @@
+"""The run: one directory that holds everything a training leaves behind."""
+
+from rekindle.run.directory import TrainingRun
+from rekindle.run.finding import find_run, find_runs
+from rekindle.run.metadata import Resume, RunMetadata
+from rekindle.run.reader import RunReader
+
+__all__ = ["Resume", "RunMetadata", "RunReader", "TrainingRun", "find_run", "find_runs"]

@@ -1,0 +1,308 @@
+"""The run directory, opened by its one writer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from rekindle.errors import ConfigError, StorageError
+from rekindle.run.finding import find_run, find_runs
+from rekindle.run.frames import Aggregate, Frame
+from rekindle.run.metadata import ALL_LOGS, LOGS, Resume, RunMetadata, environment, timestamp
+from rekindle.run.reader import RunReader
+from rekindle.stats import EpisodeRecord
+from rekindle.storage import files, logs
+from rekindle.storage.lock import Lock
+from rekindle.storage.logs import JsonLines, LogPosition
+
+__all__ = ["TrainingRun"]
+_DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
+
+
+def _checked_name(kind: str, text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ConfigError(
+            f"{kind} {text!r} cannot be a directory: use letters, digits, '.', '_', '+', '-', "
+            "starting with a letter or digit, at most 100"
+        )
+    return text
+
+
+class TrainingRun:
+    """The directory of one run, opened by its one writer.
+
+    Make one with `create` or `resume`; a session given the run restores itself from it and closes it.
+    """
+
+    def __init__(self, path: Path, lock: Lock, metadata: RunMetadata, *, resumed: bool) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.is_resumed = resumed
+        """Whether this process opened a run that was there before."""
+        self._lock = lock
+        self._logs: dict[str, JsonLines] = {}
+        self._guard = threading.Lock()
+        self.reader = RunReader(path)
+
+    @classmethod
+    def create(cls, name: str, version: str = "v1", *, root: str | Path = "runs", seed: int = 0) -> TrainingRun:
+        """Make `root/name/version/<YYYYMMDD_HHMMSS>`; a second run in one second gets `_2`, `_3`, ..."""
+        _checked_name("name", name)
+        _checked_name("version", version)
+        if seed < 0:
+            raise ConfigError(f"seed {seed} is negative: use 0 or more")
+        parent = Path(root) / name / version
+        files.make_directory(parent)
+        for directory in (parent.parent, parent):
+            files.require_directory(directory)
+        # Built under a name that no reader sees, then renamed: there is never half a run, nor one without its lock.
+        building = parent / f".new-{os.getpid()}-{secrets.token_hex(4)}"
+        with contextlib.ExitStack() as undo:
+            undo.callback(files.remove_directory, building)
+            files.make_directory(building, sync_name=False)
+            for directory in _DIRECTORIES:
+                files.make_directory(building / directory, sync_name=False)
+            lock = Lock(building / "lock")
+            undo.callback(lock.release)
+            for log in ALL_LOGS:
+                JsonLines(building / f"{log}.jsonl").close()
+            while True:
+                run_id = _next_run_id(parent)
+                now = timestamp()
+                metadata = RunMetadata(
+                    name=name,
+                    version=version,
+                    run_id=run_id,
+                    seed=seed,
+                    status="running",
+                    started_at=now,
+                    last_updated=now,
+                    environment={**environment(), "host": socket.gethostname()},
+                )
+                files.write_atomic(building / "metadata.json", _json(metadata))
+                try:
+                    os.rename(building, parent / run_id)
+                    break
+                except OSError as error:
+                    if not (parent / run_id).exists():
+                        raise StorageError(f"cannot make the run {parent / run_id}: {error.strerror}") from error
+            files.sync_directory(parent)
+            run = cls(parent / run_id, lock, metadata, resumed=False)
+            run.open_logs({}, LogPosition())
+            undo.pop_all()
+        return run
+
+    @classmethod
+    def resume(cls, path: str | Path) -> TrainingRun:
+        """Open the run at a path (a run, version or name directory) to go on with it."""
+        found = find_run(path)
+        files.require_directory(found)
+        lock = Lock(found / "lock")
+        try:
+            for directory in _DIRECTORIES:
+                files.make_directory(found / directory)
+                files.require_directory(found / directory)
+                files.remove_temporaries(found / directory)
+            files.remove_temporaries(found)
+            files.remove([found / "control" / "stop"])
+            return cls(found, lock, RunReader(found).metadata, resumed=True)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def create_or_resume(
+        cls, name: str, version: str = "v1", *, root: str | Path = "runs", seed: int = 0
+    ) -> TrainingRun:
+        """Open the newest run of a version that has not finished, or make one."""
+        directory = Path(root) / _checked_name("name", name) / _checked_name("version", version)
+        for above in (directory.parent, directory):
+            if above.is_symlink():
+                files.require_directory(above)
+        for path in reversed(find_runs(directory)):
+            if RunReader(path).metadata.status != "finished":
+                return cls.resume(path)
+        return cls.create(name, version, root=root, seed=seed)
+
+    @property
+    def name(self) -> str:
+        """The name given at creation."""
+        return self.metadata.name
+
+    @property
+    def version(self) -> str:
+        """The version given at creation."""
+        return self.metadata.version
+
+    @property
+    def run_id(self) -> str:
+        """The directory's own name."""
+        return self.metadata.run_id
+
+    @property
+    def resume_count(self) -> int:
+        """How often the run has been resumed."""
+        return len(self.metadata.resumes)
+
+    @property
+    def stop_file(self) -> Path:
+        """Where another process leaves its request to stop."""
+        return self.path / "control" / "stop"
+
+    def checkpoint_path(self, step: int) -> Path:
+        """The checkpoint taken at this env step."""
+        return self.path / "checkpoints" / f"step_{step}.mpk"
+
+    @property
+    def latest_checkpoint_path(self) -> Path:
+        """Another name of the newest checkpoint."""
+        return self.path / "checkpoints" / "latest.mpk"
+
+    @property
+    def best_checkpoint_path(self) -> Path:
+        """Another name of the best agent so far."""
+        return self.path / "checkpoints" / "best.mpk"
+
+    def write_config(self, config: Mapping[str, Any] | msgspec.Struct) -> None:
+        """Store everything needed to rebuild the environment and the agent, as JSON."""
+        try:
+            data = _json(config)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"the config of {self.path} cannot be written as JSON: {error}") from None
+        files.write_atomic(self.path / "config.json", data)
+
+    def read_config(self) -> dict[str, Any]:
+        """What `write_config` stored; empty if nothing was."""
+        return self.reader.read_config()
+
+    def episodes(self, split: Literal["train", "eval"] = "train") -> Frame:
+        """Every episode logged so far by column: a pandas frame, or numpy arrays by name without pandas."""
+        return self.reader.episodes(split)
+
+    def metrics(self, *, aggregate: Aggregate = "mean") -> Frame:
+        """Every window of metrics logged so far by column, as `episodes`."""
+        return self.reader.metrics(aggregate=aggregate)
+
+    def _repr_html_(self) -> str:
+        from rekindle.ui.notebook import run_html
+
+        return run_html(self.path)
+
+    def open_logs(self, positions: Mapping[str, LogPosition], warnings: LogPosition) -> None:
+        """Go on with each log at a position."""
+        for log in LOGS:
+            self._logs[log] = JsonLines(self.path / f"{log}.jsonl", positions.get(log, LogPosition()))
+        self._logs["warnings"] = JsonLines(self.path / "warnings.jsonl", warnings)
+
+    def log(self, name: str) -> JsonLines:
+        """One of the run's logs."""
+        return self._logs[name]
+
+    def rewind(self, positions: Mapping[str, LogPosition]) -> list[str]:
+        """Cut the logs back to a checkpoint's positions; what came after goes to `rewound/`. Says what moved."""
+        paths = {log: self.path / f"{log}.jsonl" for log in LOGS}
+        # All are looked at before any is cut: a log that cannot be used leaves the others as they were.
+        tails = {path: logs.surplus(path, positions.get(log, LogPosition())) for log, path in paths.items()}
+        warnings = logs.mend(self.path / "warnings.jsonl", self.rewound)
+        moved: list[str] = []
+        for path, tail in tails.items():
+            rows = logs.cut(path, tail, self.rewound)
+            if rows:
+                moved.append(f"{rows} rows of {path.name}")
+        self.open_logs(positions, warnings)
+        return moved
+
+    @property
+    def rewound(self) -> Path:
+        """Where the next resume moves what came after its checkpoint."""
+        return self.path / "rewound" / f"resume_{self.resume_count + 1}"
+
+    def log_train_episode(self, record: EpisodeRecord, stamp: Mapping[str, Any]) -> None:
+        """Append a training episode; the stamp holds the counters and the wall time."""
+        self._logs["train_episodes"].append({**stamp, **record.row()})
+
+    def log_eval_episode(self, record: EpisodeRecord, stamp: Mapping[str, Any]) -> None:
+        """Append an evaluation episode, tagged with the steps at which it was run."""
+        tag = {"total_steps_at_eval": stamp["env_steps"]}
+        self._logs["eval_episodes"].append({**stamp, **tag, **record.row()})
+
+    def log_warning(self, message: str, stamp: Mapping[str, Any]) -> None:
+        """Append what went wrong and training survived."""
+        self._logs["warnings"].append({**stamp, "message": message})
+
+    def update_metadata(self, **changes: Any) -> None:
+        """Change fields of the metadata, durably."""
+        self._change_metadata(changes, durably=True)
+
+    def describe(self, agent: str, max_steps: int | None) -> None:
+        """Note what trains and how far, for those who look at the run, unless that is known."""
+        if (agent, max_steps) != (self.metadata.agent, self.metadata.max_steps):
+            self.update_metadata(agent=agent, max_steps=max_steps)
+
+    def update_counts(self, *, total_steps: int, total_episodes: int, updates: int) -> None:
+        """Change the counters in the metadata; a power cut may bring the former ones back."""
+        counts = {"total_steps": total_steps, "total_episodes": total_episodes, "updates": updates}
+        self._change_metadata(counts, durably=False)
+
+    def _change_metadata(self, changes: Mapping[str, Any], *, durably: bool) -> None:
+        with self._guard:
+            metadata = msgspec.structs.replace(self.metadata, **changes, last_updated=timestamp())
+            files.write_atomic(self.path / "metadata.json", _json(metadata), sync_name=durably)
+            self.metadata = metadata
+
+    def add_resume(self, resume: Resume, **counts: int) -> None:
+        """Record a resume and its counters, or correct the grade of the one recorded under the same number."""
+        others = tuple(known for known in self.metadata.resumes if known.number != resume.number)
+        self.update_metadata(
+            resumes=(*others, resume),
+            exact=self.metadata.exact and resume.grade == "exact",
+            status="running",
+            stop_reason=None,
+            environment={**environment(), "host": socket.gethostname()},
+            **counts,
+        )
+
+    @contextlib.contextmanager
+    def let_go_on_failure(self) -> Generator[None]:
+        """Close a run that cannot be used after all, and remove one that never began."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            if not self.is_resumed:
+                files.remove_directory(self.path)
+            raise
+
+    def close(self) -> None:
+        """Close the logs and let go of the lock."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._lock.release)
+            for log in self._logs.values():
+                stack.callback(log.close)
+            self._logs = {}
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _next_run_id(parent: Path) -> str:
+    """The date and time, or one after the newest run there: ids never go back, whatever the clock does."""
+    stamp, number = time.strftime("%Y%m%d_%H%M%S"), 1
+    for existing in (match for entry in parent.iterdir() if (match := _RUN_ID.fullmatch(entry.name))):
+        known, known_number = existing[1], int(existing[2] or 1)
+        if (known, known_number) >= (stamp, number):
+            stamp, number = known, known_number + 1
+    return stamp if number == 1 else f"{stamp}_{number}"

@@ -1,0 +1,219 @@
+"""A learner on a thread that owns the agent."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.agent import (
+    HasPolicy,
+    LearningAgent,
+    Metrics,
+    Policy,
+    ReportsEpisodes,
+    SkipsUpdates,
+    StreamSlots,
+    TracksStreams,
+    VersionsPolicies,
+)
+from rekindle.errors import AgentError, ConfigError
+from rekindle.experience import ActMode, Array, Observations, Transitions
+from rekindle.session.learner import Result, make_updates
+
+__all__ = ["BackgroundLearner"]
+_DISPATCH = 8
+"""Updates made between two looks at the queue."""
+_WAIT = 0.001
+"""Seconds between two looks at a full queue."""
+_BACKLOG = 256
+"""Updates an agent may owe before the rest is skipped."""
+
+
+def with_policy(agent: LearningAgent) -> HasPolicy:
+    """The agent, if it can publish a policy; `ConfigError` otherwise."""
+    if isinstance(agent, HasPolicy):
+        return agent
+    raise ConfigError(
+        f"learner='background' needs an agent with policy(), which {type(agent).__name__} has not: "
+        "use learner='inline' or 'manual'"
+    )
+
+
+_Observed = tuple[Transitions, StreamSlots, NDArray[np.int64] | None]
+"""Transitions, their streams, and where it matters the versions of the policies that chose."""
+
+
+class _Call(msgspec.Struct, frozen=True, eq=False):
+    function: Callable[[], Any]
+    future: Future[Any]
+
+
+class BackgroundLearner:
+    """Learns on a thread that alone touches the agent, so that a host's frame never waits for an update.
+
+    The host's calls become messages in a bounded queue, met in the order made; the host acts with a policy that
+    is published after each dispatch, drawing its random numbers itself.
+    """
+
+    def __init__(self, agent: LearningAgent, exploration: np.random.Generator, *, capacity: int = 4096) -> None:
+        self._agent = agent
+        self._publisher = with_policy(agent)
+        self._tracker = agent if isinstance(agent, TracksStreams) else None
+        self._reporter = agent if isinstance(agent, ReportsEpisodes) else None
+        self._skipper = agent if isinstance(agent, SkipsUpdates) else None
+        self._versioned = agent if isinstance(agent, VersionsPolicies) else None
+        self._exploration = exploration
+        self._published = self._newest()
+        """The policy that acts, and its version."""
+        self._chosen_by: dict[int, int] = {}
+        """By stream, the version of the policy that chose its open action."""
+        self._updates = agent.updates
+        self._extras: Mapping[str, float] = {}
+        self._metrics: deque[tuple[int, Metrics]] = deque()
+        self.skipped = self.blocked = 0
+        self._failure: BaseException | None = None
+        self._capacity = capacity
+        self._queue: queue.SimpleQueue[_Observed | _Call | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="rekindle-learner", daemon=True)
+        self._thread.start()
+
+    # On the host's thread
+
+    @property
+    def updates(self) -> int:
+        """Updates made, as last published."""
+        return self._updates
+
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
+        """Act with the newest policy."""
+        self._raise_failure()
+        policy, version = self._published
+        if self._versioned is not None and mode is ActMode.EXPLORE:
+            self._chosen_by.update(dict.fromkeys(streams.tolist(), version))
+        return policy.act(observations, mode, self._exploration)
+
+    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
+        """Send a copy of the transitions."""
+        versions = None
+        if self._versioned is not None:
+            newest = self._published[1]
+            versions = np.array([self._chosen_by.pop(slot, newest) for slot in streams.tolist()], np.int64)
+        self._put((transitions.copy(), streams.copy(), versions))
+
+    def cut(self, slots: list[int]) -> None:
+        """The last transition of these streams was its episode's last."""
+        tracker = self._tracker
+        if tracker is not None:
+            self.call(lambda: tracker.cut(np.array(slots, np.int64)))
+
+    def learned(self) -> Iterator[tuple[int, Metrics]]:
+        """What was learned since the last look."""
+        self._raise_failure()
+        while self._metrics:
+            yield self._metrics.popleft()
+
+    def call(self, function: Callable[[], Result]) -> Callable[[], Result]:
+        """Have the learner call a function when it has met everything sent before."""
+        future: Future[Result] = Future()
+        self._put(_Call(function, future))
+        if self._failure is not None:  # it may have failed after looking at the queue for the last time
+            self._refuse_the_rest(self._failure)
+        return future.result
+
+    def episode_extras(self) -> Mapping[str, float]:
+        """The agent's own numbers on episodes, as last published."""
+        return self._extras
+
+    def start_episode(self) -> None:
+        """Tell the agent that an episode starts."""
+        if self._reporter is not None:
+            self.call(self._reporter.on_episode_start)
+
+    def close(self) -> None:
+        """Let the learner meet everything sent, then end."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+        self._thread.join()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise AgentError(f"the agent failed in the background: {self._failure!r}") from self._failure
+
+    def _put(self, message: _Observed | _Call) -> None:
+        self._raise_failure()
+        if self._queue.qsize() >= self._capacity:
+            self.blocked += 1
+            while self._queue.qsize() >= self._capacity:
+                time.sleep(_WAIT)
+                self._raise_failure()
+        self._queue.put(message)
+
+    # On the learner's thread
+
+    def _work(self) -> None:
+        try:
+            while self._meet_messages():
+                due = self._agent.updates_due()
+                if due > _BACKLOG and self._skipper is not None:
+                    self._skipper.skip_updates(due - _BACKLOG)
+                    self.skipped += due - _BACKLOG
+                if due > 0:
+                    count = min(due, _DISPATCH)
+                    self._metrics.append(make_updates(self._agent, count))
+                    self._publish()
+        except BaseException as error:  # whatever it was, the host's next call raises it
+            self._failure = error
+            self._refuse_the_rest(error)
+
+    def _meet_messages(self) -> bool:
+        """Meet what is in the queue, waiting for something if no update is due; False at the end."""
+        block = self._agent.updates_due() == 0
+        for _ in range(self._queue.qsize() + 1):  # not more than there are now: a busy host must not starve updates
+            try:
+                message = self._queue.get(block=block)
+            except queue.Empty:
+                return True
+            block = False
+            if message is None:
+                self._publish()
+                return False
+            if isinstance(message, _Call):
+                try:
+                    message.future.set_result(message.function())
+                except BaseException as error:
+                    message.future.set_exception(error)
+                    raise
+            else:
+                transitions, streams, versions = message
+                if self._versioned is not None and versions is not None:
+                    self._versioned.chose(streams, versions)
+                self._agent.observe(transitions, streams)
+        return True
+
+    def _publish(self) -> None:
+        self._published = self._newest()
+        self._updates = self._agent.updates
+        if self._reporter is not None:
+            self._extras = dict(self._reporter.episode_extras())
+
+    def _newest(self) -> tuple[Policy, int]:
+        return self._publisher.policy(), 0 if self._versioned is None else self._versioned.policy_version
+
+    def _refuse_the_rest(self, error: BaseException) -> None:
+        while True:
+            try:
+                message = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(message, _Call):
+                message.future.set_exception(error)

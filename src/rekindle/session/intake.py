@@ -1,0 +1,123 @@
+"""Turns what a host gives into arrays of one layout, or refuses it, and turns actions back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from rekindle.errors import InputError
+from rekindle.experience import ActionMapper, Array, ObservationEncoder
+from rekindle.session.table import StreamTable
+from rekindle.spaces import ArrayLayout, Layout
+
+__all__ = ["Intake", "row_count"]
+
+
+class Intake:
+    """Knows the layout of observations and actions: from the agent's spaces, or from the first of each."""
+
+    def __init__(
+        self,
+        table: StreamTable,
+        agent: object,
+        encoder: ObservationEncoder | None,
+        mapper: ActionMapper | None,
+    ) -> None:
+        self._table = table
+        self._encoder = encoder
+        self._mapper = mapper
+        layout = Layout.of_space(getattr(agent, "observation_space", None))
+        if layout is not None:
+            table.use_observation_layout(layout)
+        space = getattr(agent, "action_space", None)
+        actions = Layout.of_space(space)
+        self._range: range | None = None
+        if actions is not None and not actions.is_dict:
+            table.use_action_layout(actions.leaves[""])
+            count, start = getattr(space, "n", None), getattr(space, "start", 0)
+            if count is not None and actions.leaves[""].shape == ():
+                self._range = range(int(start), int(start) + int(count))
+
+    def observation(self, observation: Any, what: str) -> list[Array]:
+        """One observation."""
+        plain = self._table.plain_layout
+        if (
+            plain is not None
+            and type(observation) is np.ndarray
+            and observation.dtype == plain.dtype
+            and observation.shape == plain.shape
+            and self._encoder is None
+        ):
+            return [observation]
+        if self._encoder is not None:
+            observation = self._encoder.encode(observation)
+        layout = self._table.observation_layout
+        if layout is None:
+            layout = Layout.of_value(observation)
+            self._table.use_observation_layout(layout)
+        return layout.conform(observation, what)
+
+    def observations(self, observations: Any, what: str, rows: int) -> list[Array]:
+        """A batch of observations."""
+        if self._encoder is not None:
+            observations = _stacked([self._encoder.encode(_row(observations, row)) for row in range(rows)])
+        layout = self._table.observation_layout
+        if layout is None:
+            layout = Layout.of_value(_row(observations, 0))
+            self._table.use_observation_layout(layout)
+        return layout.conform(observations, what, rows=rows)
+
+    def action(self, action: Any) -> Array:
+        """One action that the host executed."""
+        value = action if self._mapper is None else self._mapper.to_agent(action)
+        array = self.action_layout(value).conform(value, "action")
+        if self._range is not None and int(array) not in self._range:
+            raise InputError(f"the action {action!r} is outside {self._range}")
+        return array
+
+    def actions(self, actions: Any, rows: int) -> Array:
+        """A batch of actions that the host executed."""
+        if self._mapper is not None:
+            actions = np.stack([np.asarray(self._mapper.to_agent(action)) for action in actions])
+        array = self.action_layout(actions[0]).conform(actions, "actions", rows=rows)
+        if self._range is not None and not ((array >= self._range.start) & (array < self._range.stop)).all():
+            raise InputError(f"an action is outside {self._range}: {array}")
+        return array
+
+    def action_layout(self, example: Any) -> ArrayLayout:
+        """The layout of every action; the first one seen sets it where the agent has no action space."""
+        layout = self._table.action_layout
+        if layout is None:
+            layout = Layout.of_value(example).leaves[""]
+            self._table.use_action_layout(layout)
+        return layout
+
+    def to_host(self, action: Any) -> Any:
+        """What the host executes for an action of the agent."""
+        return action if self._mapper is None else self._mapper.to_host(action)
+
+    def to_host_many(self, actions: Array) -> Any:
+        """What the host executes for each action of a batch."""
+        return actions if self._mapper is None else [self._mapper.to_host(action) for action in actions]
+
+
+def row_count(observations: Any) -> int:
+    """How many rows a batch of observations has."""
+    if type(observations) is not np.ndarray and isinstance(observations, Mapping):
+        return len(next(iter(cast("Mapping[str, Any]", observations).values())))
+    return len(observations)
+
+
+def _row(observations: Any, row: int) -> Any:
+    if isinstance(observations, Mapping):
+        return {name: values[row] for name, values in cast("Mapping[str, Any]", observations).items()}
+    return observations[row]
+
+
+def _stacked(items: list[Any]) -> Any:
+    if isinstance(items[0], Mapping):
+        names = cast("Mapping[str, Any]", items[0])
+        return {name: np.stack([item[name] for item in items]) for name in names}
+    return np.stack(items)

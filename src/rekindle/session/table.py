@@ -1,0 +1,259 @@
+"""The table of streams: one row each, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, cast
+
+import numpy as np
+
+from rekindle.agent import State, StreamSlots
+from rekindle.errors import InputError, StateError
+from rekindle.experience import Array, Observations
+from rekindle.spaces import ArrayLayout, Layout
+from rekindle.traces import EpisodeTrace
+
+__all__ = ["Phase", "Places", "StreamId", "StreamTable"]
+
+StreamId = int | str
+"""The host's name for a stream: a number, or a text for clients and characters that have one."""
+
+Places = slice | StreamSlots
+"""Rows of the table as an index: a slice where they are the first ones, which numpy is quicker with."""
+
+
+class Phase(IntEnum):
+    """Where a stream stands."""
+
+    IDLE = 0
+    """No episode."""
+    BEGUN = 1
+    """The first observation is known, and no transition yet."""
+    OPEN = 2
+    """In the middle of an episode."""
+    ENDED = 3
+    """The last transition ended the episode, and `on_episode` has not been called."""
+
+
+_COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending", "has_gaps")
+
+
+class StreamTable:
+    """One row a stream, as arrays, so that a batch is a handful of array operations."""
+
+    def __init__(self) -> None:
+        self.ids: list[StreamId] = []
+        self.slots: dict[StreamId, int] = {}
+        self.each: list[StreamSlots] = []
+        """Every row by itself, as an array."""
+        self._first: dict[int, tuple[StreamSlots, Places]] = {}
+        self.observation_layout: Layout | None = None
+        self.plain_layout: ArrayLayout | None = None
+        """The layout of an observation that is one array, for a short way through the hot path."""
+        self.action_layout: ArrayLayout | None = None
+        self.traces: dict[int, EpisodeTrace] = {}
+        self._room = 0
+        self.phase = np.zeros(0, np.uint8)
+        self.episode = np.zeros(0, np.int64)
+        self.total_reward = np.zeros(0, np.float64)
+        self.length = np.zeros(0, np.int64)
+        self.status = np.zeros(0, np.uint8)
+        """How the episode of an ENDED stream ended."""
+        self.adrift = np.zeros(0, np.bool_)
+        """Streams whose last transition was dropped, so that the next cannot be held against it."""
+        self.has_pending = np.zeros(0, np.bool_)
+        self.has_gaps = np.zeros(0, np.bool_)
+        """Streams of whose episode a transition was dropped."""
+        self.last: list[Array] = []
+        """The newest observation of each stream."""
+        self.pending: Array = np.zeros(0)
+        """The action that was handed out and not yet come back in a transition."""
+
+    def slot(self, stream: StreamId) -> int:
+        """The row of a stream, new if it was never seen."""
+        slot = self.slots.get(stream)
+        return self._add(stream) if slot is None else slot
+
+    def slots_of(self, streams: Sequence[StreamId] | Array | None, rows: int) -> tuple[StreamSlots, Places]:
+        """The rows of the streams of a batch, and the same as an index; None means 0, 1, 2, ..."""
+        if streams is None:
+            known = self._first.get(rows)
+            if known is None:
+                slots = self._look_up(range(rows))
+                is_slice = np.array_equal(slots, np.arange(rows))
+                known = self._first[rows] = slots, slice(rows) if is_slice else slots
+            return known
+        if len(streams) != rows:
+            raise InputError(f"{len(streams)} streams were given for a batch of {rows}")
+        slots = self._look_up(streams)
+        if len(set(slots.tolist())) != rows:
+            raise InputError(f"a stream stands twice in one batch: {list(streams)}")
+        return slots, slots
+
+    def peek(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
+        """The rows of streams, making none: those never seen get numbers that no stream has."""
+        unused = len(self.ids)
+        return np.array([self.slots.get(stream, unused + row) for row, stream in enumerate(streams)], np.int64)
+
+    def _look_up(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
+        return np.array([self.slot(stream) for stream in streams], np.int64)
+
+    def _add(self, stream: Any) -> int:
+        stream = _plain(stream)
+        if stream in self.slots:
+            return self.slots[stream]
+        slot = len(self.ids)
+        self.ids.append(stream)
+        self.slots[stream] = slot
+        self.each.append(np.array([slot], np.int64))
+        if slot >= self._room:
+            self._grow(max(8, 2 * self._room))
+        return slot
+
+    def _grow(self, room: int) -> None:
+        self._room = room
+        for name in _COLUMNS:
+            setattr(self, name, _grown(getattr(self, name), room))
+        self.last = [_grown(array, room) for array in self.last]
+        self.pending = _grown(self.pending, room)
+
+    def use_observation_layout(self, layout: Layout) -> None:
+        """From now on every observation has this layout."""
+        self.observation_layout = layout
+        self.plain_layout = layout.plain
+        self.last = [np.zeros((self._room, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
+
+    def use_action_layout(self, layout: ArrayLayout) -> None:
+        """From now on every action has this layout."""
+        self.action_layout = layout
+        self.pending = np.zeros((self._room, *layout.shape), layout.dtype)
+
+    def observations(self, arrays: Sequence[Array]) -> Observations:
+        """What an agent sees of the arrays of a batch."""
+        return cast("Layout", self.observation_layout).observations(arrays)
+
+    def batch_of_one(self, arrays: Sequence[Array]) -> Observations:
+        """What an agent sees of the arrays of a single observation."""
+        if self.plain_layout is not None:
+            return arrays[0][None]
+        return self.observations([array[None] for array in arrays])
+
+    def name(self, slot: int) -> str:
+        """A stream as it is named in a message."""
+        return f"stream {self.ids[slot]!r}"
+
+    def continues(self, slot: int, observation: Sequence[Array]) -> bool:
+        """Whether an observation is the newest one of a stream."""
+        for array, table in zip(observation, self.last, strict=True):
+            last = table[slot]
+            # Comparing bytes is ten times quicker, and differs only for zeros of two signs.
+            if array.tobytes() != last.tobytes() and not np.array_equal(array, last):
+                return False
+        return True
+
+    def continue_all(self, places: Places, observations: Sequence[Array]) -> bool:
+        """Whether the observations of a batch are surely the newest ones of its streams."""
+        pairs = zip(observations, self.last, strict=True)
+        return all(array.tobytes() == last[places].tobytes() for array, last in pairs)
+
+    def set_last(self, slot: int, observation: Sequence[Array]) -> None:
+        """Note the newest observation of a stream."""
+        if self.plain_layout is not None:
+            self.last[0][slot] = observation[0]
+            return
+        for table, array in zip(self.last, observation, strict=True):
+            table[slot] = array
+
+    def last_shown(self, slot: int) -> str:
+        """The newest observation of a stream, as it is shown in a message."""
+        shown = [array[slot].tolist() for array in self.last]
+        return f"{shown[0] if len(shown) == 1 else shown}"[:120]
+
+    def finish(self, slot: int) -> None:
+        """The stream's episode is over and announced."""
+        self.phase[slot] = Phase.IDLE
+        self.episode[slot] += 1
+        self.total_reward[slot] = 0.0
+        self.length[slot] = 0
+        self.has_pending[slot] = False
+        self.has_gaps[slot] = False
+        self.adrift[slot] = False
+        self.traces.pop(slot, None)
+
+    def open_slots(self) -> list[int]:
+        """The streams with an episode that has begun and not ended."""
+        phase = self.phase[: len(self.ids)]
+        return np.flatnonzero((phase == Phase.BEGUN) | (phase == Phase.OPEN)).tolist()
+
+    def state(self) -> State:
+        """Everything, as saved."""
+        count = len(self.ids)
+        layout, action = self.observation_layout, self.action_layout
+        return {
+            "ids": list(self.ids),
+            **{name: getattr(self, name)[:count].copy() for name in _COLUMNS},
+            "observation_layout": None if layout is None else layout.state(),
+            "action_layout": None if action is None else [action.dtype.str, list(action.shape)],
+            "last": [array[:count].copy() for array in self.last],
+            "pending": self.pending[:count].copy(),
+            "traces": {str(slot): trace.state() for slot, trace in self.traces.items()},
+        }
+
+    def load_state(self, state: State) -> None:
+        """Everything, as loaded."""
+        saved = None if state["observation_layout"] is None else Layout.of_state(state["observation_layout"])
+        known = self.observation_layout
+        if saved is not None and known is not None and saved.leaves != known.leaves:
+            raise StateError(f"the checkpoint has observations of {saved.leaves}, the agent's are {known.leaves}")
+        loaded = StreamTable()
+        for stream in state["ids"]:
+            loaded.slot(_plain(stream))
+        count = len(loaded.ids)
+        if loaded.ids != state["ids"]:
+            raise StateError(f"ids: a stream stands twice: {state['ids']}")
+        if layout := saved or known:
+            loaded.use_observation_layout(layout)
+        if state["action_layout"] is not None:
+            loaded.use_action_layout(ArrayLayout.of_state(state["action_layout"]))
+        elif self.action_layout is not None:
+            loaded.use_action_layout(self.action_layout)
+        for name in _COLUMNS:
+            _fill(getattr(loaded, name), count, state[name], name)
+        if loaded.phase.max(initial=0) >= Phase.ENDED:
+            raise StateError(f"phase: {loaded.phase[:count]} has an episode that ended, which is never saved")
+        if saved is not None:
+            if len(state["last"]) != len(loaded.last):
+                raise StateError(f"last: {len(state['last'])} arrays, not {len(loaded.last)}")
+            for array, last in zip(loaded.last, state["last"], strict=True):
+                _fill(array, count, last, "last")
+        if state["action_layout"] is not None:
+            _fill(loaded.pending, count, state["pending"], "pending")
+        for slot in loaded.open_slots():
+            if str(slot) in state["traces"]:
+                loaded.traces[slot] = EpisodeTrace.of_state(state["traces"][str(slot)], loaded.action_layout)
+        if len(loaded.traces) != len(state["traces"]):
+            raise StateError(f"traces: {list(state['traces'])} are not all of open episodes")
+        self.__dict__.update(loaded.__dict__)
+
+
+def _fill(column: Array, count: int, saved: Any, name: str) -> None:
+    expected = (count, *column.shape[1:])
+    if type(saved) is not np.ndarray or saved.shape != expected or saved.dtype != column.dtype:
+        found = f"{saved.shape} of {saved.dtype}" if type(saved) is np.ndarray else repr(saved)[:40]
+        raise StateError(f"{name}: the column is {found}, not {expected} of {column.dtype}")
+    column[:count] = saved
+
+
+def _plain(stream: Any) -> StreamId:
+    if isinstance(stream, str):
+        return stream
+    if isinstance(stream, (int, np.integer)) and not isinstance(stream, bool) and int(cast("int", stream)) >= 0:
+        return int(cast("int", stream))
+    raise InputError(f"{stream!r} cannot name a stream: use an int of 0 or more, or a str")
+
+
+def _grown(array: Array, room: int) -> Array:
+    grown = np.zeros((room, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown

@@ -1,0 +1,219 @@
+"""Files that survive a crash: atomic replacement, directories, hard links, safe reads."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rekindle.errors import StorageError
+
+__all__ = [
+    "entries",
+    "link",
+    "make_directory",
+    "move",
+    "read_bytes",
+    "remove",
+    "remove_directory",
+    "remove_temporaries",
+    "rename",
+    "require_directory",
+    "sync_directory",
+    "write_atomic",
+]
+
+T = TypeVar("T")
+
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+PRIVATE = 0o600
+_TEMPORARY = ".tmp"
+LARGE = 2**16
+_NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""What file systems say that have none, or no more of them."""
+
+
+@contextlib.contextmanager
+def reporting(action: str, path: str | Path) -> Generator[None]:
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+def write_all(descriptor: int, data: Any) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _coalesced(chunks: Iterable[Any]) -> Iterator[Any]:
+    """The same bytes in few pieces: small chunks are gathered, large ones are not copied."""
+    gathered = bytearray()
+    for chunk in chunks:
+        if len(chunk) < LARGE:
+            gathered += chunk
+            if len(gathered) < LARGE:
+                continue
+        if gathered:
+            yield bytes(gathered)
+            gathered.clear()
+        if len(chunk) >= LARGE:
+            yield chunk
+    if gathered:
+        yield gathered
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_TEMPORARY}")
+
+
+def _anew(temporary: Path, create: Callable[[], T]) -> T:
+    """Create a temporary name, in the place of one that a failed write could not clear away."""
+    try:
+        return create()
+    except FileExistsError:
+        os.unlink(temporary)
+        return create()
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    with reporting("sync", path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
+    """Put a file there whole or not at all, durably.
+
+    `sync_name=False` leaves the name to a later sync of the directory; the data are durable in either case.
+    """
+    temporary = _temporary(path)
+    with reporting("write", path):
+        descriptor = _anew(temporary, lambda: os.open(temporary, _CREATE, PRIVATE))
+        try:
+            try:
+                for chunk in _coalesced(chunks):
+                    write_all(descriptor, chunk)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            # A descriptor whose fsync failed says "done" when asked again, so the file is dropped, not retried.
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    if sync_name:
+        sync_directory(path.parent)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a regular file; symbolic links are refused."""
+    with reporting("read", path):
+        descriptor = os.open(path, READ | os.O_NONBLOCK)  # a named pipe would hold the process here
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StorageError(f"cannot read {path}: it is not a regular file")
+            return file.read()
+
+
+def make_directory(path: Path, *, sync_name: bool = True) -> None:
+    """Make a directory and the missing ones above it, durably.
+
+    `sync_name=False` leaves the last name to a later sync of the directory above.
+    """
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with reporting("make the directory", path), contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    if sync_name:
+        sync_directory(path.parent)
+
+
+def entries(path: Path) -> list[Path]:
+    """What is in a directory."""
+    with reporting("list", path):
+        return list(path.iterdir())
+
+
+def require_directory(path: Path) -> None:
+    """Refuse a symbolic link, or anything else that is not a directory of the run's own."""
+    with reporting("use", path):
+        mode = os.lstat(path).st_mode
+    if not stat.S_ISDIR(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
+        raise StorageError(f"cannot use {path}: it is {kind}")
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, replacing what had it; a copy where the file system has no hard links.
+
+    Nothing is synced: the name is a convenience that may lag after a power cut.
+    """
+    temporary = _temporary(target)
+    with reporting("link", target):
+        try:
+            _anew(temporary, lambda: os.link(source, temporary, follow_symlinks=False))
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            write_atomic(target, read_bytes(source), sync_name=False)
+            return
+        try:
+            os.replace(temporary, target)
+        finally:
+            # Renaming onto another name of the same file does nothing and leaves the temporary name.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def move(source: Path, directory: Path) -> None:
+    """Move a file into a directory that is made if it is missing."""
+    make_directory(directory)
+    require_directory(directory)
+    with reporting("move", source), contextlib.suppress(FileNotFoundError):
+        os.replace(source, directory / source.name)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file another name, replacing what had it; nothing is synced."""
+    with reporting("rename", source):
+        os.replace(source, target)
+
+
+def remove(paths: Iterable[Path], *, sync: Path | None = None) -> None:
+    """Remove files; with `sync`, make that durable in their directory if anything was removed."""
+    removed = False
+    for path in paths:
+        with reporting("remove", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            removed = True
+    if removed and sync is not None:
+        sync_directory(sync)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory and everything in it."""
+    with reporting("remove", path):
+        for directory, _, names in os.walk(path, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(directory, name))
+            os.rmdir(directory)
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Remove what a killed writer left half-written."""
+    remove(path for path in sorted(directory.glob(f".*{_TEMPORARY}")) if not path.is_dir() or path.is_symlink())

@@ -1,0 +1,82 @@
+"""The lock of a run: one writer at a time, released by the kernel when its process dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+import weakref
+from pathlib import Path
+
+from rekindle.errors import RunLocked
+from rekindle.storage.files import PRIVATE, READ, reporting
+
+__all__ = ["Lock"]
+
+
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _release_all() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+# A forked worker shares the locks of its parent, and would keep them after the parent's death.
+os.register_at_fork(after_in_child=_release_all)
+
+
+class Lock:
+    """One writer at a time; freed by the kernel when its process dies, however it dies."""
+
+    def __init__(self, path: Path, *, patience: float = 1.0) -> None:
+        self.path = path
+        with reporting("open", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+        try:
+            with reporting("lock", path):
+                self._take(descriptor, patience)
+        except BaseException:
+            os.close(descriptor)  # or this process would stand in its own way
+            raise
+        self._descriptor: int | None = descriptor
+        _held.add(self)
+
+    def _take(self, descriptor: int, patience: float) -> None:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+                    run = self.path.parent
+                    raise RunLocked(
+                        f"{run} is being written by {holder}; stop it first (rekindle stop {run})"
+                    ) from None
+                time.sleep(0.01)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go; the file stays, as unlinking it would let two processes lock two files of one name."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @staticmethod
+    def is_held(path: Path) -> bool:
+        """Whether some process holds the lock; takes it for microseconds to find out."""
+        try:
+            descriptor = os.open(path, READ)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False

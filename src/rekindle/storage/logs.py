@@ -1,0 +1,275 @@
+"""Append-only JSON Lines logs: writing, syncing, cutting back, reading."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from rekindle.errors import LogCorrupt, StorageError
+from rekindle.storage.files import (
+    LARGE,
+    PRIVATE,
+    READ,
+    make_directory,
+    read_bytes,
+    remove_temporaries,
+    reporting,
+    require_directory,
+    write_atomic,
+)
+
+__all__ = ["JsonLines", "LogPosition", "check_rows", "cut", "read_last_rows", "read_rows", "surplus"]
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNSYNCED_LIMIT = 8 * 2**20
+"""A log that nobody checkpoints is synced when this much of it is held in memory."""
+
+
+class LogPosition(NamedTuple):
+    """How much of a log there is: rows, bytes, and the CRC-32 of those bytes."""
+
+    rows: int = 0
+    size: int = 0
+    crc: int = 0
+
+    def after(self, row: bytes) -> LogPosition:
+        """The position once a row was added."""
+        return LogPosition(self.rows + 1, self.size + len(row), zlib.crc32(row, self.crc))
+
+
+class JsonLines:
+    """An append-only log: one `write` a row, rows numbered from 0, strict JSON (NaN becomes null).
+
+    A row that cannot be written stays in memory and goes first next time, so a full disk loses nothing.
+    Appending and syncing may happen on different threads.
+    """
+
+    def __init__(self, path: Path, position: LogPosition | None = None) -> None:
+        self.path = path
+        position = position or LogPosition()
+        self._position = position
+        self._durable = position.size
+        self._tail = bytearray()
+        self._written = position.size
+        self._suspect = False
+        self.is_deferred = False
+        """Whether rows wait in memory for `write_out` or `sync`, so that appending does no input or output."""
+        self._guard = threading.Lock()
+        self._encode = msgspec.json.Encoder().encode
+        with reporting("open", path):
+            self._descriptor = os.open(path, _APPEND, PRIVATE)
+
+    @property
+    def position(self) -> LogPosition:
+        """Where the next row goes."""
+        return self._position
+
+    def append(self, fields: Mapping[str, Any]) -> None:
+        """Add a row; raises `StorageError` when it is held in memory only."""
+        line = self._encode({"row": self._position.rows, **fields}) + b"\n"
+        with self._guard:
+            self._tail += line
+            self._position = self._position.after(line)
+            if not self.is_deferred:
+                self._write_out()
+        if len(self._tail) > _UNSYNCED_LIMIT:
+            self.sync()
+
+    def write_out(self) -> None:
+        """Write the rows that wait in memory."""
+        with self._guard:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        view = memoryview(self._tail)[self._written - self._durable :]
+        try:
+            while view:
+                count = os.write(self._descriptor, view)
+                if count < len(view):  # a short write is the first sign of a full disk: see what the rest says
+                    view = view[count:]
+                    continue
+                break
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._written)
+            held = len(view)
+            raise StorageError(
+                f"cannot append to {self.path}: {error.strerror}; {held} bytes of rows are held in memory and "
+                "are written as soon as there is room"
+            ) from error
+        finally:
+            view.release()
+        self._written = self._position.size
+
+    def sync(self) -> None:
+        """Make every row so far durable."""
+        with self._guard:
+            if self._suspect:
+                self._replace()
+                return
+            self._write_out()
+            end = self._position.size
+            if end == self._durable:
+                return
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            with self._guard:
+                self._suspect = True
+            raise StorageError(f"cannot sync {self.path}: {error.strerror}; it is written anew next time") from error
+        with self._guard:
+            if end > self._durable:  # another thread may have synced more in the meantime
+                del self._tail[: end - self._durable]
+                self._durable = end
+
+    def _replace(self) -> None:
+        """Write a new file from what was durable and what is in memory: a failed fsync cannot be asked again."""
+        piece = 2**20
+        durable = (
+            os.pread(self._descriptor, min(piece, self._durable - offset), offset)
+            for offset in range(0, self._durable, piece)
+        )
+        # A copy, as a write that fails is kept with its view of the data, and the tail must be able to grow.
+        write_atomic(self.path, *durable, bytes(self._tail))
+        with reporting("open", self.path):
+            descriptor = os.open(self.path, _APPEND, PRIVATE)
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._durable = self._written = self._position.size
+        self._tail.clear()
+        self._suspect = False
+
+    def close(self) -> None:
+        """Write what waits and let go of the file; what was not synced is left to the operating system."""
+        try:
+            self.write_out()
+        finally:
+            os.close(self._descriptor)
+
+
+def surplus(path: Path, position: LogPosition) -> bytes:
+    """What a log has after a position.
+
+    Raises `LogCorrupt` when the log is shorter than the position, or is not what was written.
+    """
+    data = read_bytes(path) if path.exists() else b""
+    if len(data) < position.size:
+        raise LogCorrupt(
+            f"{path} has {len(data)} bytes, but the checkpoint was taken when it had {position.size} "
+            f"({position.rows} rows): rows are missing from line {data.count(10) + 1} on"
+        )
+    if zlib.crc32(memoryview(data)[: position.size]) != position.crc:
+        check_rows(path, data[: position.size])
+        raise LogCorrupt(f"{path}: the first {position.rows} rows are not the ones that were written")
+    if position.size == 0:
+        check_rows(path, data)
+    return data[position.size :]
+
+
+def cut(path: Path, tail: bytes, rewound: Path) -> int:
+    """Move the tail of a log, as `surplus` found it, into `rewound`; returns the rows moved."""
+    if not tail:
+        return 0
+    make_directory(rewound)
+    require_directory(rewound)
+    remove_temporaries(rewound)  # of a resume that was killed right here, and would be in the way for ever
+    write_atomic(rewound / path.name, tail)
+    with reporting("cut", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - len(tail))
+        finally:
+            os.close(descriptor)
+    return tail.count(b"\n")
+
+
+def mend(path: Path, rewound: Path) -> LogPosition:
+    """Where a log can go on of which no checkpoint tells: after its last sound row. The rest moves into `rewound`."""
+    data = read_bytes(path) if path.exists() else b""
+    position = LogPosition()
+    for line in data.split(b"\n")[:-1]:
+        try:
+            check_rows(path, line + b"\n", first=position.rows)
+        except LogCorrupt:
+            break
+        position = position.after(line + b"\n")
+    cut(path, data[position.size :], rewound)
+    return position
+
+
+def check_rows(path: Path, data: bytes, *, first: int = 0) -> list[dict[str, Any]]:
+    """Decode the complete rows of a log; a bad line or number raises `LogCorrupt` with its line number.
+
+    An unterminated last line is a row that is still being written, and is left out.
+    """
+    complete = data.rfind(b"\n") + 1
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(data[:complete].split(b"\n")[:-1], first):
+        try:
+            value: Any = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise LogCorrupt(f"{path}: line {number + 1} is not JSON: {error}") from None
+        fields = cast("dict[str, Any] | None", value if isinstance(value, dict) else None)
+        if fields is None or fields.get("row") != number:
+            raise LogCorrupt(f"{path}: line {number + 1} is not row {number}: {line[:60]!r}")
+        rows.append(fields)
+    return rows
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Every complete row of a log, live or not; an absent log has none."""
+    try:
+        data = read_bytes(path)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return []
+        raise
+    return check_rows(path, data)
+
+
+def read_last_rows(path: Path, count: int, *, most_bytes: int = 2**24) -> list[dict[str, Any]]:
+    """The last complete rows of a log, live or not, read from its end: as many as asked for, are there and fit.
+
+    What comes before them is neither read nor checked. Raises `LogCorrupt` when they are not rows that follow one
+    another, or when not one of them fits into `most_bytes`.
+    """
+    try:
+        descriptor = os.open(path, READ | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    with reporting("read", path), open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise StorageError(f"cannot read {path}: it is not a regular file")
+        end = file.seek(0, os.SEEK_END)
+        block = min(LARGE, most_bytes)
+        while True:
+            start = max(0, end - block)
+            file.seek(start)
+            data = file.read(end - start)
+            if start == 0 or block == most_bytes or data.count(b"\n") > count:
+                break
+            block = min(4 * block, most_bytes)
+    lines = data.split(b"\n")[1 if start else 0 : -1]
+    if start and not lines:
+        raise LogCorrupt(f"{path}: the last row takes more than {most_bytes} bytes")
+    skipped = max(0, len(lines) - count)
+    first = _row_number(path, lines[0]) if start else 0
+    return check_rows(path, b"".join(line + b"\n" for line in lines[skipped:]), first=first + skipped)
+
+
+def _row_number(path: Path, line: bytes) -> int:
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        value: Any = msgspec.json.decode(line)
+        number = cast("dict[str, Any]", value).get("row") if isinstance(value, dict) else None
+        if type(number) is int and number > 0:
+            return number
+    raise LogCorrupt(f"{path}: a line near its end is not a row: {line[:60]!r}")

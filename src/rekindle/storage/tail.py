@@ -1,0 +1,80 @@
+"""Follow a log that another process appends to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rekindle.errors import LogCorrupt
+from rekindle.storage.files import READ
+from rekindle.storage.logs import check_rows
+
+__all__ = ["LogTail"]
+_LONGEST_ROW = 2**26
+"""Bytes of a row, for a reader that takes a log in parts."""
+
+
+class LogTail:
+    """Follows a log that another process appends to, without disturbing it or reading anything twice.
+
+    >>> import tempfile
+    >>> from rekindle.storage.logs import JsonLines
+    >>> path = Path(tempfile.mkdtemp()) / "log.jsonl"
+    >>> log, tail = JsonLines(path), LogTail(path)
+    >>> log.append({"loss": 1.0})
+    >>> tail.poll()
+    ([{'row': 0, 'loss': 1.0}], False)
+    >>> tail.poll()
+    ([], False)
+    >>> log.close()
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._restart()
+
+    def _restart(self) -> None:
+        self._offset = self._rows = 0
+        self._last = b""
+
+    @property
+    def position(self) -> int:
+        """Bytes of the log that have been read."""
+        return self._offset
+
+    def poll(self, most_bytes: int = -1) -> tuple[list[dict[str, Any]], bool]:
+        """New rows, and whether a resume cut the log back, in which case they start again from row 0.
+
+        Of a long log, `most_bytes` takes a part at a time: call until there are no rows. A longer row is read whole.
+        """
+        try:
+            descriptor = os.open(self.path, READ)
+        except FileNotFoundError:
+            return [], False
+        with open(descriptor, "rb") as file:
+            data = self._read(file, most_bytes)
+            # The last line seen must still be there, byte for byte (every row carries its own wall time).
+            rewound = not data.startswith(self._last)
+            if rewound:
+                self._restart()
+                data = self._read(file, most_bytes)
+        new = data[len(self._last) :]
+        rows = check_rows(self.path, new, first=self._rows)
+        complete = new.rfind(b"\n") + 1
+        if rows:
+            self._last = new[new.rfind(b"\n", 0, complete - 1) + 1 : complete]
+            self._offset += complete
+            self._rows += len(rows)
+        return rows, rewound
+
+    def _read(self, file: BinaryIO, most_bytes: int) -> bytes:
+        file.seek(self._offset - len(self._last))
+        if most_bytes < 0:
+            return file.read()
+        data = file.read(len(self._last) + most_bytes)
+        if data.count(b"\n") <= bool(self._last):
+            data += file.readline(_LONGEST_ROW)
+            if len(data) > _LONGEST_ROW:
+                raise LogCorrupt(f"{self.path}: row {self._rows} takes more than {_LONGEST_ROW} bytes")
+        return data

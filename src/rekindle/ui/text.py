@@ -1,0 +1,124 @@
+"""Text for terminals and programs, which nothing that stands in a file can turn into anything else."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from datetime import UTC, datetime
+from itertools import pairwise
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "NOTHING",
+    "bytes_text",
+    "compact",
+    "complain",
+    "decimal",
+    "moment",
+    "path_text",
+    "printable",
+    "seconds_since",
+    "time_text",
+    "whole",
+    "write_json",
+]
+
+NOTHING = "-"
+"""What a table shows where there is no value."""
+
+
+def printable(value: object, *, most: int = 300) -> str:
+    """A value as one line of harmless text: control characters become visible escapes, and the rest is cut off."""
+    whole_text = str(value)
+    text = whole_text[:most]
+    if not text.isprintable():
+        text = "".join(
+            character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        )
+    return text if len(whole_text) <= most else f"{text}..."
+
+
+def path_text(path: Path) -> str:
+    """A path as text that JSON can hold, also when its bytes are not UTF-8."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"rekindle: {printable(' '.join(message.split()), most=2000)}\n")
+
+
+def write_json(document: Any) -> None:
+    """One JSON document on standard output; NaN becomes null, and what is not ASCII is escaped."""
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    sys.stdout.write(re.sub(r"[^ -~\n]", lambda match: dumps(match[0])[1:-1], text) + "\n")
+
+
+def whole(value: int | None) -> str:
+    """A count with every digit: 1,234,567."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def compact(value: int | None) -> str:
+    """A count in at most five characters or so: 950, 12.3k, 1.23M."""
+    if value is None or abs(value) < 10_000:
+        return whole(value)
+    return _scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E"))
+
+
+def bytes_text(value: int | None) -> str:
+    """A size: 950 B, 12.3 kB, 1.23 MB."""
+    return NOTHING if value is None else _scaled(value, 1000, (" B", " kB", " MB", " GB", " TB", " PB"))
+
+
+def _scaled(value: int, base: int, units: tuple[str, ...]) -> str:
+    if abs(value) >= base ** len(units):
+        return f"{value:.2e}" if abs(value) < 10**300 else ">1e300"
+    power = 0
+    scaled = float(value)
+    while abs(scaled) >= 999.5 and power + 1 < len(units):
+        power, scaled = power + 1, scaled / base
+    return f"{scaled:.3g}{units[power]}"
+
+
+def decimal(value: float | None) -> str:
+    """A measured number to two places, or to three digits where two places would say too little or too much."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    if value == 0 or 0.1 <= abs(value) < 1e5:
+        return f"{value:,.2f}"
+    return f"{value:.3g}"
+
+
+def moment(stamp: str | None) -> datetime | None:
+    """The moment that the text in a file means; None if it means none."""
+    try:
+        parsed = datetime.fromisoformat(stamp or "")
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def seconds_since(then: datetime | None, until: datetime | None = None) -> float | None:
+    """Seconds from one moment to another, or to now; never negative, though clocks may disagree."""
+    return None if then is None else max(0.0, ((until or datetime.now(UTC)) - then).total_seconds())
+
+
+def time_text(seconds: float | None) -> str:
+    """How long, in the two units that matter: 0.4 s, 42 s, 5 min 3 s, 3 h 20 min, 4 d 6 h."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 60:
+        return f"{int(seconds)} s" if seconds >= 1 else f"{seconds:.1g} s"
+    for (unit, length), (smaller, smaller_length) in pairwise((("d", 86400), ("h", 3600), ("min", 60), ("s", 1))):
+        count, rest = divmod(int(seconds), length)
+        if count:
+            part = rest // smaller_length
+            return f"{count} {unit} {part} {smaller}" if part and count < 100 else f"{count} {unit}"
+    return NOTHING
