@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,6 +14,7 @@ __all__ = [
     "Column",
     "HasPolicy",
     "HasReplay",
+    "InterruptibleUpdates",
     "LearningAgent",
     "Metrics",
     "Policy",
@@ -198,6 +199,19 @@ class SkipsUpdates(Protocol):
 
     def skip_updates(self, n: int) -> None:
         """Owe `n` updates less."""
+        ...
+
+
+@runtime_checkable
+class InterruptibleUpdates(Protocol):
+    """An agent whose updates may take so long that a stop should not have to wait for all of them."""
+
+    def update_until(self, n: int, should_stop: Callable[[], bool]) -> Metrics:
+        """As `update`, but raise `Interrupted` between two updates once `should_stop()`.
+
+        `state()` then holds how far it got. The next `update` makes the rest, adds all of them to `updates`, and
+        returns the metrics of all: as if it had not been interrupted.
+        """
         ...
 
 

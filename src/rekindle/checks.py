@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from rekindle.errors import ConfigError, InputError
-from rekindle.experience import Array, EpisodeStatus
+from rekindle.experience import ActMode, Array, EpisodeStatus
 
-__all__ = ["all_finite", "checked_choice", "checked_count", "checked_extras", "checked_reward", "checked_status"]
+__all__ = [
+    "all_finite",
+    "checked_choice",
+    "checked_count",
+    "checked_extras",
+    "checked_mode",
+    "checked_reward",
+    "checked_status",
+    "every_row",
+    "finite_rows",
+]
 
 _SMALL = 32
 """Up to this many numbers Python is quicker than numpy."""
@@ -45,10 +56,20 @@ def checked_status(status: Any) -> EpisodeStatus:
         raise InputError(f"the status {status!r} is not one of {[item.name for item in EpisodeStatus]}") from None
 
 
+def checked_mode(mode: Any) -> ActMode:
+    """A mode, also from its text."""
+    try:
+        return ActMode(mode)
+    except ValueError:
+        raise InputError(f"the mode {mode!r} is not one of {[item.value for item in ActMode]}") from None
+
+
 def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
     """Numbers by name, as floats."""
     checked: dict[str, float] = {}
     for name, value in (extras or {}).items():
+        if type(name) is not str:
+            raise InputError(f"the extra {name!r:.80} has no name: use a str as key")
         try:
             checked[name] = float(value)
         except (TypeError, ValueError):
@@ -56,13 +77,35 @@ def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
     return checked
 
 
-def checked_count(name: str, value: object, least: int) -> None:
-    """Refuse a setting that is neither None nor a whole number of at least so much."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-        raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}, or None")
+def checked_count(name: str, value: object, least: int) -> int | None:
+    """A setting that is None or a whole number (also one of numpy's) of at least so much; raises `ConfigError`."""
+    if value is None:
+        return None
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        count = int(cast("int", value))
+        if count >= least:
+            return count
+    raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}, or None")
 
 
 def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a setting that is not one of a few words."""
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}: use one of {', '.join(map(repr, choices))}")
+
+
+def finite_rows(arrays: Sequence[Array]) -> Array | None:
+    """Which rows hold only finite numbers; None if all of them do."""
+    floats = [array for array in arrays if array.dtype.kind in "fc"]
+    # The product is the quickest look at every number; one that is too large only costs the closer look.
+    if all(cmath.isfinite(np.vdot(array, array)) for array in floats):
+        return None
+    good = np.ones(len(arrays[0]), np.bool_)
+    for array in floats:
+        good &= every_row(np.isfinite(array))
+    return None if good.all() else good
+
+
+def every_row(flags: Array) -> Array:
+    """Whether all flags of each row are set."""
+    return flags if flags.ndim == 1 else np.all(flags.reshape(len(flags), -1), axis=1)

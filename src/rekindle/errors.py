@@ -6,6 +6,7 @@ RekindleError
 ├── StateError               a state tree holds what cannot be saved, or does not fit the object that loads it
 ├── AgentError               the agent broke its contract or produced a non-finite loss
 ├── EnvError                 an environment raised, or gave what cannot be right
+├── Interrupted              a stop was asked for while something was under way, such as an evaluation
 ├── MissingExtra             an optional dependency is not installed
 ├── RunError                 a run directory is not one, or cannot be used
 │   ├── RunLocked            another process writes this run
@@ -27,6 +28,7 @@ __all__ = [
     "EnvError",
     "FileRefused",
     "InputError",
+    "Interrupted",
     "LogCorrupt",
     "MissingExtra",
     "RekindleError",
@@ -59,6 +61,10 @@ class AgentError(RekindleError):
 
 class EnvError(RekindleError):
     """An environment raised, or gave what cannot be right; the message names it and the step."""
+
+
+class Interrupted(RekindleError):
+    """A stop was asked for while something was under way; nothing of it is logged, and a resume does it again."""
 
 
 class MissingExtra(RekindleError, ImportError):

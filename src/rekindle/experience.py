@@ -49,6 +49,18 @@ class EpisodeStatus(IntEnum):
         """The status for Gymnasium's two flags; both at once is TERMINATED."""
         return _TERMINATED if terminated else _TRUNCATED if truncated else _CONTINUING
 
+    @classmethod
+    def of_many(cls, terminated: ArrayLike, truncated: ArrayLike) -> NDArray[np.uint8]:
+        """The statuses for arrays of Gymnasium's two flags, as `Transitions` take them; both at once is TERMINATED.
+
+        >>> EpisodeStatus.of_many([False, True, True, False], [False, False, True, True])
+        array([0, 1, 1, 2], dtype=uint8)
+        """
+        ended, cut_short = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
+        if ended.shape != cut_short.shape:
+            raise InputError(f"terminated has the shape {ended.shape}, truncated {cut_short.shape}")
+        return np.where(ended, _TERMINATED, np.where(cut_short, _TRUNCATED, _CONTINUING)).astype(np.uint8)
+
     @property
     def is_done(self) -> bool:
         """Whether the episode is over, for either reason."""

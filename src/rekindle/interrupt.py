@@ -27,9 +27,11 @@ class Interrupter:
     def __init__(self) -> None:
         self.is_stopped = False
         self.reason: str | None = None
-        """Why; the first to ask is the one that is heard."""
+        """Why the training stops: the reason of the first who asked."""
         self.is_complete = False
-        """Whether the run has reached what it was for, as opposed to having been stopped on the way."""
+        """Whether the training stops because it reached its goal."""
+        self.interruption: str | None = None
+        """Why the training is interrupted before its end: the first reason that is not `complete`."""
         self._guard = threading.Lock()
         self._unwatch = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -38,10 +40,19 @@ class Interrupter:
         """Ask for the end. `complete` says that the goal was reached, so the run counts as finished."""
         # A signal handler runs on the thread it interrupts, so waiting for the guard could wait for itself.
         taken = self._guard.acquire(blocking=False)
+        if not complete and self.interruption is None:
+            self.interruption = reason
         if not self.is_stopped:
             self.reason, self.is_complete, self.is_stopped = reason, complete, True
         if taken:
             self._guard.release()
+
+    def should_stop(self) -> bool:
+        """Whether work that takes long should be interrupted, such as an evaluation or the updates of a rollout.
+
+        False after a stop that is `complete`: what belongs to the end of a training is then still done.
+        """
+        return self.interruption is not None
 
     def watch(self, stop_file: Path, *, seconds: float = 1.0) -> None:
         """Look for a stop file now and then, on a thread of its own, until `unwatch`."""
@@ -75,7 +86,8 @@ class Interrupter:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        # A handler that was not set by Python, but by a host in C, could not be put back: such a signal is the host's.
+        before = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not None}
         is_first = True
 
         def handle(number: int, _frame: FrameType | None) -> None:
@@ -87,7 +99,7 @@ class Interrupter:
             is_first = False
             self.stop(signal.Signals(number).name)
 
-        for number in _SIGNALS:
+        for number in before:
             signal.signal(number, handle)
         try:
             yield

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from rekindle.agent import State
-from rekindle.errors import StateError
+from rekindle.errors import InputError, Interrupted, StateError
 from rekindle.experience import Array
 from rekindle.spaces import ArrayLayout
 
-__all__ = ["EpisodeTrace", "ResettableEnv", "bytes_of_each"]
+__all__ = ["EpisodeTrace", "ResettableEnv", "bytes_of_each", "frozen_options", "replay"]
 
 
 _MOST_UNHASHED = 1 << 16
 """Bytes of observations that a trace keeps before it hashes them."""
 
 
-class EpisodeTrace:
-    """What it takes to live an open episode again: its seed, its actions, and a hash of what came of them.
+_MOST_ACTIONS = 1 << 17
+"""Steps of an episode that a checkpoint holds, so that its size is bounded."""
 
-    Most episodes end before anybody asks for the hash, so that it is computed late.
+
+class EpisodeTrace:
+    """What it takes to replay an open episode: its seed, its actions, and a hash of the outcome.
+
+    Most episodes end before anybody asks for the hash, so it is computed late.
     """
 
     def __init__(self, seed: int, options: dict[str, Any] | None) -> None:
@@ -40,11 +44,16 @@ class EpisodeTrace:
         self._note(_bytes_of(observation), 0.0)
 
     def add(self, action: Array, reward: float, next_observation: Sequence[Array] | bytes) -> None:
-        """Note a transition; that it led to may be given as the bytes of its arrays."""
+        """Note a transition; the next observation may be given as the bytes of its arrays."""
         # A number cannot change; an array can be a view of what will.
         self.actions.append(action if isinstance(action, np.generic) else np.array(action))
         data = next_observation if isinstance(next_observation, bytes) else _bytes_of(next_observation)
         self._note(data, reward)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the episode is too long to be replayed."""
+        return len(self.actions) >= _MOST_ACTIONS
 
     def _note(self, data: bytes, reward: float) -> None:
         self._unhashed.append((data, reward))
@@ -91,6 +100,38 @@ class EpisodeTrace:
         return trace
 
 
+def frozen_options(options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A copy of the options of a reset, for the environment and for a replay; raises `InputError`."""
+    return None if options is None else _frozen(options, "options")
+
+
+def _frozen(value: Any, name: str) -> Any:  # noqa: PLR0911 - one for each kind
+    """A copy that the host cannot change, of what a checkpoint can hold: tuples become lists, numbers plain ones."""
+    match value:
+        case None | bool() | str():
+            return value if type(value) is not np.str_ else str(value)
+        case np.generic():
+            return _frozen(value.item(), name)
+        case int() if -(2**63) <= value < 2**64:
+            return int(value)
+        case float():
+            return float(value)
+        case np.ndarray() if cast("Array", value).dtype.kind in "biuf":
+            return cast("Array", value).copy()
+        case list() | tuple():
+            return [_frozen(item, f"{name}[{index}]") for index, item in enumerate(cast("Sequence[Any]", value))]
+        case dict():
+            items = cast("dict[Any, Any]", value).items()
+            if wrong := [key for key, _ in items if not isinstance(key, str)]:
+                raise InputError(f"{name}: the key {wrong[0]!r:.80} is not a str")
+            return {str(key): _frozen(item, f"{name}[{key!r}]") for key, item in items}
+        case _:
+            raise InputError(
+                f"{name} is {value!r:.80}, which a checkpoint cannot hold: use numbers, str, bool, None, arrays, "
+                "and lists or dicts of those"
+            )
+
+
 def bytes_of_each(arrays: Sequence[Array], rows: int) -> list[bytes]:
     """The bytes of each observation of a batch."""
     parts: list[list[bytes]] = []
@@ -114,3 +155,28 @@ class ResettableEnv(Protocol):
     def step(self, action: Any, /) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
         ...
+
+
+def replay(
+    env: ResettableEnv,
+    known: EpisodeTrace,
+    *,
+    arrays_of: Callable[[Any], Sequence[Array]],
+    to_host: Callable[[Array], Any],
+    is_stopped: Callable[[], bool],
+) -> tuple[Any, dict[str, Any]] | None:
+    """Repeat an episode's actions; returns the last observation and info, or None if the outcome is another.
+
+    Raises `Interrupted` when a stop is asked for meanwhile.
+    """
+    trace = EpisodeTrace(known.seed, known.options)
+    observation, info = env.reset(seed=trace.seed, options=trace.options)
+    trace.start(arrays_of(observation))
+    for number, action in enumerate(known.actions):
+        if is_stopped():
+            raise Interrupted(f"stopped while an episode was being replayed, at step {number} of {len(known.actions)}")
+        observation, reward, terminated, truncated, info = env.step(to_host(action))
+        trace.add(action, float(reward), arrays_of(observation))
+        if terminated or truncated:
+            return None
+    return (observation, info) if trace.chain == known.chain else None

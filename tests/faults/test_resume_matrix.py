@@ -17,7 +17,7 @@ from worker import Learner, Walk
 import rekindle
 from rekindle.errors import CheckpointError
 from rekindle.run.directory import TrainingRun
-from rekindle.session import saving
+from rekindle.session import restoring
 
 exhaustive = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
@@ -116,7 +116,7 @@ class TestApproximate:
     ) -> None:
         path = stopped_run(tmp_path)
         before = saving.environment()
-        monkeypatch.setattr(saving, "environment", lambda: {**before, name: "other"})
+        monkeypatch.setattr(restoring, "environment", lambda: {**before, name: "other"})
         with rekindle.TrainingSession.open("plain", Learner(seed=1), root=tmp_path) as session:
             assert session.resumed is not None
             assert session.resumed.grade == "approximate"
@@ -146,7 +146,7 @@ class TestApproximate:
 
         path = stopped_run(tmp_path)
         before = contents(path)
-        monkeypatch.setattr(saving, "environment", lambda: {"numpy": "0.1"})
+        monkeypatch.setattr(restoring, "environment", lambda: {"numpy": "0.1"})
         agent = Learner(seed=1)
         untouched = agent.state()
         with pytest.raises(CheckpointError, match=r"cannot be resumed exactly: .*numpy was .* and is 0\.1"):

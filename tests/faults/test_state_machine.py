@@ -168,8 +168,8 @@ class Machine(RuleBasedStateMachine):
         after = self.top / str(self.copies)
         # What a kill in the middle of a write leaves is for other tests; here every example must repeat itself.
         self.session.flush()
-        assert self.session._persistence is not None
-        self.session._persistence.settle()
+        assert self.session._parts.saver is not None
+        self.session._parts.saver.settle()
         shutil.copytree(self.root, after)
         self.session.close()
         shutil.rmtree(self.root)

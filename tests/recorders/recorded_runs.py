@@ -55,7 +55,7 @@ def train(
     if fail_at is not None:
         session.every(fail_at, _fail)
     if loss is not None:
-        session.note_loss(loss)
+        session.mark_inexact(loss)
     with contextlib.suppress(AgentError), session:
         drive(session, Corridor(wind=0.0 if loss is None else 0.5))
     return session.run.path

@@ -621,16 +621,19 @@ class TestAgents:
     @pytest.mark.parametrize(("value", "named"), [(object(), "attached"), (np.array(["a"]), "attached")])
     def test_an_attached_object_that_cannot_be_saved_is_named(self, tmp_path: Path, value: Any, named: str) -> None:
         class World:
+            inner = value
+
             def state(self) -> Any:
-                return {"inner": value}
+                return {"inner": self.inner}
 
             def load_state(self, state: Any) -> None: ...
 
         with open_session(tmp_path, checkpoint_every=None) as session:
-            session.attach("world", World())
+            world = World()
+            session.attach("world", world)
             with pytest.raises(StateError, match=r"attached\['world'\].*inner"):
                 session.checkpoint()
-            session._attached.clear()
+            world.inner = 0  # so that the session can be closed
 
     def test_what_cannot_be_attached_is_refused(self) -> None:
         session = TrainingSession(Sum())

@@ -216,7 +216,7 @@ def test_an_episode_is_logged_with_counters_stream_and_extras(tmp_path: Path) ->
         "status": "truncated",
         "extras": {"hits": 2.0, "starts": 0.0},
     }
-    assert record == EpisodeRecord(1.5, 2, EpisodeStatus.TRUNCATED, {"hits": 2.0})
+    assert record == EpisodeRecord(1.5, 2, EpisodeStatus.TRUNCATED, {"hits": 2.0, "starts": 0.0})
 
 
 def test_an_agent_that_reports_episodes_is_told_when_one_starts() -> None:
@@ -598,7 +598,7 @@ def test_warnings_stay_in_the_run_over_resumes(tmp_path: Path, learner: Literal[
 def test_a_warning_has_the_counters_of_its_moment(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         walk(session, 2)
-        session.note_loss("the wind has changed")
+        session.mark_inexact("the wind has changed")
         walk(session, 2, start=2)
     (row,) = reader_of(session).warnings()
     assert (row["env_steps"], row["updates"], row["message"]) == (2, 2, "the wind has changed")
@@ -1393,7 +1393,7 @@ def test_a_loss_that_the_host_notes_makes_the_resume_approximate(tmp_path: Path)
         drive(session, until=10)
         session.stop("enough")
     with opened(tmp_path) as session:
-        session.note_loss("the weather was another")
+        session.mark_inexact("the weather was another")
         session.stop("enough")
     (resume,) = reader_of(session).metadata.resumes
     assert (resume.grade, resume.lost) == ("approximate", ("the weather was another",))

@@ -279,7 +279,7 @@ def test_exploiting_touches_nothing() -> None:
             if action is None:
                 action = stream.begin(stream.reset(env))
     np.testing.assert_array_equal(agent.state()["weights"]["all"], control.state()["weights"]["all"])
-    assert repr(session._state()) == repr(quiet._state())
+    assert repr(session._parts.state()) == repr(quiet._parts.state())
 
 
 def test_exploiting_is_allowed_while_an_end_is_not_announced() -> None:
@@ -293,7 +293,7 @@ def test_exploiting_makes_no_stream() -> None:
     session = session_of()
     session.act(line(0), ActMode.EXPLOIT, stream="evaluation")
     session.act_many(np.zeros((4, 1), np.float32), ActMode.EXPLOIT)
-    assert session._state()["streams"]["table"]["ids"] == []
+    assert session._parts.state()["streams"]["table"]["ids"] == []
 
 
 # Seeds and resets

@@ -26,7 +26,16 @@ from hypothesis import given, settings
 
 from rekindle.errors import FileRefused, StateError, StorageError
 from rekindle.storage import codec
-from rekindle.storage.codec import MAX_DEPTH, MAX_FILE, MAX_NODES, decode, encode, read_file, tree_digest
+from rekindle.storage.codec import (
+    FORMAT_VERSION,
+    MAX_DEPTH,
+    MAX_FILE,
+    MAX_NODES,
+    decode,
+    encode,
+    read_file,
+    tree_digest,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAGIC = b"\x89RKNDL\r\n"
@@ -187,7 +196,7 @@ class TestRoundTrip:
 class TestEncode:
     def test_the_layout_is_as_documented(self) -> None:
         payload = under_a(array_of(5, (1, 2), struct.pack("<2q", 1, -1), padding=bytes(-(52 + 3 + 9 + 16) % 16)))
-        assert saved({"a": np.array([[1, -1]])}) == file_of(payload)
+        assert saved({"a": np.array([[1, -1]])}) == file_of(payload, version=FORMAT_VERSION)
 
     def test_a_large_array_is_not_copied(self) -> None:
         array = np.zeros(1 << 20)

@@ -21,7 +21,7 @@ from rekindle.envs import Determinism
 from rekindle.errors import CheckpointError, ConfigError, EnvError, RekindleError
 from rekindle.events import EpisodeEnded, Evaluated, MetricsFlushed, TrainingEnded, TrainingStarted
 from rekindle.experience import Array, EpisodeStatus, Transitions
-from rekindle.session import saving
+from rekindle.session import restoring
 from rekindle.training import Components, EpisodeEvaluator, Evaluation, Round, Synchronous, Trainer
 
 STEPS = 240
@@ -463,7 +463,7 @@ class TestConfig:
         options: dict[str, Any] = {"env": "FrozenLake-v1", "agent": "tabular"}
         leave_at(make(tmp_path, **options), 60)
         before = rekindle.RunReader(tmp_path / "t").read_config()
-        monkeypatch.setattr(saving, "environment", lambda: {"numpy": "0.1"})
+        monkeypatch.setattr(restoring, "environment", lambda: {"numpy": "0.1"})
         with pytest.raises(CheckpointError, match="cannot be resumed exactly"):
             make(tmp_path, **options, strict=True, checkpoint_every=7).train()
         assert rekindle.RunReader(tmp_path / "t").read_config() == before

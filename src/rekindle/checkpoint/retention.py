@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import isnan, nan
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
+from rekindle.checks import checked_count
 from rekindle.errors import ConfigError
 
 __all__ = ["CheckpointInfo", "KeepAny", "KeepBest", "KeepEvery", "KeepLast", "RetentionPolicy", "retention"]
@@ -102,6 +103,11 @@ class KeepAny:
 
 def retention(setting: int | RetentionPolicy | Iterable[RetentionPolicy]) -> RetentionPolicy:
     """A policy from what a user writes: a number to keep, a policy, or several."""
-    if isinstance(setting, int):
-        return KeepLast(setting)
-    return setting if isinstance(setting, RetentionPolicy) else KeepAny(setting)
+    if isinstance(setting, RetentionPolicy):
+        return setting
+    if isinstance(setting, Iterable) and not isinstance(setting, str):
+        policies: list[object] = list(setting)
+        if policies and all(isinstance(policy, RetentionPolicy) for policy in policies):
+            return KeepAny(cast("list[RetentionPolicy]", policies))
+        raise ConfigError(f"keep_checkpoints is {setting!r}: use a number, a policy, or a list of policies")
+    return KeepLast(checked_count("keep_checkpoints", setting, 1) or 1)

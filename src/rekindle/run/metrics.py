@@ -77,9 +77,9 @@ class MetricWindow:
         total[4] = numbers[-1]
 
     def non_finite_loss(self) -> str | None:
-        """The name of a loss in this window that is not finite, if there is one."""
+        """The name of a loss of the agent in this window that is not finite, if there is one."""
         for name, total in self._totals.items():
-            if "loss" in name and not math.isfinite(total[1]):
+            if name.startswith("agent/") and "loss" in name and not math.isfinite(total[1]):
                 return name
         return None
 

@@ -80,7 +80,8 @@ class BackgroundLearner:
         self._extras: Mapping[str, float] = {}
         self._metrics: deque[tuple[int, Metrics]] = deque()
         self.skipped = self.blocked = 0
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
+        """What the agent raised, or why it was given up; nothing it holds is saved then."""
         self._capacity = capacity
         self._queue: queue.SimpleQueue[_Observed | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="rekindle-learner", daemon=True)
@@ -92,6 +93,11 @@ class BackgroundLearner:
     def updates(self) -> int:
         """Updates made, as last published."""
         return self._updates
+
+    def fail(self, error: BaseException) -> None:
+        """From now on the agent has failed."""
+        if self.failure is None:
+            self.failure = error
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
         """Act with the newest policy."""
@@ -125,8 +131,8 @@ class BackgroundLearner:
         """Have the learner call a function when it has met everything sent before."""
         future: Future[Result] = Future()
         self._put(_Call(function, future))
-        if self._failure is not None:  # it may have failed after looking at the queue for the last time
-            self._refuse_the_rest(self._failure)
+        if self.failure is not None:  # it may have failed after looking at the queue for the last time
+            self._refuse_the_rest(self.failure)
         return future.result
 
     def episode_extras(self) -> Mapping[str, float]:
@@ -146,8 +152,10 @@ class BackgroundLearner:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise AgentError(f"the agent failed in the background: {self._failure!r}") from self._failure
+        if self.failure is not None:
+            if isinstance(self.failure, AgentError):
+                raise self.failure
+            raise AgentError(f"the agent failed in the background: {self.failure!r}") from self.failure
 
     def _put(self, message: _Observed | _Call) -> None:
         self._raise_failure()
@@ -172,7 +180,7 @@ class BackgroundLearner:
                     self._metrics.append(make_updates(self._agent, count))
                     self._publish()
         except BaseException as error:  # whatever it was, the host's next call raises it
-            self._failure = error
+            self.failure = error
             self._refuse_the_rest(error)
 
     def _meet_messages(self) -> bool:

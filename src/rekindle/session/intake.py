@@ -59,6 +59,13 @@ class Intake:
             self._table.use_observation_layout(layout)
         return layout.conform(observation, what)
 
+    def rows(self, observations: Any) -> int:
+        """How many rows a batch of observations has; raises `InputError` for an empty one."""
+        rows = row_count(observations)
+        if not rows:
+            raise InputError("the batch is empty: give at least one observation")
+        return rows
+
     def observations(self, observations: Any, what: str, rows: int) -> list[Array]:
         """A batch of observations."""
         if self._encoder is not None:
@@ -106,7 +113,7 @@ class Intake:
 def row_count(observations: Any) -> int:
     """How many rows a batch of observations has."""
     if type(observations) is not np.ndarray and isinstance(observations, Mapping):
-        return len(next(iter(cast("Mapping[str, Any]", observations).values())))
+        return len(next(iter(cast("Mapping[str, Any]", observations).values()), ()))
     return len(observations)
 
 

@@ -1,30 +1,29 @@
-"""Who learns, and when: inside the host's calls, or on a thread that owns the agent."""
+"""Who learns, and when: on the host's thread, or on a thread that owns the agent (`background`)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from rekindle.agent import (
-    LearningAgent,
-    Metrics,
-    ReportsEpisodes,
-    StreamSlots,
-    TracksStreams,
-)
-from rekindle.errors import InputError
+from rekindle.agent import InterruptibleUpdates, LearningAgent, Metrics, ReportsEpisodes, StreamSlots, TracksStreams
+from rekindle.errors import AgentError, InputError, Interrupted
 from rekindle.experience import ActMode, Array, Observations, Transitions
 
-__all__ = ["DirectLearner", "Learner"]
+__all__ = ["ClosedLearner", "DirectLearner", "Learner"]
 
 Result = TypeVar("Result")
 
 
 class Learner(Protocol):
-    """What a session needs of whoever owns the agent."""
+    """What a session needs of whoever owns the agent.
+
+    It knows whether the agent has failed: once a call of the agent raised, or a loss was not finite, what the agent
+    holds is never saved, and every further call raises `AgentError`. An `InputError` is no failure: the agent refused
+    something and changed nothing.
+    """
 
     skipped: int
     """Updates that were owed and given up."""
@@ -32,8 +31,17 @@ class Learner(Protocol):
     """Host calls that had to wait for room in a queue."""
 
     @property
+    def failure(self) -> BaseException | None:
+        """Why what the agent holds cannot be trusted; None if it can."""
+        ...
+
+    @property
     def updates(self) -> int:
         """Updates made so far."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """From now on the agent has failed."""
         ...
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
@@ -45,15 +53,15 @@ class Learner(Protocol):
         ...
 
     def cut(self, slots: list[int]) -> None:
-        """The last transition of these streams was its episode's last."""
+        """The last transition of these streams was the last of its episode."""
         ...
 
     def learned(self) -> Iterable[tuple[int, Metrics]]:
-        """Learn if it is time, and say what was learned: how many updates, and their metrics."""
+        """Learn if it is time; returns what was learned: how many updates, and their metrics."""
         ...
 
     def call(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Call a function when everything handed over before has been met; returns what waits for its result."""
+        """Call a function once everything handed over before was processed; returns what waits for its result."""
         ...
 
     def episode_extras(self) -> Mapping[str, float]:
@@ -65,69 +73,132 @@ class Learner(Protocol):
         ...
 
     def close(self) -> None:
-        """Meet everything handed over; afterwards the agent is the caller's."""
+        """Process everything handed over; afterwards the agent is the caller's."""
         ...
 
 
 class DirectLearner:
     """Learns on the host's thread: inside `observe` (inline), or only when told to (manual)."""
 
-    def __init__(self, agent: LearningAgent, *, is_manual: bool) -> None:
+    def __init__(self, agent: LearningAgent, *, is_manual: bool, should_stop: Callable[[], bool] | None = None) -> None:
+        """With `should_stop`, `learned` raises `Interrupted` once it says so, if the agent can be interrupted."""
         self._agent = agent
         self.is_manual = is_manual
         self.skipped = self.blocked = 0
-        self.act = agent.act
-        self.observe = agent.observe
+        self.failure: BaseException | None = None
+        self._act, self._observe = agent.act, agent.observe
         # Asking whether an object follows a protocol is slow, so it is asked once.
         self._tracker = agent if isinstance(agent, TracksStreams) else None
         self._reporter = agent if isinstance(agent, ReportsEpisodes) else None
+        self._interruptible = agent if isinstance(agent, InterruptibleUpdates) else None
+        self._should_stop = should_stop
 
     @property
     def updates(self) -> int:
         """Updates made so far."""
         return self._agent.updates
 
+    def fail(self, error: BaseException) -> None:
+        """From now on the agent has failed."""
+        if self.failure is None:
+            self.failure = error
+            self._act = self._observe = self._refuse
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise AgentError(
+            f"the agent failed in an earlier call ({type(self.failure).__name__}: {self.failure}), so what it holds is "
+            "not saved: open the run again to go on from its last checkpoint"
+        ) from self.failure
+
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
+        """Ask the agent for actions."""
+        try:
+            return self._act(observations, mode, streams)
+        except InputError:
+            raise
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
+        """Let the agent remember transitions."""
+        try:
+            self._observe(transitions, streams)
+        except InputError:
+            raise
+        except BaseException as error:
+            self.fail(error)
+            raise
+
     def cut(self, slots: list[int]) -> None:
-        """The last transition of these streams was its episode's last."""
+        """The last transition of these streams was the last of its episode."""
         if self._tracker is not None:
-            self._tracker.cut(np.array(slots, np.int64))
+            tracker = self._tracker
+            self._run(lambda: tracker.cut(np.array(slots, np.int64)))
 
     def learned(self) -> Iterable[tuple[int, Metrics]]:
         """Make the updates that are due, unless they wait for `learn`."""
-        due = 0 if self.is_manual else self._agent.updates_due()
-        return (make_updates(self._agent, due),) if due > 0 else ()
+        if self.is_manual:
+            return ()
+        try:
+            due = self._agent.updates_due()
+            return (self._update(due),) if due > 0 else ()
+        except Interrupted:
+            raise
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def learn(self, milliseconds: float | None) -> Iterator[tuple[int, Metrics]]:
         """Make the updates that are due, as long as there is time."""
         started = time.perf_counter()
-        while (due := self._agent.updates_due()) > 0:
+        while (due := self._run(self._agent.updates_due)) > 0:
             if milliseconds is None:
-                yield make_updates(self._agent, due)
+                yield self._run(lambda due=due: make_updates(self._agent, due))
             elif (time.perf_counter() - started) * 1e3 < milliseconds:
-                yield make_updates(self._agent, 1)
+                yield self._run(lambda: make_updates(self._agent, 1))
             else:
                 return
 
+    def _update(self, n: int) -> tuple[int, Metrics]:
+        if self.failure is not None:
+            self._refuse()
+        if self._should_stop is None or self._interruptible is None:
+            return make_updates(self._agent, n)
+        before = self._agent.updates
+        metrics = self._interruptible.update_until(n, self._should_stop)
+        return self._agent.updates - before, metrics
+
     def call(self, function: Callable[[], Result]) -> Callable[[], Result]:
         """Call a function now."""
-        result = function()
+        result = self._run(function)
         return lambda: result
+
+    def _run(self, function: Callable[[], Result]) -> Result:
+        """Call a function of the agent; if it raises, the agent has failed."""
+        if self.failure is not None:
+            self._refuse()
+        try:
+            return function()
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def episode_extras(self) -> Mapping[str, float]:
         """The agent's own numbers on the episode that ended."""
-        return {} if self._reporter is None else self._reporter.episode_extras()
+        return {} if self._reporter is None else self._run(self._reporter.episode_extras)
 
     def start_episode(self) -> None:
         """Tell the agent that an episode starts."""
         if self._reporter is not None:
-            self._reporter.on_episode_start()
+            self._run(self._reporter.on_episode_start)
 
     def close(self) -> None:
         """Nothing is under way."""
 
 
 def make_updates(agent: LearningAgent, n: int) -> tuple[int, Metrics]:
-    """Let an agent make `n` updates, and say how many it made: some stop early."""
+    """Let an agent make `n` updates; returns how many it made, as some stop early, and their metrics."""
     before = agent.updates
     metrics = agent.update(n)
     return agent.updates - before, metrics
@@ -137,6 +208,7 @@ class ClosedLearner:
     """Stands where the learner was, once a session is closed."""
 
     skipped = blocked = updates = 0
+    failure = None
 
     def __getattr__(self, name: str) -> Any:
         """Refuse whatever it is asked to do."""

@@ -1,33 +1,28 @@
-"""A session's memory on disk: taking checkpoints off the training thread, and going back to them."""
+"""Taking checkpoints, and writing them off the training thread."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from rekindle.agent import HasReplay, LearningAgent, State
-from rekindle.checkpoint.replay_journal import NewRows, check_layout
+from rekindle.checkpoint.replay_journal import NewRows
 from rekindle.checkpoint.retention import RetentionPolicy
 from rekindle.checkpoint.store import Best, Checkpoint, CheckpointStore
-from rekindle.errors import AgentError, CheckpointError, RekindleError, StateError
+from rekindle.errors import RekindleError
 from rekindle.events import CheckpointSaved, Stamp
 from rekindle.experience import Array
 from rekindle.run.directory import TrainingRun
-from rekindle.run.metadata import ALL_LOGS, FRAMEWORKS, LOGS, Resume, environment, timestamp
+from rekindle.run.metadata import ALL_LOGS, LOGS, environment
 from rekindle.storage import codec, files
 from rekindle.storage.logs import LogPosition
 
-__all__ = ["AgentPart", "Persistence", "Snapshot", "frozen"]
-
-logger = logging.getLogger("rekindle")
+__all__ = ["AgentPart", "Saver", "Snapshot", "frozen"]
 
 
 class AgentPart(msgspec.Struct, frozen=True):
@@ -48,7 +43,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     exact: bool
 
 
-class Persistence:
+class Saver:
     """Writes checkpoints of a run on a thread of its own, one at a time and in order."""
 
     def __init__(
@@ -59,7 +54,7 @@ class Persistence:
         tell: Callable[[CheckpointSaved], None],
         report: Callable[[str], None],
     ) -> None:
-        """`tell` and `report` are called on the writer's thread too: of what was saved, and of what went wrong."""
+        """`tell` gets every saved checkpoint and `report` everything that went wrong, also on the writer's thread."""
         self.run = run
         self._tell, self._report = tell, report
         self.store = CheckpointStore(run.path, policy=policy, resume_count=run.resume_count)
@@ -71,92 +66,6 @@ class Persistence:
         """Whether the last save failed, so that what it held is not on disk."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint")
         self._pending: Future[None] | None = None
-
-    # Going back
-
-    def restore(
-        self,
-        agent: LearningAgent,
-        load_session: Callable[[Checkpoint], None],
-        *,
-        not_exact: tuple[str, ...],
-        strict: bool,
-    ) -> tuple[Checkpoint | None, Resume]:
-        """Load the newest intact checkpoint into agent and session, then cut the run back to it.
-
-        Nothing in the run is changed before both have taken their state.
-        """
-        found = self.store.find()
-        checkpoint = found.checkpoint
-        notes = [f"passed over a damaged checkpoint: {reason}" for reason in found.rejected]
-        if checkpoint is not None:
-            path = self.store.path(checkpoint.step)
-            not_exact = (*not_exact, *_differences(checkpoint.environment))
-            if strict and not_exact:
-                raise CheckpointError(f"{path} cannot be resumed exactly: {'; '.join(not_exact)}")
-            self._check_memory(agent, checkpoint, path)
-            try:
-                load_session(checkpoint)
-            except Exception as error:
-                raise StateError(f"{path}: the session's part cannot be used: {_told(error)}") from error
-        rewound = self.run.rewound
-        before = agent.state()
-        try:
-            if checkpoint is not None:
-                self._load_agent(agent, checkpoint, found.rows, self.store.path(checkpoint.step))
-            moved = self.run.rewind(checkpoint.logs if checkpoint else {})
-        except RekindleError:
-            # The session is thrown away now; the agent is the host's.
-            with contextlib.suppress(Exception):
-                agent.load_state(before)
-            raise
-        self.store.go_back_to(checkpoint, rewound)
-        if moved and checkpoint is None:
-            notes.append(f"there was no checkpoint yet, so training starts anew: {', '.join(moved)} went to {rewound}")
-        resume = Resume(
-            number=self.run.resume_count + 1,
-            step=checkpoint.step if checkpoint else 0,
-            checkpoint=self.store.path(checkpoint.step).name if checkpoint else None,
-            grade="approximate" if not_exact else "exact",
-            lost=(*not_exact, *notes),
-            wall_time=timestamp(),
-        )
-        for note in resume.lost:
-            logger.warning("resuming %s: %s", self.run.path, note)
-        counters: Mapping[str, int] = checkpoint.counters if checkpoint else {}
-        self.run.add_resume(
-            resume,
-            total_steps=resume.step,
-            total_episodes=counters.get("episodes", 0),
-            updates=counters.get("updates", 0),
-        )
-        self.store.journal.resume_count = self.run.resume_count
-        return checkpoint, resume
-
-    @staticmethod
-    def _check_memory(agent: LearningAgent, checkpoint: Checkpoint, path: Path) -> None:
-        memory = agent.replay() if isinstance(agent, HasReplay) else None
-        if (memory is None) != (checkpoint.replay is None):
-            has, had = ("no", "one") if memory is None else ("a", "none")
-            raise StateError(f"{path}: the agent has {has} replay memory, but the checkpoint has {had}")
-        if memory is not None and checkpoint.replay is not None:
-            check_layout(checkpoint.replay, memory.columns, name=str(path))
-
-    @staticmethod
-    def _load_agent(agent: LearningAgent, checkpoint: Checkpoint, rows: dict[str, Any] | None, path: Path) -> None:
-        try:
-            agent.load_state(checkpoint.agent)
-            if isinstance(agent, HasReplay) and checkpoint.replay is not None:
-                agent.replay().restore(checkpoint.replay.first, rows or {})
-        except Exception as error:
-            raise StateError(f"{path} does not fit this {type(agent).__name__}: {_told(error)}") from error
-        if agent.env_steps != checkpoint.counters["env_steps"]:
-            raise AgentError(
-                f"{path} was taken after {checkpoint.counters['env_steps']} env steps, but the agent says "
-                f"{agent.env_steps} after loading it: its state must hold env_steps"
-            )
-
-    # Saving
 
     def agent_copier(self, agent: LearningAgent) -> Callable[[], AgentPart]:
         """What copies the agent out, on the thread that owns it."""
@@ -243,20 +152,6 @@ class Persistence:
     def close(self) -> None:
         """Finish the save under way and end the thread."""
         self._writer.shutdown()
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, RekindleError) else f"{type(error).__name__}: {error}"
-
-
-def _differences(saved: Mapping[str, str]) -> tuple[str, ...]:
-    now = environment()
-    names = (saved.keys() | now.keys()) - {name for name in FRAMEWORKS if name not in saved or name not in now}
-    return tuple(
-        f"not bit-exact: {name} was {saved.get(name)} and is {now.get(name)}"
-        for name in sorted(names)
-        if saved.get(name) != now.get(name)
-    )
 
 
 def frozen(tree: Any, what: str) -> Any:

@@ -5,66 +5,76 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rekindle.errors import InputError
 from rekindle.experience import EpisodeStatus
-from rekindle.rng import episode_seed
+from rekindle.session.flow import Flow
 from rekindle.session.streams import Streams
 from rekindle.session.table import Phase, StreamId
 from rekindle.traces import ResettableEnv
 
 __all__ = ["Stream"]
 
+_CONTINUING = EpisodeStatus.CONTINUING
+
 
 class Stream:
     """One sequence of episodes, for hosts that see one observation after the other.
 
     `action = stream.begin(observation)` starts an episode, `action = stream.step(observation, reward, ...)` goes
-    on with it; the stream builds the transitions and announces the ends.
+    on with it. The stream builds the transitions and announces the ends.
     """
 
-    def __init__(self, streams: Streams, stream: StreamId) -> None:
-        self._streams = streams
-        self._slot = streams.table.slot(stream)
-        self.id = streams.table.ids[self._slot]
+    def __init__(self, flow: Flow, streams: Streams, stream: StreamId) -> None:
+        self._flow, self._streams, self._table = flow, streams, streams.table
+        self.id = self._table.id_of(self._table.slot(stream))
         """The host's name for this stream."""
         self.info: dict[str, Any] = {}
-        """What the environment said when `reset` last brought it to where it is."""
+        """The info of the environment's last `reset` (or of the last step that `reset` replayed)."""
+
+    @property
+    def _slot(self) -> int:
+        slot = self._table.slots.get(self.id)
+        if slot is None:
+            raise InputError(f"stream {self.id!r} is closed: session.stream({self.id!r}) makes a new one")
+        return slot
 
     @property
     def is_open(self) -> bool:
         """Whether an episode has begun here and not ended."""
-        return self._streams.table.phase[self._slot] in (Phase.BEGUN, Phase.OPEN)
+        return self._table.phase[self._slot] in (Phase.BEGUN, Phase.OPEN)
 
     @property
     def episode(self) -> int:
         """The number of the current episode, from 0."""
-        return int(self._streams.table.episode[self._slot])
+        return int(self._table.episode[self._slot])
 
     @property
     def length(self) -> int:
         """Steps of the open episode so far."""
-        return int(self._streams.table.length[self._slot])
+        return int(self._table.length[self._slot])
 
     @property
     def total_reward(self) -> float:
         """The return of the open episode so far."""
-        return float(self._streams.table.total_reward[self._slot])
+        return float(self._table.total_reward[self._slot])
 
     @property
     def episode_seed(self) -> int:
-        """The seed for the environment's next reset: of this run, stream and episode, and no other."""
-        return episode_seed(self._streams.seed, self.id, self.episode)
+        """The seed for the environment's next reset, derived from the run's seed, the stream and the episode."""
+        return self._flow.next_seed(self._slot)
 
     def reset(self, env: ResettableEnv, *, options: dict[str, Any] | None = None) -> Any:
         """Reset an environment with the right seed and return its observation; `info` has the rest.
 
-        Right after a resume, an episode that was open is lived again instead, up to where it was. If what comes
-        of it is not what was seen, it is closed as truncated, and the resume is graded approximate.
+        Right after a resume, an episode that was open is replayed instead, up to where it was. If the replay has
+        another outcome, the episode is closed as truncated, and the resume is graded approximate. Options are copied:
+        tuples become lists, and what a checkpoint cannot hold is refused.
         """
-        observation, self.info = self._streams.reset(self._slot, env, options)
+        observation, self.info = self._flow.reset(self._slot, env, options)
         return observation
 
     def bring_back(self) -> Any:
-        """After a resume: say that the host brought the open episode's world back, and get its newest observation.
+        """After a resume: declare that the open episode's world is where it was, and get its newest observation.
 
         `begin` goes on from there.
         """
@@ -75,11 +85,11 @@ class Stream:
 
         An episode still open is closed as truncated, unless `reset` or `bring_back` has just brought it back.
         """
-        return self._streams.begin(self._slot, observation)
+        return self._flow.begin(self._slot, observation)
 
     def resume(self, observation: Any) -> Any:
         """Go on with the open episode, for a host that brought its own world back to this observation."""
-        return self._streams.resume(self._slot, observation)
+        return self._flow.resume(self._slot, observation)
 
     def step(
         self,
@@ -89,13 +99,20 @@ class Stream:
         truncated: bool = False,
         extras: Mapping[str, float] | None = None,
     ) -> Any:
-        """Tell what the last action led to; returns the next action, or None when the episode or session is over.
+        """Report the outcome of the last action; returns the next action, or None when episode or session is over.
 
         `observation` is the true last one even when the episode ends; `extras` are numbers for its record.
         """
-        status = EpisodeStatus.of(terminated, truncated) if terminated or truncated else EpisodeStatus.CONTINUING
-        return self._streams.step(self._slot, observation, reward, status, extras)
+        status = EpisodeStatus.of(terminated, truncated) if terminated or truncated else _CONTINUING
+        return self._flow.step(self._slot, observation, reward, status, extras)
 
     def abandon(self) -> None:
         """Close an open episode that has no final observation, at its last complete transition, as truncated."""
-        self._streams.close_as_truncated(self._slot)
+        self._flow.close_episode(self._slot)
+
+    def close(self) -> None:
+        """Forget this stream, when its character or client is gone; an open episode is closed as truncated.
+
+        A session keeps a row for each stream until it is closed. A new stream of the same name starts at episode 0.
+        """
+        self._flow.close_stream(self._slot)

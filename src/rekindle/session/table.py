@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, cast
@@ -36,17 +37,19 @@ class Phase(IntEnum):
     """The last transition ended the episode, and `on_episode` has not been called."""
 
 
-_COLUMNS = ("phase", "episode", "total_reward", "length", "status", "adrift", "has_pending", "has_gaps")
+_COLUMNS = ("phase", "episode", "total_reward", "length", "status", "unlinked", "has_pending", "has_gaps")
 
 
 class StreamTable:
     """One row a stream, as arrays, so that a batch is a handful of array operations."""
 
     def __init__(self) -> None:
-        self.ids: list[StreamId] = []
+        self.ids: list[StreamId | None] = []
+        """The stream of each row; None for a row that is free."""
+        self._free: list[int] = []
         self.slots: dict[StreamId, int] = {}
         self.each: list[StreamSlots] = []
-        """Every row by itself, as an array."""
+        """The index of every row by itself, as an array."""
         self._first: dict[int, tuple[StreamSlots, Places]] = {}
         self.observation_layout: Layout | None = None
         self.plain_layout: ArrayLayout | None = None
@@ -60,8 +63,8 @@ class StreamTable:
         self.length = np.zeros(0, np.int64)
         self.status = np.zeros(0, np.uint8)
         """How the episode of an ENDED stream ended."""
-        self.adrift = np.zeros(0, np.bool_)
-        """Streams whose last transition was dropped, so that the next cannot be held against it."""
+        self.unlinked = np.zeros(0, np.bool_)
+        """Streams whose last transition was dropped, so that the next cannot be checked against it."""
         self.has_pending = np.zeros(0, np.bool_)
         self.has_gaps = np.zeros(0, np.bool_)
         """Streams of whose episode a transition was dropped."""
@@ -72,7 +75,10 @@ class StreamTable:
 
     def slot(self, stream: StreamId) -> int:
         """The row of a stream, new if it was never seen."""
-        slot = self.slots.get(stream)
+        try:
+            slot = self.slots.get(stream)
+        except TypeError:  # it cannot be a key
+            slot = None
         return self._add(stream) if slot is None else slot
 
     def slots_of(self, streams: Sequence[StreamId] | Array | None, rows: int) -> tuple[StreamSlots, Places]:
@@ -103,13 +109,30 @@ class StreamTable:
         stream = _plain(stream)
         if stream in self.slots:
             return self.slots[stream]
-        slot = len(self.ids)
-        self.ids.append(stream)
+        slot = heapq.heappop(self._free) if self._free else self._new_row()
+        self.ids[slot] = stream
         self.slots[stream] = slot
+        return slot
+
+    def _new_row(self) -> int:
+        slot = len(self.ids)
+        self.ids.append(None)
         self.each.append(np.array([slot], np.int64))
         if slot >= self._room:
             self._grow(max(8, 2 * self._room))
         return slot
+
+    def release(self, slot: int) -> None:
+        """Forget a stream that has no episode; another one may have its row."""
+        del self.slots[self.id_of(slot)]
+        self.ids[slot] = None
+        self.episode[slot] = 0
+        heapq.heappush(self._free, slot)  # the least free row is the next: the same after a resume
+        self._first.clear()
+
+    def id_of(self, slot: int) -> StreamId:
+        """The stream that has a row."""
+        return cast("StreamId", self.ids[slot])
 
     def _grow(self, room: int) -> None:
         self._room = room
@@ -178,7 +201,7 @@ class StreamTable:
         self.length[slot] = 0
         self.has_pending[slot] = False
         self.has_gaps[slot] = False
-        self.adrift[slot] = False
+        self.unlinked[slot] = False
         self.traces.pop(slot, None)
 
     def open_slots(self) -> list[int]:
@@ -200,6 +223,17 @@ class StreamTable:
             "traces": {str(slot): trace.state() for slot, trace in self.traces.items()},
         }
 
+    def load_ids(self, ids: Sequence[Any]) -> None:
+        """Give each of these streams the row of its place; None is a free row."""
+        for stream in ids:
+            slot = self._new_row()
+            if stream is None:
+                self._free.append(slot)
+                continue
+            if self.slots.setdefault(_plain(stream), slot) != slot:
+                raise StateError(f"ids: a stream stands twice: {ids}")
+            self.ids[slot] = stream
+
     def load_state(self, state: State) -> None:
         """Everything, as loaded."""
         saved = None if state["observation_layout"] is None else Layout.of_state(state["observation_layout"])
@@ -207,11 +241,8 @@ class StreamTable:
         if saved is not None and known is not None and saved.leaves != known.leaves:
             raise StateError(f"the checkpoint has observations of {saved.leaves}, the agent's are {known.leaves}")
         loaded = StreamTable()
-        for stream in state["ids"]:
-            loaded.slot(_plain(stream))
+        loaded.load_ids(state["ids"])
         count = len(loaded.ids)
-        if loaded.ids != state["ids"]:
-            raise StateError(f"ids: a stream stands twice: {state['ids']}")
         if layout := saved or known:
             loaded.use_observation_layout(layout)
         if state["action_layout"] is not None:
@@ -245,12 +276,19 @@ def _fill(column: Array, count: int, saved: Any, name: str) -> None:
     column[:count] = saved
 
 
+_LARGEST_ID = 2**63 - 1
+"""What a checkpoint can hold."""
+
+
 def _plain(stream: Any) -> StreamId:
     if isinstance(stream, str):
-        return stream
-    if isinstance(stream, (int, np.integer)) and not isinstance(stream, bool) and int(cast("int", stream)) >= 0:
-        return int(cast("int", stream))
-    raise InputError(f"{stream!r} cannot name a stream: use an int of 0 or more, or a str")
+        return str(stream)  # numpy has a kind of its own, which a checkpoint cannot hold
+    if isinstance(stream, int | np.integer) and not isinstance(stream, bool):
+        number = int(cast("int", stream))
+        if 0 <= number <= _LARGEST_ID:
+            return number
+        raise InputError(f"{number} cannot name a stream: use an int from 0 to {_LARGEST_ID}, or a str")
+    raise InputError(f"{stream!r:.80} cannot name a stream: use an int of 0 or more, or a str")
 
 
 def _grown(array: Array, room: int) -> Array:

@@ -44,7 +44,7 @@ __all__ = [
     "tree_digest",
 ]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 MAX_FILE: Final = 16 << 30
 """Bytes in a file."""
 MAX_NODES: Final = 1_000_000

@@ -89,7 +89,7 @@ class _Starts:
         self._states: dict[str, State] = {}
         """Where environments were at the checkpoint, until they are brought back there."""
         if session.resumed is not None and envs.inexact is not None:
-            session.note_loss(envs.inexact)
+            session.mark_inexact(envs.inexact)
         if not isinstance(envs, AutoresetEnvs) and envs.one(0).has_state:
             session.attach("environments", self)
 

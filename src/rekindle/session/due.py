@@ -1,0 +1,99 @@
+"""What is done when it is due: metric rows, hooks, checkpoints."""
+
+from __future__ import annotations
+
+from rekindle.errors import AgentError, Interrupted
+from rekindle.session.learner import DirectLearner
+from rekindle.session.parts import Parts
+from rekindle.session.saving import Saver, Snapshot
+
+__all__ = ["Due"]
+
+
+class Due:
+    """Does what the schedule says, in this order: metrics, hooks (evaluation, best), checkpoint."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._is_running = False
+        self.is_unsaved = True
+        """Whether anything may have changed since the last checkpoint."""
+
+    @property
+    def is_inside_a_call(self) -> bool:
+        """Whether a callback or a hook is running, so that the call under way is not over."""
+        return self._is_running or self._parts.outbox.is_emitting
+
+    def finish_call(self) -> bool:
+        """Do what is due at the end of a call, unless an end is unannounced; returns whether anything was."""
+        parts = self._parts
+        if parts.counts.env_steps < parts.schedule.next or parts.streams.unannounced_ends:
+            return False
+        if self._is_running or parts.owed.updates:
+            return False
+        self._run()
+        return True
+
+    def _run(self) -> None:
+        parts, schedule, steps = self._parts, self._parts.schedule, self._parts.counts.env_steps
+        self._is_running = True
+        try:
+            if schedule.metrics.is_due(steps):
+                self.flush_metrics()
+            for hook in schedule.due_hooks(steps):
+                hook.function()
+                hook.done(steps)
+        except Interrupted:  # what was interrupted, and what comes after it, stays due
+            return
+        finally:
+            self._is_running = False
+            schedule.plan()
+        if schedule.checkpoint.is_due(steps) or schedule.checkpoint_asked:
+            if parts.saver is None:
+                schedule.checkpoint_taken(steps)
+            else:
+                self.take_checkpoint(parts.saver)
+        parts.outbox.deliver()
+
+    def flush_metrics(self) -> None:
+        """End the metric window; raises `AgentError` if a loss of the agent is not finite."""
+        self.check_losses()
+        parts = self._parts
+        timings: dict[str, float] = {"checkpoint_stall": 0.0 if parts.saver is None else parts.saver.stall}
+        if not isinstance(parts.learner, DirectLearner):
+            timings |= {"skipped_updates": parts.skipped_updates, "blocked_calls": parts.learner.blocked}
+        event = parts.logbook.flush_window(timings)
+        parts.schedule.metrics.done(parts.counts.env_steps)
+        parts.outbox.emit(event)
+
+    def check_losses(self) -> None:
+        """Stop before a diverged agent is logged or saved; values still on a device are read for this."""
+        bad = self._parts.logbook.non_finite_loss()
+        if bad is not None:
+            raise self._parts.diverged(bad)
+
+    def take_checkpoint(self, saver: Saver) -> None:
+        """Copy everything out; it is written on another thread."""
+        self.check_losses()
+        parts = self._parts
+        if isinstance(parts.learner, DirectLearner):
+            saver.settle()
+            if parts.agent.env_steps != parts.counts.env_steps:
+                error = AgentError(
+                    f"{type(parts.agent).__name__}.env_steps is {parts.agent.env_steps} after "
+                    f"{parts.counts.env_steps} transitions: observe must add len(transitions) to it"
+                )
+                parts.learner.fail(error)
+                raise error
+        part = parts.learner.call(saver.agent_copier(parts.agent))
+        parts.schedule.checkpoint_taken(parts.counts.env_steps)
+        snapshot = Snapshot(
+            stamp=parts.counts.stamp(),
+            session=parts.state(),
+            attached=parts.attached.save(),
+            metrics=parts.logbook.means(),
+            best=parts.best.kept,
+            exact=parts.grading.is_exact,
+        )
+        saver.save(snapshot, part, parts.logbook.mark())
+        self.is_unsaved = False

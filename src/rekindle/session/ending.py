@@ -1,0 +1,169 @@
+"""The end of a session: its last checkpoint, its status, and letting go of everything."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from rekindle.errors import InputError, Interrupted, RekindleError
+from rekindle.events import TrainingEnded
+from rekindle.run.directory import TrainingRun
+from rekindle.run.metadata import Status
+from rekindle.session.due import Due
+from rekindle.session.flow import Flow
+from rekindle.session.learner import ClosedLearner, Learner
+from rekindle.session.parts import Parts
+
+__all__ = ["Ending"]
+
+logger = logging.getLogger("rekindle")
+
+
+class Ending:
+    """Closes a session once, and knows whether it is closed."""
+
+    def __init__(self, parts: Parts, flow: Flow, due: Due, run: TrainingRun | None, *, is_logging: bool) -> None:
+        self._parts, self._flow, self._due, self._run = parts, flow, due, run
+        self._is_logging = is_logging
+        """Whether the half-filled metric window is logged at the end."""
+        self._functions: list[Callable[[], object]] = []
+        self._refusal: str | None = None
+        """Why the session takes no more calls; None while it does."""
+        self._is_running_functions = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the session is closed, or belongs to another process."""
+        return self._refusal is not None
+
+    def check_open(self) -> None:
+        """Refuse a call after the end; the functions of `at_end` may still log."""
+        if self._refusal is not None and not self._is_running_functions:
+            raise InputError(self._refusal)
+
+    def add(self, function: Callable[[], object]) -> None:
+        """Call a function when the run finishes, after its last checkpoint."""
+        self._functions.append(function)
+
+    def abandon(self) -> None:
+        """In a forked child: take no more calls, and leave the run to the parent."""
+        self._refuse("this session belongs to the process that opened it; a forked child cannot use it")
+
+    def _refuse(self, why: str) -> None:
+        self._refusal = self._refusal or why
+
+    def close(self) -> None:
+        """End the session as its state says: finished, stopped, or failed if the agent has failed."""
+        parts = self._parts
+        if parts.learner.failure is not None:
+            self._close("failed", f"the agent failed: {parts.learner.failure}", save=False)
+            return
+        interrupter = parts.interrupter
+        is_finished = interrupter.is_complete if interrupter.is_stopped else self._flow.is_done
+        reason = interrupter.reason if interrupter.is_stopped else "max_steps" if is_finished else None
+        self._close("finished" if is_finished else "stopped", reason or "the host left its loop", save=True)
+
+    def close_after(self, error: BaseException) -> None:
+        """End the session after an exception of the host; what is sound is saved."""
+        is_interrupt = isinstance(error, KeyboardInterrupt)
+        reason = "KeyboardInterrupt" if is_interrupt else f"{type(error).__name__}: {error}"
+        try:
+            self._close("stopped" if is_interrupt else "failed", reason, save=self._parts.learner.failure is None)
+        except Exception as second:
+            logger.error("while closing after %s: %s", reason, second)
+
+    def _close(self, status: Status, reason: str, *, save: bool) -> None:
+        if self.is_closed:
+            return
+        self._refuse("the session is closed: open another to go on with its run")
+        parts, problem = self._parts, cast("Exception | None", None)
+        try:
+            try:
+                self._end_learner()
+                if save and not self._save_last(is_finished=status == "finished") and status == "finished":
+                    status, reason = "stopped", parts.interrupter.reason or "interrupted"
+            except Exception as error:
+                problem = error
+                if status != "failed":  # whatever it had reached, what it holds is not all on disk
+                    status, reason = "failed", f"{type(error).__name__}: {error}"
+            parts.logbook.close(status)
+            if self._run is not None:
+                try:
+                    self._write_status(self._run, status, reason)
+                except RekindleError as error:
+                    problem = problem or error
+            parts.outbox.deliver()
+            parts.outbox.emit(TrainingEnded(parts.counts.stamp(), status, reason))
+        finally:
+            self._let_go()
+        if problem is not None:
+            raise problem
+
+    def _end_learner(self) -> None:
+        parts = self._parts
+        learner, parts.learner = parts.learner, parts.direct
+        try:
+            learner.close()
+        finally:
+            if learner.failure is not None:
+                parts.direct.fail(learner.failure)
+        parts.skipped_before += learner.skipped
+        if learner is not parts.direct:
+            self._flow.add_updates(learner.learned())
+
+    def _save_last(self, *, is_finished: bool) -> bool:
+        """Take the last checkpoint, then log what belongs to the end only: a resume takes these rows back.
+
+        Returns whether the run is finished: not if what belongs to its end was interrupted.
+        """
+        parts = self._parts
+        self._flow.announce_all()
+        if parts.saver is not None:
+            parts.saver.settle()
+            if self._due.is_unsaved or parts.saver.is_behind or parts.attached.has_changed():
+                self._due.take_checkpoint(parts.saver)
+            if (error := parts.saver.settle()) is not None:
+                raise error
+        is_finished = is_finished and self._run_functions()
+        if self._is_logging and not parts.logbook.window.is_empty:
+            self._due.flush_metrics()
+        return is_finished
+
+    def _run_functions(self) -> bool:
+        """Call the functions of `at_end`; returns False if a stop interrupted one."""
+        self._is_running_functions = True
+        try:
+            for function in self._functions:
+                function()
+        except Interrupted:
+            return False
+        finally:
+            self._is_running_functions = False
+        saver = self._parts.saver
+        if saver is not None and (error := saver.settle_best()) is not None:
+            raise error
+        return True
+
+    def _write_status(self, run: TrainingRun, status: Status, reason: str) -> None:
+        counts = self._parts.counts
+        run.log("metrics").sync()
+        run.update_metadata(
+            status=status,
+            stop_reason=reason,
+            exact=run.metadata.exact and self._parts.grading.is_exact,
+            total_steps=counts.env_steps,
+            total_episodes=counts.episodes,
+            updates=counts.updates,
+        )
+
+    def _let_go(self) -> None:
+        parts = self._parts
+        parts.learner = cast("Learner", ClosedLearner())
+        with contextlib.ExitStack() as stack:
+            if self._run is not None:
+                stack.callback(self._run.close)
+            if parts.saver is not None:
+                stack.callback(parts.saver.close)
+            parts.interrupter.unwatch()

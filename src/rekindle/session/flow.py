@@ -1,0 +1,393 @@
+"""One host call, from beginning to end.
+
+Every call that changes a session runs through here in one direction: check it, let the agent take it, bring the table
+up to date, learn, end episodes, choose the next action, and do what is due. Nothing below calls back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rekindle.agent import Metrics
+from rekindle.checks import checked_extras
+from rekindle.errors import ConfigError, InputError, Interrupted
+from rekindle.events import EpisodeEnded, Updated
+from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
+from rekindle.rng import episode_seed
+from rekindle.session.due import Due
+from rekindle.session.parts import Ended, Parts
+from rekindle.session.table import Phase, StreamId
+from rekindle.session.taken import Taken
+from rekindle.stats import EpisodeRecord
+from rekindle.traces import EpisodeTrace, ResettableEnv, frozen_options, replay
+
+__all__ = ["Flow"]
+
+_CONTINUING = EpisodeStatus.CONTINUING
+_EXPLORE, _EXPLOIT = ActMode.EXPLORE, ActMode.EXPLOIT
+_BEGUN, _OPEN, _ENDED = int(Phase.BEGUN), int(Phase.OPEN), int(Phase.ENDED)
+
+
+class Flow:
+    """Drives the parts of a session, in the order above."""
+
+    def __init__(self, parts: Parts, due: Due, *, seed: int, max_steps: int | None) -> None:
+        self._parts, self._due = parts, due
+        self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
+        self._counts = parts.counts
+        self._seed, self._max_steps = seed, max_steps
+        self._is_behind = parts.grading.resumed is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there are enough steps, or somebody asked for a stop."""
+        return self._parts.interrupter.is_stopped or (
+            self._max_steps is not None and self._counts.env_steps >= self._max_steps
+        )
+
+    def enter(self) -> None:
+        """Begin a call that changes something; the first one after a resume does what was due before it."""
+        self._due.is_unsaved = True
+        if self._is_behind:
+            self._is_behind = False
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        owed = self._parts.owed
+        if owed.updates:
+            owed.updates = False
+            self._learn()
+        if not owed.updates:
+            episodes, owed.episodes = owed.episodes, []
+            for ended in episodes:
+                self._add_episode(ended.stream, ended.record)
+        self._due.finish_call()
+
+    # Acting
+
+    def act(self, slot: int, observation: Any) -> Any:
+        """An exploring action for one observation of a stream."""
+        self.enter()
+        streams = self._streams
+        arrays = self._intake.observation(observation, "observation")
+        streams.check_action(slot, arrays)
+        if slot in streams.restored:
+            known = streams.restored_action(slot, arrays)
+            if known.lost is not None:
+                self._parts.grading.mark_inexact(known.lost)
+            if known.action is not None:
+                return self._intake.to_host(known.action)
+        return self._choose(slot, arrays)
+
+    def _choose(self, slot: int, arrays: Sequence[Array]) -> Any:
+        streams, table = self._streams, self._table
+        action = self._parts.learner.act(table.batch_of_one(arrays), _EXPLORE, table.each[slot])[0]
+        return streams.hand_out(slot, arrays, action)
+
+    def act_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
+        """An exploring action for each row of a batch."""
+        self.enter()
+        streams, table = self._streams, self._table
+        rows = self._intake.rows(observations)
+        slots, places = table.slots_of(names, rows)
+        arrays = self._intake.observations(observations, "observations", rows)
+        streams.check_actions(slots, places, arrays)
+        acting, chosen, there = slots, arrays, places
+        if streams.restored:
+            fresh = self._rows_to_act(slots.tolist(), arrays)
+            acting, chosen = slots[fresh], [array[fresh] for array in arrays]
+            there = acting
+        if len(acting):
+            actions = self._parts.learner.act(table.observations(chosen), _EXPLORE, acting)
+            streams.hand_out_many(acting, there, chosen, actions)
+        return self._intake.to_host_many(table.pending[slots])
+
+    def _rows_to_act(self, slots: Sequence[int], arrays: Sequence[Array]) -> list[int]:
+        """The rows of a batch whose action was not handed out already before the checkpoint."""
+        rows: list[int] = []
+        for row, slot in enumerate(slots):
+            if slot in self._streams.restored:
+                known = self._streams.restored_action(slot, [array[row] for array in arrays])
+                if known.lost is not None:
+                    self._parts.grading.mark_inexact(known.lost)
+                if known.action is not None:
+                    continue
+            rows.append(row)
+        return rows
+
+    def exploit(self, stream: StreamId, observation: Any) -> Any:
+        """The best action for one observation; the stream need not exist, and none is changed."""
+        table = self._table
+        arrays = self._intake.observation(observation, "observation")
+        actions = self._parts.learner.act(table.batch_of_one(arrays), _EXPLOIT, table.peek([stream]))
+        return self._intake.to_host(actions[0])
+
+    def exploit_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
+        """The best action for each row of a batch, likewise."""
+        table = self._table
+        rows = self._intake.rows(observations)
+        arrays = self._intake.observations(observations, "observations", rows)
+        slots = table.peek(range(rows) if names is None else names)
+        return self._intake.to_host_many(self._parts.learner.act(table.observations(arrays), _EXPLOIT, slots))
+
+    # Transitions
+
+    def observe(self, slot: int, experience: Experience) -> None:
+        """Take one transition."""
+        self.enter()
+        self._take(self._streams.check(slot, experience))
+        self._due.finish_call()
+
+    def observe_many(self, transitions: Transitions, names: Sequence[StreamId] | Array | None) -> list[StreamId]:
+        """Take one transition of each of several streams; returns those whose episode ended."""
+        self.enter()
+        taken = self._streams.check_many(transitions, names)
+        ended = taken.statuses.nonzero()[0]
+        streams = [self._table.id_of(slot) for slot in taken.slots[ended].tolist()]
+        self._take(taken)
+        self._due.finish_call()
+        return streams
+
+    def _take(self, taken: Taken) -> None:
+        """Let the agent and the table take a checked call, and learn."""
+        for slot in taken.broken:
+            self._close_open(slot)
+        if taken.dropped:
+            self._parts.learner.cut(list(taken.dropped))
+        # The agent comes first: if it refuses a transition, nothing has changed.
+        if taken.transitions is not None:
+            self._parts.learner.observe(taken.transitions, taken.slots)
+            self._counts.env_steps += len(taken.transitions)
+        for warning in self._streams.apply(taken):
+            self._parts.outbox.warn(warning)
+        self._learn()
+
+    def _learn(self) -> None:
+        try:
+            for made, metrics in self._parts.learner.learned():
+                self._add_update(made, metrics)
+        except Interrupted:  # the agent knows how far it got; the rest of this call waits for it
+            self._parts.owed.updates = True
+
+    def learn(self, milliseconds: float | None) -> int:
+        """Make the updates that are due, or as many as fit; returns how many."""
+        if not self._parts.direct.is_manual:
+            raise ConfigError("learn() is for sessions with learner='manual'")
+        self.enter()
+        if milliseconds is not None:
+            self._parts.grading.is_exact = False
+        made = 0
+        for count, metrics in self._parts.direct.learn(milliseconds):
+            self._add_update(count, metrics)
+            made += count
+        return made
+
+    def add_updates(self, learned: Iterable[tuple[int, Metrics]]) -> None:
+        """Take what a learner on another thread learned last."""
+        for made, metrics in learned:
+            self._add_update(made, metrics)
+
+    def _add_update(self, count: int, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            if type(value) is float and "loss" in name and not math.isfinite(value):
+                raise self._parts.diverged(f"agent/{name}")
+        self._counts.updates = int(self._parts.learner.updates)
+        self._parts.logbook.add_update(metrics)
+        if self._parts.outbox.wants_updates:
+            self._parts.outbox.emit(Updated(self._counts.stamp(), count, metrics))
+
+    # Episodes
+
+    def announce(
+        self,
+        slot: int,
+        *,
+        total_reward: float | None = None,
+        steps: int | None = None,
+        status: EpisodeStatus | None = None,
+        extras: Mapping[str, float] | None = None,
+    ) -> EpisodeRecord:
+        """End an episode whose last transition said so; totals, if given, must agree with those counted."""
+        self.enter()
+        record = self._end(slot, total_reward, steps, status, checked_extras(extras))
+        self._due.finish_call()
+        return record
+
+    def _end(
+        self,
+        slot: int,
+        total_reward: float | None,
+        steps: int | None,
+        status: EpisodeStatus | None,
+        extras: Mapping[str, float],
+    ) -> EpisodeRecord:
+        streams = self._streams
+        record = streams.check_end(slot, total_reward=total_reward, steps=steps, status=status, extras=extras)
+        stream = streams.table.id_of(slot)
+        streams.end(slot)
+        return self._add_episode(stream, record) if record.length else record  # of length 0, all of it was dropped
+
+    def announce_all(self) -> None:
+        """End every episode whose end was never announced."""
+        for slot in self._streams.ended_slots():
+            name = self._table.name(slot)
+            self._end(slot, None, None, None, {})
+            lost = f"the end of an episode of {name} was never announced; its extras are missing"
+            self._parts.grading.mark_inexact(lost)
+
+    def close_episode(self, slot: int) -> None:
+        """End an open episode at its last complete transition, as truncated."""
+        self.enter()
+        self._close_open(slot)
+        self._due.finish_call()
+
+    def _close_open(self, slot: int) -> None:
+        closed = self._streams.close_open(slot)
+        if closed is None:
+            return
+        self._parts.learner.cut([slot])
+        if closed.lost is not None:
+            self._parts.grading.mark_inexact(closed.lost)
+        if closed.record.length:
+            self._add_episode(closed.stream, closed.record)
+
+    def start_episode(self, slot: int) -> None:
+        """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
+        self.enter()
+        if self._table.length[slot]:
+            self._close_open(slot)
+        self._parts.learner.start_episode()
+        self._due.finish_call()
+
+    def close_stream(self, slot: int) -> None:
+        """Close a stream: its open episode ends as truncated, and its row is free for another."""
+        self.close_episode(slot)
+        self._parts.learner.cut([slot])
+        self._table.release(slot)
+
+    def _add_episode(self, stream: StreamId, counted: EpisodeRecord) -> EpisodeRecord:
+        if self._parts.owed.updates:
+            self._parts.owed.episodes.append(Ended(stream, counted))
+            return counted
+        extras = self._parts.learner.episode_extras()
+        record = msgspec.structs.replace(counted, extras={**counted.extras, **extras}) if extras else counted
+        self._counts.episodes += 1
+        stamp = self._counts.stamp()
+        self._parts.logbook.add_episode(record, stream, stamp)
+        self._parts.learner.start_episode()
+        self._parts.outbox.emit(EpisodeEnded(stamp, stream, record))
+        return record
+
+    # The two-call form
+
+    def begin(self, slot: int, observation: Any) -> Any:
+        """Start an episode at an observation, closing one that is open, and act."""
+        self.enter()
+        streams, table = self._streams, self._table
+        if slot in streams.replayed:
+            return self.resume(slot, observation)
+        streams.check_announced(slot)
+        arrays = self._intake.observation(observation, "observation")
+        if table.phase[slot] == _BEGUN and slot in table.traces:
+            if not table.continues(slot, arrays):
+                raise InputError(f"{table.name(slot)}: begin was given another observation than reset returned")
+            streams.restored.discard(slot)
+            return self._choose(slot, arrays)
+        streams.check_first(slot, arrays)
+        self._close_open(slot)
+        action = self._choose(slot, arrays)
+        self._due.finish_call()
+        return action
+
+    def resume(self, slot: int, observation: Any) -> Any:
+        """Go on with an open episode at its last observation, and act."""
+        self.enter()
+        streams, table = self._streams, self._table
+        arrays = self._intake.observation(observation, "observation")
+        if table.phase[slot] not in (_BEGUN, _OPEN):
+            raise InputError(f"{table.name(slot)}: no episode is open there to go on with")
+        if table.unlinked[slot] and slot in streams.replayed:
+            return self._resume_unlinked(slot, arrays)
+        if not table.continues(slot, arrays):
+            raise InputError(
+                f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
+            )
+        streams.replayed.discard(slot)
+        return self.act(slot, observation)
+
+    def _resume_unlinked(self, slot: int, after: Sequence[Array]) -> Any:
+        """Go on after a dropped transition, with the action that was handed out for it if there was one."""
+        streams, table = self._streams, self._table
+        streams.replayed.discard(slot)
+        streams.restored.discard(slot)
+        if table.has_pending[slot]:
+            return self._intake.to_host(table.pending[slot].copy())
+        return self._choose(slot, streams.link_again(slot, after))
+
+    def step(
+        self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
+    ) -> Any:
+        """Take the outcome of the action handed out last, and act unless the episode or the session is over."""
+        self.enter()
+        streams, table = self._streams, self._table
+        after = self._intake.observation(observation, "observation")
+        if not table.has_pending[slot]:
+            raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
+        numbers = checked_extras(extras) if extras else {}
+        if table.unlinked[slot]:
+            for warning in streams.drop_step(slot, after, reward):
+                self._parts.outbox.warn(warning)
+        else:
+            self._take(streams.check_step(slot, after, reward, status))
+        action = None
+        if status is not _CONTINUING:
+            if table.phase[slot] == _ENDED:
+                self._end(slot, None, None, None, numbers)
+            else:  # its last transition was dropped, and so were those before
+                self._close_open(slot)
+        elif not self._acts_no_more():
+            arrays = streams.link_again(slot, after) if table.unlinked[slot] else after
+            action = self._choose(slot, arrays)
+        is_due = self._due.finish_call()
+        # What was due may have stopped the session. The action is kept: a resume hands it out.
+        return None if is_due and self._acts_no_more() else action
+
+    def _acts_no_more(self) -> bool:
+        """Whether the next action is left to a resume, as it would be drawn for nothing now.
+
+        With a manual learner it is chosen now or never: updates may come before the next step.
+        """
+        return self.is_done and not self._parts.direct.is_manual
+
+    def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        """Reset an environment with the episode's seed, or replay an episode that was open before a resume."""
+        self.enter()
+        streams, table = self._streams, self._table
+        streams.check_announced(slot)
+        if slot in streams.restored and slot in table.traces:
+            again = replay(
+                env,
+                table.traces[slot],
+                arrays_of=lambda observation: self._intake.observation(observation, "observation"),
+                to_host=self._intake.to_host,
+                is_stopped=self._parts.interrupter.should_stop,
+            )
+            if again is not None:
+                streams.replayed.add(slot)
+                return again
+        frozen = frozen_options(options)
+        self._close_open(slot)
+        trace = EpisodeTrace(self.next_seed(slot), frozen)
+        observation, info = env.reset(seed=trace.seed, options=trace.options)
+        streams.start_trace(slot, trace, self._intake.observation(observation, "observation"))
+        self._due.finish_call()
+        return observation, info
+
+    def next_seed(self, slot: int) -> int:
+        """The seed of the stream's current episode."""
+        table = self._table
+        return episode_seed(self._seed, table.id_of(slot), int(table.episode[slot]))

@@ -1,0 +1,202 @@
+"""What a session measures: the metric window, episode statistics, evaluations, and their logs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rekindle.agent import Metrics, State, numbers_of
+from rekindle.errors import ConfigError, InputError, StorageError
+from rekindle.events import Histogram, Media, MediaLogged, MetricsFlushed, Recorder, RunRecorder, Stamp, Video
+from rekindle.run.directory import TrainingRun
+from rekindle.run.metrics import EventStore, MetricWindow, restore_store
+from rekindle.run.processor import EventProcessor
+from rekindle.session.counts import Counts
+from rekindle.session.outbox import Outbox
+from rekindle.session.table import StreamId
+from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
+from rekindle.storage.logs import LogPosition
+
+__all__ = ["Logbook"]
+
+_REMEMBERED_EVALUATIONS = 1_000
+"""Evaluation episodes that a report may look back on."""
+
+
+class Logbook:
+    """Owns every number about the training that is not a counter; only `start` makes threads."""
+
+    def __init__(self, run: TrainingRun | None, counts: Counts, outbox: Outbox, stats: StatsTracker) -> None:
+        self._run, self._counts, self._outbox = run, counts, outbox
+        self.stats = stats
+        self.store = EventStore()
+        self.window = MetricWindow()
+        self.latest: dict[str, float] = {}
+        """The mean of every metric in its last window."""
+        self._evaluations: deque[EpisodeRecord] = deque(maxlen=_REMEMBERED_EVALUATIONS)
+        self._processor: EventProcessor | None = None
+        self._started_at, self._started_with = time.perf_counter(), counts.env_steps
+
+    def start(self, recorders: Sequence[Recorder | RunRecorder], *, defer: bool) -> None:
+        """Start the thread that writes metrics; with `defer` it also writes the other logs, so no call waits for it."""
+        run = self._run
+        logs = [run.log(log) for log in ("train_episodes", "eval_episodes", "warnings")] if run and defer else []
+        for log in logs:
+            log.is_deferred = True
+        self._processor = EventProcessor(
+            log=None if run is None else run.log("metrics"),
+            deferred=logs,
+            store=self.store,
+            recorders=[self._opened(recorder) for recorder in recorders],
+            report=self._outbox.warn,
+        )
+        self._started_at, self._started_with = time.perf_counter(), self._counts.env_steps
+
+    def _opened(self, recorder: Recorder | RunRecorder) -> Recorder:
+        if not isinstance(recorder, RunRecorder):
+            return recorder
+        if self._run is None:
+            raise ConfigError(f"{type(recorder).__name__} records a run: pass run=TrainingRun.create(...)")
+        return recorder.open(self._run.path, self._outbox.warn)
+
+    @property
+    def _events(self) -> EventProcessor:
+        assert self._processor is not None, "start() comes first"  # noqa: S101
+        return self._processor
+
+    @property
+    def steps_per_sec(self) -> float:
+        """Env steps a second since `start`."""
+        elapsed = time.perf_counter() - self._started_at
+        return (self._counts.env_steps - self._started_with) / elapsed if elapsed > 0 else 0.0
+
+    # Adding
+
+    def add(self, name: str, value: Any) -> None:
+        """Add a number, or an array of numbers, of the host's to the window; raises `InputError` for anything else."""
+        try:
+            numbers = numbers_of(value)
+        except (TypeError, ValueError):
+            raise InputError(f"the metric {name!r} is not a number: {value!r:.80}") from None
+        self.window.add(name, np.array(numbers))
+
+    def add_update(self, metrics: Metrics) -> None:
+        """Add the metrics of updates; they may stay on a device until they are read."""
+        self.window.add_all("agent/", metrics)
+
+    def add_episode(self, record: EpisodeRecord, stream: StreamId, stamp: Stamp) -> None:
+        """Add a training episode, and log it."""
+        self.stats.update(record)
+        self._add_record("episode/", record)
+        if self._run is not None:
+            self._write(self._run.log_train_episode, record, {**msgspec.structs.asdict(stamp), "stream": stream})
+
+    def add_evaluation(self, record: EpisodeRecord, *, final: bool) -> None:
+        """Add an evaluation episode, and log it."""
+        self._evaluations.append(record)
+        self._add_record("eval/", record)
+        if self._run is not None:
+            tag = {"final": True} if final else {}
+            stamp = msgspec.structs.asdict(self._counts.stamp())
+            self._write(self._run.log_eval_episode, record, {**stamp, **tag})
+
+    def _add_record(self, prefix: str, record: EpisodeRecord) -> None:
+        self.window.add_all(prefix, {"return": record.total_reward, "length": record.length})
+        self.window.add_all(prefix, record.extras)
+
+    def _write(self, write: Callable[..., None], *what: Any) -> None:
+        """Write a row; if the file system refuses, that is reported, and the row waits in memory."""
+        try:
+            write(*what)
+        except StorageError as error:
+            self._outbox.warn(str(error))
+
+    def show(self, name: str, media: Media) -> None:
+        """Give recorders something to show that is no number."""
+        if isinstance(media, Histogram):
+            media = Histogram(np.array(media.values, np.float64).ravel())
+            if not (media.values.size and np.isfinite(media.values).all()):
+                raise InputError(f"show({name!r}): a histogram needs values, all of them finite")
+        elif isinstance(media, Video):
+            media = Video(np.array(media.frames), media.fps)
+            if media.frames.dtype != np.uint8 or media.frames.ndim != 4 or media.frames.shape[-1] != 3:
+                raise InputError(
+                    f"show({name!r}): a video is frames, height, width and 3 colours of uint8, "
+                    f"not {media.frames.shape} of {media.frames.dtype}"
+                )
+        self._events.submit(MediaLogged(self._counts.stamp(), name, media))
+
+    # Flushing
+
+    def non_finite_loss(self) -> str | None:
+        """The name of a loss of the agent in this window that is not finite; reads values still on a device."""
+        self.window.read()
+        return self.window.non_finite_loss()
+
+    def flush_window(self, timings: Mapping[str, float]) -> MetricsFlushed:
+        """End the window, with timings of the session, and hand it to logs, store and recorders."""
+        self.window.add_all(
+            "time/", {"steps_per_sec": self.steps_per_sec, "cpu_seconds": time.process_time(), **timings}
+        )
+        if (resident := _resident_memory()) is not None:
+            self.window.add("time/memory_mb", resident / 1e6)
+        summaries = self.window.flush()
+        self.latest.update({name: summary.mean for name, summary in summaries.items()})
+        event = MetricsFlushed(self._counts.stamp(), summaries)
+        self._events.submit(event)
+        return event
+
+    def flush(self) -> None:
+        """Return when everything submitted has reached logs, store and recorders."""
+        self._events.flush()
+
+    def mark(self) -> Callable[[], LogPosition]:
+        """What waits for the position of the metrics log once everything submitted before is in it."""
+        return self._events.mark().result
+
+    def means(self) -> dict[str, float]:
+        """The newest mean of every metric, the window under way included."""
+        return {**self.latest, **self.window.means()}
+
+    def report(self, n_episodes: int) -> EvalReport:
+        """A report over the last evaluation episodes."""
+        return EvalReport.of(list(self._evaluations)[-n_episodes:], self._counts.env_steps)
+
+    def close(self, status: str) -> None:
+        """Finish what was submitted, then close the recorders."""
+        if self._processor is not None:
+            self._processor.close(status)
+
+    # State
+
+    def state(self) -> State:
+        """Statistics and the half-filled window."""
+        return {"stats": self.stats.state(), "window": self.window.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with them."""
+        self.stats.load_state(state["stats"])
+        self.window.load_state(state["window"])
+
+    def restore(self, run: TrainingRun, metrics: Mapping[str, float]) -> None:
+        """Look back on what the logs of a resumed run hold."""
+        self.latest = dict(metrics)
+        rows = run.reader.last_rows("eval_episodes", _REMEMBERED_EVALUATIONS)
+        self._evaluations.extend(map(EpisodeRecord.from_row, rows))
+        restore_store(self.store, run.reader.metric_windows())
+
+
+def _resident_memory() -> int | None:
+    """Bytes of memory that this process has in use; None where the system does not say."""
+    try:
+        with Path("/proc/self/statm").open("rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return None

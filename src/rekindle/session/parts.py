@@ -1,0 +1,131 @@
+"""What a session is made of, and its part of a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from rekindle.agent import LearningAgent, State
+from rekindle.checkpoint.store import Checkpoint
+from rekindle.errors import AgentError
+from rekindle.interrupt import Interrupter
+from rekindle.rng import generator_from_state, generator_state
+from rekindle.session.attached import Attached
+from rekindle.session.best import BestAgent
+from rekindle.session.counts import Counts
+from rekindle.session.grading import Grading
+from rekindle.session.learner import DirectLearner, Learner
+from rekindle.session.logbook import Logbook
+from rekindle.session.outbox import Outbox
+from rekindle.session.saving import Saver
+from rekindle.session.schedule import Schedule
+from rekindle.session.streams import Streams
+from rekindle.session.table import StreamId
+from rekindle.stats import EpisodeRecord
+
+__all__ = ["Ended", "Owed", "Parts"]
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An episode that ended, and is not logged yet."""
+
+    stream: StreamId
+    record: EpisodeRecord
+
+
+class Owed(msgspec.Struct, forbid_unknown_fields=True):
+    """What a stop left undone of a call: its updates, and the episodes that ended with it."""
+
+    updates: bool = False
+    episodes: list[Ended] = []
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The session's part of a checkpoint."""
+
+    streams: State
+    episodes: _Count
+    stats: State
+    window: State
+    best_score: float
+    skipped_updates: _Count
+    exploration: State
+    schedule: State | None
+    owed: Owed | None
+
+
+class Parts(msgspec.Struct, kw_only=True, eq=False):
+    """One object for each fact of a session."""
+
+    agent: LearningAgent
+    learner: Learner
+    direct: DirectLearner
+    """The learner on the host's thread, which is also used once one in the background has ended."""
+    streams: Streams
+    counts: Counts
+    logbook: Logbook
+    outbox: Outbox
+    schedule: Schedule
+    grading: Grading
+    interrupter: Interrupter
+    saver: Saver | None
+    exploration: np.random.Generator
+    """What a background learner's policies draw from, on the host's thread."""
+    best: BestAgent = msgspec.field(default_factory=BestAgent)
+    attached: Attached = msgspec.field(default_factory=Attached)
+    owed: Owed = msgspec.field(default_factory=Owed)
+    skipped_before: int = 0
+    """Updates skipped before the learner of now."""
+
+    @property
+    def skipped_updates(self) -> int:
+        """Updates that a background learner could not keep up with, over all resumes."""
+        return self.skipped_before + self.learner.skipped
+
+    def diverged(self, name: str) -> AgentError:
+        """The agent has failed, as a loss is not finite: what to raise."""
+        error = AgentError(f"the metric {name} is not finite: training has diverged; the last good checkpoint is kept")
+        self.learner.fail(error)
+        return error
+
+    def state(self) -> State:
+        """The session's part of a checkpoint."""
+        return {
+            "streams": self.streams.state(),
+            "episodes": self.counts.episodes,
+            **self.logbook.state(),
+            "best_score": self.best.score,
+            "skipped_updates": self.skipped_updates,
+            "exploration": generator_state(self.exploration),
+            "schedule": self.schedule.state(self.counts.env_steps),
+            "owed": msgspec.to_builtins(self.owed) if self.owed.updates else None,
+        }
+
+    def load_state(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        saved = msgspec.convert(_current(checkpoint.session), _Saved)
+        self.streams.load_state(saved.streams)
+        self.logbook.load_state({"stats": saved.stats, "window": saved.window})
+        self.schedule.load_state(saved.schedule, checkpoint.step)
+        self.counts.episodes = saved.episodes
+        self.counts.env_steps = checkpoint.step
+        self.counts.updates = checkpoint.counters["updates"]
+        self.best.score, self.best.kept = saved.best_score, checkpoint.best
+        self.skipped_before = saved.skipped_updates
+        self.exploration = generator_from_state(saved.exploration)
+        self.owed = saved.owed or Owed()
+        self.attached.restore(checkpoint.attached)
+
+
+def _current(session: State) -> State:
+    """The state as this version saves it; format 1 had no schedule, and another name for a column of the table."""
+    if "schedule" in session:
+        return session
+    streams: dict[str, Any] = session["streams"]
+    table: dict[str, Any] = dict(streams["table"])
+    table["unlinked"] = table.pop("adrift")
+    return {**session, "streams": {**streams, "table": table}, "schedule": None, "owed": None}

@@ -1,0 +1,114 @@
+"""What is due at which env step: metric windows, hooks, checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from rekindle.agent import State
+from rekindle.errors import StateError
+
+__all__ = ["Hook", "Interval", "Schedule"]
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Interval:
+    """Something that is due at every multiple of `every` env steps; never, if that is None."""
+
+    def __init__(self, every: int | None, env_steps: int) -> None:
+        self.every = every
+        self.next: float = math.inf
+        """The env step at which it is due next."""
+        self.done(env_steps)
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether it is due now; multiples that a batch jumped over count once."""
+        return env_steps >= self.next
+
+    def done(self, env_steps: int) -> None:
+        """It was done at this step: the next multiple is due."""
+        if self.every is not None:
+            self.next = (env_steps // self.every + 1) * self.every
+
+
+class Hook(Interval):
+    """A function that is due at every multiple of some env steps."""
+
+    def __init__(self, every: int, function: Callable[[], object], env_steps: int) -> None:
+        super().__init__(every, env_steps)
+        self.function = function
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    metrics: bool
+    hooks: list[_Count]
+
+
+class Schedule:
+    """Knows what is due. It is part of the checkpoint, so that what was due and not done is done after a resume."""
+
+    def __init__(self, *, metrics_every: int | None, checkpoint_every: int | None, env_steps: int) -> None:
+        self.metrics = Interval(metrics_every, env_steps)
+        self.checkpoint = Interval(checkpoint_every, env_steps)
+        self.checkpoint_asked = False
+        """Whether a callback or hook asked for a checkpoint, to be taken when the call ends."""
+        self._hooks: list[Hook] = []
+        self._still_due: list[int] = []
+        """Places of hooks that were due before a resume, and were not added again yet."""
+        self.next: float = 0.0
+        """The least env step at which anything is due."""
+        self.plan()
+
+    def plan(self) -> None:
+        """Find the next env step at which anything is due; call it after anything was done or asked for."""
+        intervals = (self.metrics, *self._hooks, self.checkpoint)
+        self.next = -math.inf if self.checkpoint_asked else min(interval.next for interval in intervals)
+
+    def add_hook(self, every: int, function: Callable[[], object], env_steps: int) -> None:
+        """Add a hook; after a resume it is due at once if the hook in its place was due before."""
+        hook = Hook(every, function, env_steps)
+        if len(self._hooks) in self._still_due:
+            self._still_due.remove(len(self._hooks))
+            hook.next = env_steps
+        self._hooks.append(hook)
+        self.plan()
+
+    def due_hooks(self, env_steps: int) -> Iterator[Hook]:
+        """The hooks that are due, in the order they were added; ones added meanwhile are not among them."""
+        return (hook for hook in list(self._hooks) if hook.is_due(env_steps))
+
+    def ask_checkpoint(self) -> None:
+        """Let a checkpoint be due at the end of the call under way."""
+        self.checkpoint_asked = True
+        self.plan()
+
+    def checkpoint_taken(self, env_steps: int) -> None:
+        """A checkpoint is being taken."""
+        self.checkpoint_asked = False
+        self.checkpoint.done(env_steps)
+        self.plan()
+
+    def state(self, env_steps: int) -> State:
+        """What is due now and not done: nothing, unless a stop or an error came between.
+
+        When things are due next is not saved: it follows from the env steps, and intervals may change with a resume.
+        """
+        due = [place for place, hook in enumerate(self._hooks) if hook.is_due(env_steps)]
+        return {"metrics": self.metrics.is_due(env_steps), "hooks": sorted({*due, *self._still_due})}
+
+    def load_state(self, state: State | None, env_steps: int) -> None:
+        """Go on at this step, with what was due there."""
+        try:
+            saved = _Saved(metrics=False, hooks=[]) if state is None else msgspec.convert(state, _Saved)
+        except msgspec.ValidationError as error:
+            raise StateError(f"schedule: {error}") from None
+        for interval in (self.metrics, self.checkpoint):
+            interval.done(env_steps)
+        if saved.metrics and self.metrics.every is not None:
+            self.metrics.next = env_steps
+        self._still_due = list(saved.hooks)
+        self.plan()

@@ -1,0 +1,53 @@
+"""What the streams say of a call that was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rekindle.agent import StreamSlots
+from rekindle.experience import Array, Transitions
+from rekindle.session.table import Places, StreamId
+from rekindle.stats import EpisodeRecord
+
+__all__ = ["Begun", "Closed", "Taken"]
+
+
+class Taken(msgspec.Struct, gc=False):
+    """A checked call that brings transitions: what the agent is to see, and what the table is to hold."""
+
+    slots: StreamSlots
+    places: int | Places
+    """The rows of the table: one, or those of a batch."""
+    transitions: Transitions | None
+    """What the agent observes; None if everything in the call is dropped."""
+    actions: Array
+    rewards: Any
+    """A number, or an array of those of a batch; with `actions`, `after` and `statuses`, of the dropped rows too."""
+    after: Sequence[Array]
+    statuses: Any
+    good: Array | None = None
+    """Which rows of a batch are kept; None if all of them are."""
+    broken: Sequence[int] = ()
+    """Streams whose open episode ended unseen, before a resume: it is closed as truncated first."""
+    dropped: Sequence[int] = ()
+    """Streams whose transition holds NaN or infinity, and is left out."""
+
+
+class Closed(NamedTuple):
+    """An episode that was closed at its last complete transition."""
+
+    slot: int
+    stream: StreamId
+    record: EpisodeRecord
+    lost: str | None
+    """What a resume lost by it, if the episode was open before a resume."""
+
+
+class Begun(NamedTuple):
+    """Where a stream stands after a resume: the action that was handed out before it, and what was lost."""
+
+    action: Array | None
+    lost: str | None
