@@ -115,7 +115,7 @@ class TestApproximate:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         path = stopped_run(tmp_path)
-        before = saving.environment()
+        before = restoring.environment()
         monkeypatch.setattr(restoring, "environment", lambda: {**before, name: "other"})
         with rekindle.TrainingSession.open("plain", Learner(seed=1), root=tmp_path) as session:
             assert session.resumed is not None
