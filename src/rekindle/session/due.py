@@ -18,6 +18,8 @@ class Due:
         self._is_running = False
         self.is_unsaved = True
         """Whether anything may have changed since the last checkpoint."""
+        self.raised: BaseException | None = None
+        """What a hook or a checkpoint raised last: everything before it was done."""
 
     @property
     def is_inside_a_call(self) -> bool:
@@ -40,19 +42,23 @@ class Due:
         try:
             if schedule.metrics.is_due(steps):
                 self.flush_metrics()
-            for hook in schedule.due_hooks(steps):
-                hook.function()
-                hook.done(steps)
-        except Interrupted:  # what was interrupted, and what comes after it, stays due
-            return
+            try:
+                for hook in schedule.due_hooks(steps):
+                    hook.call(steps)
+                schedule.plan()
+                if schedule.checkpoint.is_due(steps) or schedule.checkpoint_asked:
+                    if parts.saver is None:
+                        schedule.checkpoint_taken(steps)
+                    else:
+                        self.take_checkpoint(parts.saver)
+            except Interrupted:  # what was interrupted, and what comes after it, stays due
+                pass
+            except BaseException as error:
+                self.raised = error
+                raise
         finally:
             self._is_running = False
             schedule.plan()
-        if schedule.checkpoint.is_due(steps) or schedule.checkpoint_asked:
-            if parts.saver is None:
-                schedule.checkpoint_taken(steps)
-            else:
-                self.take_checkpoint(parts.saver)
         parts.outbox.deliver()
 
     def flush_metrics(self) -> None:

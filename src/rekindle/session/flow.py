@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from rekindle.agent import Metrics
+from rekindle.agent import Metrics, StreamSlots
 from rekindle.checks import checked_extras
 from rekindle.errors import ConfigError, InputError, Interrupted
 from rekindle.events import EpisodeEnded, Updated
-from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
+from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Observations, Transitions
 from rekindle.rng import episode_seed
 from rekindle.session.due import Due
 from rekindle.session.parts import Ended, Parts
@@ -32,6 +32,34 @@ _EXPLORE, _EXPLOIT = ActMode.EXPLORE, ActMode.EXPLOIT
 _BEGUN, _OPEN, _ENDED = int(Phase.BEGUN), int(Phase.OPEN), int(Phase.ENDED)
 
 
+class _HostCall:
+    """One call of the host's that changes something; the first after a resume does what was due before it.
+
+    If it is torn apart in the middle, the agent has failed: what it holds may not fit what the session holds, and is
+    not saved. A Ctrl-C, for one, can come after the agent saw a transition and before the table did. What a callback,
+    a hook or an environment raises, and whatever is refused with `InputError`, tears nothing.
+    """
+
+    def __init__(self, flow: Flow, parts: Parts, due: Due) -> None:
+        self._flow, self._parts, self._due = flow, parts, due
+        self._is_behind = parts.grading.resumed is not None
+        self.env_error: BaseException | None = None
+        """What the environment of the last `reset` raised."""
+
+    def __enter__(self) -> None:
+        self._due.is_unsaved = True
+        if self._is_behind:
+            self._is_behind = False
+            self._flow.catch_up()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None or isinstance(error, InputError):
+            return
+        sound = (self._parts.outbox.raised, self._due.raised, self.env_error)
+        if not any(error is known for known in sound):
+            self._parts.learner.fail(error)
+
+
 class Flow:
     """Drives the parts of a session, in the order above."""
 
@@ -39,24 +67,17 @@ class Flow:
         self._parts, self._due = parts, due
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
         self._counts = parts.counts
-        self._seed, self._max_steps = seed, max_steps
-        self._is_behind = parts.grading.resumed is not None
+        self._seed = seed
+        self._most_steps = math.inf if max_steps is None else max_steps
+        self._call = _HostCall(self, parts, due)
 
     @property
     def is_done(self) -> bool:
         """Whether there are enough steps, or somebody asked for a stop."""
-        return self._parts.interrupter.is_stopped or (
-            self._max_steps is not None and self._counts.env_steps >= self._max_steps
-        )
+        return self._parts.interrupter.is_stopped or self._counts.env_steps >= self._most_steps
 
-    def enter(self) -> None:
-        """Begin a call that changes something; the first one after a resume does what was due before it."""
-        self._due.is_unsaved = True
-        if self._is_behind:
-            self._is_behind = False
-            self._catch_up()
-
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Do what was due before a resume and not done."""
         owed = self._parts.owed
         if owed.updates:
             owed.updates = False
@@ -71,40 +92,43 @@ class Flow:
 
     def act(self, slot: int, observation: Any) -> Any:
         """An exploring action for one observation of a stream."""
-        self.enter()
-        streams = self._streams
-        arrays = self._intake.observation(observation, "observation")
-        streams.check_action(slot, arrays)
-        if slot in streams.restored:
-            known = streams.restored_action(slot, arrays)
-            if known.lost is not None:
-                self._parts.grading.mark_inexact(known.lost)
-            if known.action is not None:
-                return self._intake.to_host(known.action)
-        return self._choose(slot, arrays)
+        with self._call:
+            streams = self._streams
+            arrays = self._intake.observation(observation, "observation")
+            begins = streams.check_action(slot, arrays)
+            if slot in streams.restored:
+                known = streams.restored_action(slot, arrays)
+                if known.lost is not None:
+                    self._parts.grading.mark_inexact(known.lost)
+                if known.action is not None:
+                    return self._intake.to_host(known.action)
+            return self._choose(slot, arrays, begins=begins)
 
-    def _choose(self, slot: int, arrays: Sequence[Array]) -> Any:
-        streams, table = self._streams, self._table
+    def _choose(self, slot: int, arrays: Sequence[Array], *, begins: bool = False) -> Any:
+        """Let the agent choose an action, and hand it out; the agent comes first, as it may refuse."""
+        table = self._table
         action = self._parts.learner.act(table.batch_of_one(arrays), _EXPLORE, table.each[slot])[0]
-        return streams.hand_out(slot, arrays, action)
+        if begins:
+            self._streams.begin(slot, arrays)
+        return self._streams.hand_out(slot, action)
 
     def act_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
         """An exploring action for each row of a batch."""
-        self.enter()
-        streams, table = self._streams, self._table
-        rows = self._intake.rows(observations)
-        slots, places = table.slots_of(names, rows)
-        arrays = self._intake.observations(observations, "observations", rows)
-        streams.check_actions(slots, places, arrays)
-        acting, chosen, there = slots, arrays, places
-        if streams.restored:
-            fresh = self._rows_to_act(slots.tolist(), arrays)
-            acting, chosen = slots[fresh], [array[fresh] for array in arrays]
-            there = acting
-        if len(acting):
-            actions = self._parts.learner.act(table.observations(chosen), _EXPLORE, acting)
-            streams.hand_out_many(acting, there, chosen, actions)
-        return self._intake.to_host_many(table.pending[slots])
+        with self._call:
+            streams, table = self._streams, self._table
+            rows = self._intake.rows(observations)
+            slots, places = table.slots_of(names, rows)
+            arrays = self._intake.observations(observations, "observations", rows)
+            streams.check_actions(slots, places, arrays)
+            acting, chosen, there = slots, arrays, places
+            if streams.restored:
+                fresh = self._rows_to_act(slots.tolist(), arrays)
+                acting, chosen = slots[fresh], [array[fresh] for array in arrays]
+                there = acting
+            if len(acting):
+                actions = self._parts.learner.act(table.observations(chosen), _EXPLORE, acting)
+                streams.hand_out_many(acting, there, chosen, actions)
+            return self._intake.to_host_many(table.pending[slots])
 
     def _rows_to_act(self, slots: Sequence[int], arrays: Sequence[Array]) -> list[int]:
         """The rows of a batch whose action was not handed out already before the checkpoint."""
@@ -123,8 +147,7 @@ class Flow:
         """The best action for one observation; the stream need not exist, and none is changed."""
         table = self._table
         arrays = self._intake.observation(observation, "observation")
-        actions = self._parts.learner.act(table.batch_of_one(arrays), _EXPLOIT, table.peek([stream]))
-        return self._intake.to_host(actions[0])
+        return self._intake.to_host(self._exploit(table.batch_of_one(arrays), table.peek([stream]))[0])
 
     def exploit_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
         """The best action for each row of a batch, likewise."""
@@ -132,25 +155,34 @@ class Flow:
         rows = self._intake.rows(observations)
         arrays = self._intake.observations(observations, "observations", rows)
         slots = table.peek(range(rows) if names is None else names)
-        return self._intake.to_host_many(self._parts.learner.act(table.observations(arrays), _EXPLOIT, slots))
+        return self._intake.to_host_many(self._exploit(table.observations(arrays), slots))
+
+    def _exploit(self, observations: Observations, slots: StreamSlots) -> Array:
+        try:
+            return self._parts.learner.act(observations, _EXPLOIT, slots)
+        except InputError:
+            raise
+        except BaseException as error:
+            self._parts.learner.fail(error)
+            raise
 
     # Transitions
 
     def observe(self, slot: int, experience: Experience) -> None:
         """Take one transition."""
-        self.enter()
-        self._take(self._streams.check(slot, experience))
-        self._due.finish_call()
+        with self._call:
+            self._take(self._streams.check(slot, experience))
+            self._due.finish_call()
 
     def observe_many(self, transitions: Transitions, names: Sequence[StreamId] | Array | None) -> list[StreamId]:
         """Take one transition of each of several streams; returns those whose episode ended."""
-        self.enter()
-        taken = self._streams.check_many(transitions, names)
-        ended = taken.statuses.nonzero()[0]
-        streams = [self._table.id_of(slot) for slot in taken.slots[ended].tolist()]
-        self._take(taken)
-        self._due.finish_call()
-        return streams
+        with self._call:
+            taken = self._streams.check_many(transitions, names)
+            ended = taken.statuses.nonzero()[0]
+            streams = [self._table.id_of(slot) for slot in taken.slots[ended].tolist()]
+            self._take(taken)
+            self._due.finish_call()
+            return streams
 
     def _take(self, taken: Taken) -> None:
         """Let the agent and the table take a checked call, and learn."""
@@ -161,15 +193,16 @@ class Flow:
         # The agent comes first: if it refuses a transition, nothing has changed.
         if taken.transitions is not None:
             self._parts.learner.observe(taken.transitions, taken.slots)
-            self._counts.env_steps += len(taken.transitions)
+            self._counts.env_steps += taken.count
         for warning in self._streams.apply(taken):
             self._parts.outbox.warn(warning)
         self._learn()
 
     def _learn(self) -> None:
         try:
-            for made, metrics in self._parts.learner.learned():
-                self._add_update(made, metrics)
+            learned = self._parts.learner.learned()
+            if learned:
+                self.add_updates(learned)
         except Interrupted:  # the agent knows how far it got; the rest of this call waits for it
             self._parts.owed.updates = True
 
@@ -177,14 +210,14 @@ class Flow:
         """Make the updates that are due, or as many as fit; returns how many."""
         if not self._parts.direct.is_manual:
             raise ConfigError("learn() is for sessions with learner='manual'")
-        self.enter()
-        if milliseconds is not None:
-            self._parts.grading.is_exact = False
-        made = 0
-        for count, metrics in self._parts.direct.learn(milliseconds):
-            self._add_update(count, metrics)
-            made += count
-        return made
+        with self._call:
+            if milliseconds is not None:
+                self._parts.grading.is_exact = False
+            made = 0
+            for count, metrics in self._parts.direct.learn(milliseconds):
+                self._add_update(count, metrics)
+                made += count
+            return made
 
     def add_updates(self, learned: Iterable[tuple[int, Metrics]]) -> None:
         """Take what a learner on another thread learned last."""
@@ -212,10 +245,10 @@ class Flow:
         extras: Mapping[str, float] | None = None,
     ) -> EpisodeRecord:
         """End an episode whose last transition said so; totals, if given, must agree with those counted."""
-        self.enter()
-        record = self._end(slot, total_reward, steps, status, checked_extras(extras))
-        self._due.finish_call()
-        return record
+        with self._call:
+            record = self._end(slot, total_reward, steps, status, checked_extras(extras))
+            self._due.finish_call()
+            return record
 
     def _end(
         self,
@@ -241,9 +274,9 @@ class Flow:
 
     def close_episode(self, slot: int) -> None:
         """End an open episode at its last complete transition, as truncated."""
-        self.enter()
-        self._close_open(slot)
-        self._due.finish_call()
+        with self._call:
+            self._close_open(slot)
+            self._due.finish_call()
 
     def _close_open(self, slot: int) -> None:
         closed = self._streams.close_open(slot)
@@ -257,11 +290,11 @@ class Flow:
 
     def start_episode(self, slot: int) -> None:
         """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
-        self.enter()
-        if self._table.length[slot]:
-            self._close_open(slot)
-        self._parts.learner.start_episode()
-        self._due.finish_call()
+        with self._call:
+            if self._table.length[slot]:
+                self._close_open(slot)
+            self._parts.learner.start_episode()
+            self._due.finish_call()
 
     def close_stream(self, slot: int) -> None:
         """Close a stream: its open episode ends as truncated, and its row is free for another."""
@@ -286,38 +319,38 @@ class Flow:
 
     def begin(self, slot: int, observation: Any) -> Any:
         """Start an episode at an observation, closing one that is open, and act."""
-        self.enter()
-        streams, table = self._streams, self._table
-        if slot in streams.replayed:
-            return self.resume(slot, observation)
-        streams.check_announced(slot)
-        arrays = self._intake.observation(observation, "observation")
-        if table.phase[slot] == _BEGUN and slot in table.traces:
-            if not table.continues(slot, arrays):
-                raise InputError(f"{table.name(slot)}: begin was given another observation than reset returned")
-            streams.restored.discard(slot)
-            return self._choose(slot, arrays)
-        streams.check_first(slot, arrays)
-        self._close_open(slot)
-        action = self._choose(slot, arrays)
-        self._due.finish_call()
-        return action
+        with self._call:
+            streams, table = self._streams, self._table
+            if slot in streams.replayed:
+                return self.resume(slot, observation)
+            streams.check_announced(slot)
+            arrays = self._intake.observation(observation, "observation")
+            if table.phase[slot] == _BEGUN and slot in table.traces:
+                if not table.continues(slot, arrays):
+                    raise InputError(f"{table.name(slot)}: begin was given another observation than reset returned")
+                streams.restored.discard(slot)
+                return self._choose(slot, arrays)
+            streams.check_first(slot, arrays)
+            self._close_open(slot)
+            action = self._choose(slot, arrays, begins=True)
+            self._due.finish_call()
+            return action
 
     def resume(self, slot: int, observation: Any) -> Any:
         """Go on with an open episode at its last observation, and act."""
-        self.enter()
-        streams, table = self._streams, self._table
-        arrays = self._intake.observation(observation, "observation")
-        if table.phase[slot] not in (_BEGUN, _OPEN):
-            raise InputError(f"{table.name(slot)}: no episode is open there to go on with")
-        if table.unlinked[slot] and slot in streams.replayed:
-            return self._resume_unlinked(slot, arrays)
-        if not table.continues(slot, arrays):
-            raise InputError(
-                f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
-            )
-        streams.replayed.discard(slot)
-        return self.act(slot, observation)
+        with self._call:
+            streams, table = self._streams, self._table
+            arrays = self._intake.observation(observation, "observation")
+            if table.phase[slot] not in (_BEGUN, _OPEN):
+                raise InputError(f"{table.name(slot)}: no episode is open there to go on with")
+            if table.unlinked[slot] and slot in streams.replayed:
+                return self._resume_unlinked(slot, arrays)
+            if not table.continues(slot, arrays):
+                raise InputError(
+                    f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
+                )
+            streams.replayed.discard(slot)
+            return self.act(slot, observation)
 
     def _resume_unlinked(self, slot: int, after: Sequence[Array]) -> Any:
         """Go on after a dropped transition, with the action that was handed out for it if there was one."""
@@ -332,29 +365,31 @@ class Flow:
         self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
     ) -> Any:
         """Take the outcome of the action handed out last, and act unless the episode or the session is over."""
-        self.enter()
-        streams, table = self._streams, self._table
-        after = self._intake.observation(observation, "observation")
-        if not table.has_pending[slot]:
-            raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
-        numbers = checked_extras(extras) if extras else {}
-        if table.unlinked[slot]:
-            for warning in streams.drop_step(slot, after, reward):
-                self._parts.outbox.warn(warning)
-        else:
-            self._take(streams.check_step(slot, after, reward, status))
-        action = None
-        if status is not _CONTINUING:
-            if table.phase[slot] == _ENDED:
-                self._end(slot, None, None, None, numbers)
-            else:  # its last transition was dropped, and so were those before
-                self._close_open(slot)
-        elif not self._acts_no_more():
-            arrays = streams.link_again(slot, after) if table.unlinked[slot] else after
-            action = self._choose(slot, arrays)
-        is_due = self._due.finish_call()
-        # What was due may have stopped the session. The action is kept: a resume hands it out.
-        return None if is_due and self._acts_no_more() else action
+        with self._call:
+            streams, table = self._streams, self._table
+            after = self._intake.observation(observation, "observation")
+            if not table.has_pending[slot]:
+                raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
+            numbers = checked_extras(extras) if extras else {}
+            if table.unlinked[slot]:
+                for warning in streams.drop_step(slot, after, reward):
+                    self._parts.outbox.warn(warning)
+            else:
+                self._take(streams.check_step(slot, after, reward, status))
+            action = None
+            if status is not _CONTINUING:
+                if table.phase[slot] == _ENDED:
+                    self._end(slot, None, None, None, numbers)
+                else:  # its last transition was dropped, and so were those before
+                    self._close_open(slot)
+            elif not self._acts_no_more():
+                arrays = streams.link_again(slot, after) if table.unlinked[slot] else after
+                action = self._choose(slot, arrays)
+            if self._counts.env_steps >= self._parts.schedule.next:
+                self._due.finish_call()
+                if self._acts_no_more():  # what was due stopped the session; a resume hands the action out
+                    return None
+            return action
 
     def _acts_no_more(self) -> bool:
         """Whether the next action is left to a resume, as it would be drawn for nothing now.
@@ -365,27 +400,38 @@ class Flow:
 
     def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset an environment with the episode's seed, or replay an episode that was open before a resume."""
-        self.enter()
-        streams, table = self._streams, self._table
-        streams.check_announced(slot)
-        if slot in streams.restored and slot in table.traces:
-            again = replay(
+        with self._call:
+            streams, table = self._streams, self._table
+            streams.check_announced(slot)
+            if slot in streams.restored and slot in table.traces:
+                again = self._replay(env, table.traces[slot])
+                if again is not None:
+                    streams.replayed.add(slot)
+                    return again
+            frozen = frozen_options(options)
+            self._close_open(slot)
+            trace = EpisodeTrace(self.next_seed(slot), frozen)
+            try:
+                observation, info = env.reset(seed=trace.seed, options=trace.options)
+            except BaseException as error:
+                self._call.env_error = error
+                raise
+            streams.start_trace(slot, trace, self._intake.observation(observation, "observation"))
+            self._due.finish_call()
+            return observation, info
+
+    def _replay(self, env: ResettableEnv, trace: EpisodeTrace) -> tuple[Any, dict[str, Any]] | None:
+        try:
+            return replay(
                 env,
-                table.traces[slot],
+                trace,
                 arrays_of=lambda observation: self._intake.observation(observation, "observation"),
                 to_host=self._intake.to_host,
                 is_stopped=self._parts.interrupter.should_stop,
             )
-            if again is not None:
-                streams.replayed.add(slot)
-                return again
-        frozen = frozen_options(options)
-        self._close_open(slot)
-        trace = EpisodeTrace(self.next_seed(slot), frozen)
-        observation, info = env.reset(seed=trace.seed, options=trace.options)
-        streams.start_trace(slot, trace, self._intake.observation(observation, "observation"))
-        self._due.finish_call()
-        return observation, info
+        except BaseException as error:
+            self._call.env_error = error
+            raise
 
     def next_seed(self, slot: int) -> int:
         """The seed of the stream's current episode."""

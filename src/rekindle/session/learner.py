@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 
 from rekindle.agent import InterruptibleUpdates, LearningAgent, Metrics, ReportsEpisodes, StreamSlots, TracksStreams
-from rekindle.errors import AgentError, InputError, Interrupted
+from rekindle.errors import AgentError, InputError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 
 __all__ = ["ClosedLearner", "DirectLearner", "Learner"]
@@ -20,9 +20,9 @@ Result = TypeVar("Result")
 class Learner(Protocol):
     """What a session needs of whoever owns the agent.
 
-    It knows whether the agent has failed: once a call of the agent raised, or a loss was not finite, what the agent
-    holds is never saved, and every further call raises `AgentError`. An `InputError` is no failure: the agent refused
-    something and changed nothing.
+    It knows whether the agent has failed: once a call that involves it raised, or a loss was not finite, what the agent
+    holds is never saved, and every further call raises `AgentError`. An `InputError` is no failure: something was
+    refused, and nothing changed.
     """
 
     skipped: int
@@ -44,11 +44,11 @@ class Learner(Protocol):
         """From now on the agent has failed."""
         ...
 
-    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots, /) -> Array:
         """Ask for actions."""
         ...
 
-    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
+    def observe(self, transitions: Transitions, streams: StreamSlots, /) -> None:
         """Hand over transitions; the caller may change them afterwards."""
         ...
 
@@ -86,7 +86,10 @@ class DirectLearner:
         self.is_manual = is_manual
         self.skipped = self.blocked = 0
         self.failure: BaseException | None = None
-        self._act, self._observe = agent.act, agent.observe
+        # Without a method of ours in between, which would cost as much as the rest of a short call.
+        self.act: Callable[[Observations, ActMode, StreamSlots], Array] = agent.act
+        self.observe: Callable[[Transitions, StreamSlots], None] = agent.observe
+        self._updates_due = agent.updates_due
         # Asking whether an object follows a protocol is slow, so it is asked once.
         self._tracker = agent if isinstance(agent, TracksStreams) else None
         self._reporter = agent if isinstance(agent, ReportsEpisodes) else None
@@ -102,7 +105,7 @@ class DirectLearner:
         """From now on the agent has failed."""
         if self.failure is None:
             self.failure = error
-            self._act = self._observe = self._refuse
+            self.act = self.observe = self._updates_due = self._refuse
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise AgentError(
@@ -110,59 +113,28 @@ class DirectLearner:
             "not saved: open the run again to go on from its last checkpoint"
         ) from self.failure
 
-    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
-        """Ask the agent for actions."""
-        try:
-            return self._act(observations, mode, streams)
-        except InputError:
-            raise
-        except BaseException as error:
-            self.fail(error)
-            raise
-
-    def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
-        """Let the agent remember transitions."""
-        try:
-            self._observe(transitions, streams)
-        except InputError:
-            raise
-        except BaseException as error:
-            self.fail(error)
-            raise
-
     def cut(self, slots: list[int]) -> None:
         """The last transition of these streams was the last of its episode."""
         if self._tracker is not None:
-            tracker = self._tracker
-            self._run(lambda: tracker.cut(np.array(slots, np.int64)))
+            self._tracker.cut(np.array(slots, np.int64))
 
     def learned(self) -> Iterable[tuple[int, Metrics]]:
         """Make the updates that are due, unless they wait for `learn`."""
-        if self.is_manual:
-            return ()
-        try:
-            due = self._agent.updates_due()
-            return (self._update(due),) if due > 0 else ()
-        except Interrupted:
-            raise
-        except BaseException as error:
-            self.fail(error)
-            raise
+        due = 0 if self.is_manual else self._updates_due()
+        return (self._update(due),) if due > 0 else ()
 
     def learn(self, milliseconds: float | None) -> Iterator[tuple[int, Metrics]]:
         """Make the updates that are due, as long as there is time."""
         started = time.perf_counter()
-        while (due := self._run(self._agent.updates_due)) > 0:
+        while (due := self._updates_due()) > 0:
             if milliseconds is None:
-                yield self._run(lambda due=due: make_updates(self._agent, due))
+                yield make_updates(self._agent, due)
             elif (time.perf_counter() - started) * 1e3 < milliseconds:
-                yield self._run(lambda: make_updates(self._agent, 1))
+                yield make_updates(self._agent, 1)
             else:
                 return
 
     def _update(self, n: int) -> tuple[int, Metrics]:
-        if self.failure is not None:
-            self._refuse()
         if self._should_stop is None or self._interruptible is None:
             return make_updates(self._agent, n)
         before = self._agent.updates
@@ -171,27 +143,23 @@ class DirectLearner:
 
     def call(self, function: Callable[[], Result]) -> Callable[[], Result]:
         """Call a function now."""
-        result = self._run(function)
-        return lambda: result
-
-    def _run(self, function: Callable[[], Result]) -> Result:
-        """Call a function of the agent; if it raises, the agent has failed."""
         if self.failure is not None:
             self._refuse()
         try:
-            return function()
+            result = function()
         except BaseException as error:
             self.fail(error)
             raise
+        return lambda: result
 
     def episode_extras(self) -> Mapping[str, float]:
         """The agent's own numbers on the episode that ended."""
-        return {} if self._reporter is None else self._run(self._reporter.episode_extras)
+        return {} if self._reporter is None else self._reporter.episode_extras()
 
     def start_episode(self) -> None:
         """Tell the agent that an episode starts."""
         if self._reporter is not None:
-            self._run(self._reporter.on_episode_start)
+            self._reporter.on_episode_start()
 
     def close(self) -> None:
         """Nothing is under way."""

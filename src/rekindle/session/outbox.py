@@ -34,6 +34,8 @@ class Outbox:
         """Whether any callback subscribed to `Updated`, of which there may be one a step."""
         self.is_emitting = False
         """Whether a callback is being called right now."""
+        self.raised: BaseException | None = None
+        """What a callback raised last."""
 
     def emit(self, event: Event) -> None:
         """Call every callback with an event now."""
@@ -43,6 +45,9 @@ class Outbox:
         try:
             for callback in self._callbacks:
                 callback(event)
+        except BaseException as error:
+            self.raised = error
+            raise
         finally:
             self.is_emitting = outer
 

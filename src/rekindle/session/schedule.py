@@ -40,7 +40,17 @@ class Hook(Interval):
 
     def __init__(self, every: int, function: Callable[[], object], env_steps: int) -> None:
         super().__init__(every, env_steps)
-        self.function = function
+        self._function = function
+
+    def call(self, env_steps: int) -> None:
+        """Call the function; if it raises, it stays due."""
+        due = self.next
+        self.done(env_steps)  # before the call: after a resume from a checkpoint that it takes, it is not called again
+        try:
+            self._function()
+        except BaseException:
+            self.next = due
+            raise
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

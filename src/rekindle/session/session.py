@@ -139,6 +139,8 @@ class TrainingSession:
         self.interrupter = self._parts.interrupter
         self.stats = self._parts.logbook.stats
         self._table = self._parts.streams.table
+        self._streams: weakref.WeakValueDictionary[StreamId, Stream] = weakref.WeakValueDictionary()
+        """The handles of streams: one each, so that closing it closes it for everybody who has it."""
         self._handles_signals = signals
         self._exit_stack = contextlib.ExitStack()
         _open_sessions.add(self)
@@ -217,7 +219,11 @@ class TrainingSession:
 
     def stream(self, stream: StreamId = 0) -> Stream:
         """One stream, in the form of two calls: `begin` and `step`."""
-        return Stream(self._flow, self._parts.streams, stream)
+        known = self._streams.get(self._table.id_of(self._table.slot(stream)))
+        if known is None or known.is_closed:
+            known = Stream(self._flow, self._parts.streams, stream)
+            self._streams[known.id] = known
+        return known
 
     def learn(self, *, milliseconds: float | None = None) -> int:
         """With `learner="manual"`: make the updates that are due, or as many as fit; returns how many.
@@ -299,18 +305,14 @@ class TrainingSession:
     def checkpoint(self, *, wait: bool = False) -> None:
         """Take a checkpoint; with `wait`, return when it is durable, or raise if it could not be saved.
 
-        Inside a callback or a hook, it is taken when the call under way ends, after everything else that is due.
+        Inside a callback or a hook it is taken when the call under way ends, after everything else that is due. With
+        `wait` it is taken at once: what is still due is part of it, and is done after a resume.
         """
         saver = self._parts.saver
         if saver is None:
             raise ConfigError("checkpoint() needs a run: TrainingSession(agent, run=TrainingRun.create(...))")
         self._ending.check_open()
-        if self._due.is_inside_a_call:
-            if wait:
-                raise InputError(
-                    "checkpoint(wait=True) cannot wait inside a callback or hook: the checkpoint is taken when the "
-                    "call under way ends. Use checkpoint() here, or call it between two calls"
-                )
+        if self._due.is_inside_a_call and not wait:
             self._parts.schedule.ask_checkpoint()
             return
         self._parts.streams.check_all_announced()

@@ -26,17 +26,16 @@ class Stream:
 
     def __init__(self, flow: Flow, streams: Streams, stream: StreamId) -> None:
         self._flow, self._streams, self._table = flow, streams, streams.table
-        self.id = self._table.id_of(self._table.slot(stream))
+        self._slot = self._table.slot(stream)
+        self.id = self._table.id_of(self._slot)
         """The host's name for this stream."""
         self.info: dict[str, Any] = {}
         """The info of the environment's last `reset` (or of the last step that `reset` replayed)."""
 
     @property
-    def _slot(self) -> int:
-        slot = self._table.slots.get(self.id)
-        if slot is None:
-            raise InputError(f"stream {self.id!r} is closed: session.stream({self.id!r}) makes a new one")
-        return slot
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return isinstance(self._table, _ClosedStream)
 
     @property
     def is_open(self) -> bool:
@@ -116,3 +115,16 @@ class Stream:
         A session keeps a row for each stream until it is closed. A new stream of the same name starts at episode 0.
         """
         self._flow.close_stream(self._slot)
+        # Nothing of this handle may reach the row any more: another stream may have it by now.
+        closed: Any = _ClosedStream(self.id)
+        self._flow = self._streams = self._table = closed
+
+
+class _ClosedStream:
+    """Stands where the parts of a stream were, once it is closed."""
+
+    def __init__(self, stream: StreamId) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        raise InputError(f"stream {self._stream!r} is closed: session.stream({self._stream!r}) makes a new one")

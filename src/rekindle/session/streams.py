@@ -50,13 +50,12 @@ class Streams:
 
     # Acting
 
-    def check_action(self, slot: int, arrays: Sequence[Array]) -> None:
-        """Check that an action may be chosen for an observation of a stream."""
-        phase = self.table.phase[slot]
-        if phase == _ENDED:
-            raise self._unannounced(slot)
-        if phase != _OPEN and not all_finite(arrays):
-            raise self._not_finite_at_first(slot, arrays[0])
+    def check_action(self, slot: int, arrays: Sequence[Array]) -> bool:
+        """Check that an action may be chosen for an observation; returns whether an episode begins with it."""
+        if self.table.phase[slot] == _OPEN:
+            return False
+        self.check_first(slot, arrays)
+        return True
 
     def check_first(self, slot: int, arrays: Sequence[Array]) -> None:
         """Check that an episode of a stream may begin at an observation."""
@@ -86,13 +85,11 @@ class Streams:
             return Begun(None, f"{table.name(slot)} does not begin its episode where it did before the resume")
         return Begun(None, None)
 
-    def hand_out(self, slot: int, arrays: Sequence[Array], action: Array) -> Any:
-        """Note the action chosen for an observation; returns it for the host."""
+    def hand_out(self, slot: int, action: Array) -> Any:
+        """Note the action chosen for the newest observation; returns it for the host."""
         table = self.table
         if table.action_layout is None:
             self.intake.action_layout(action)
-        if table.phase[slot] != _OPEN:
-            self.begin(slot, arrays)
         table.pending[slot] = action
         table.has_pending[slot] = True
         return self.intake.to_host(action)
@@ -134,15 +131,13 @@ class Streams:
             broken, is_known = (slot,), False
         # What was seen before was finite.
         is_good = is_known or all_finite(arrays)
-        return self._checked(
-            slot, arrays, action, experience.reward, after, experience.status, is_good=is_good, broken=broken
-        )
+        return self._checked(slot, arrays, action, experience.reward, after, experience.status, is_good, broken)
 
     def check_step(self, slot: int, after: Sequence[Array], reward: Any, status: EpisodeStatus) -> Taken:
         """Check the outcome of the action that was handed out last."""
         table = self.table
         before = [array[slot] for array in table.last]
-        return self._checked(slot, before, table.pending[slot], reward, after, status, is_good=True)
+        return self._checked(slot, before, table.pending[slot], reward, after, status, True, ())
 
     def _checked(
         self,
@@ -152,9 +147,8 @@ class Streams:
         reward: Any,
         after: Sequence[Array],
         status: EpisodeStatus,
-        *,
         is_good: bool,
-        broken: Sequence[int] = (),
+        broken: Sequence[int],
     ) -> Taken:
         table = self.table
         value = reward if type(reward) is float else checked_reward(reward, table.name(slot))
@@ -165,12 +159,12 @@ class Streams:
         if not is_good:
             if not self._drops_bad_values:
                 raise self._not_finite(slot, value, after[0])
-            return Taken(slots, slot, None, action, value, after, status, broken=broken, dropped=(slot,))
+            return Taken(slots, slot, None, 0, action, value, after, status, broken=broken, dropped=(slot,))
         self._reward[0] = value
         self._status[0] = status
         before, following = table.batch_of_one(arrays), table.batch_of_one(after)
         transitions = Transitions(before, action[None], self._reward, following, self._status)
-        return Taken(slots, slot, transitions, action, value, after, status, broken=broken)
+        return Taken(slots, slot, transitions, 1, action, value, after, status, None, broken)
 
     def check_many(self, transitions: Transitions, streams: Sequence[StreamId] | Array | None) -> Taken:
         """Check one transition of each of several streams."""
@@ -193,12 +187,13 @@ class Streams:
             row = int(np.argmin(good))
             raise self._not_finite(int(slots[row]), float(rewards[row]), after[0][row])
         broken = [] if is_continued else self._broken(slots, arrays)
-        taken = Taken(slots, places, None, actions, rewards, after, statuses, good=good, broken=broken)
+        taken = Taken(slots, places, None, rows, actions, rewards, after, statuses, good=good, broken=broken)
         if good is None:
             observations, following = table.observations(arrays), table.observations(after)
             taken.transitions = Transitions(observations, actions, rewards, following, statuses)
             return taken
         taken.dropped = slots[~good].tolist()
+        taken.count -= len(taken.dropped)
         if good.any():
             observations = table.observations([array[good] for array in arrays])
             following = table.observations([array[good] for array in after])
@@ -219,11 +214,12 @@ class Streams:
                 raise self._not_continued(int(slots[row]), arrays[0][row])
         return [int(slots[row]) for row in rows]
 
-    def apply(self, taken: Taken) -> list[str]:
+    def apply(self, taken: Taken) -> Sequence[str]:
         """Bring the table up to date with a checked call; returns warnings."""
-        if isinstance(taken.places, int):
-            return self._apply_one(taken.places, taken)
-        if self.restored or self.replayed:
+        places = taken.places
+        if type(places) is int:
+            return self._apply_one(places, taken)
+        if self.restored:
             self.restored.difference_update(taken.slots.tolist())
             self.replayed.difference_update(taken.slots.tolist())
         warnings = self._trace_many(taken) if self.table.traces else []
@@ -249,12 +245,12 @@ class Streams:
                 self.unannounced_ends += len(ended)
         return warnings
 
-    def _apply_one(self, slot: int, taken: Taken) -> list[str]:
+    def _apply_one(self, slot: int, taken: Taken) -> Sequence[str]:
         table, status = self.table, taken.statuses
-        if self.restored or self.replayed:
+        if self.restored:
             self.restored.discard(slot)
             self.replayed.discard(slot)
-        warnings = self._trace(slot, taken.actions, taken.rewards, taken.after) if slot in table.traces else []
+        warnings = self._trace(slot, taken.actions, taken.rewards, taken.after) if slot in table.traces else ()
         if taken.dropped:
             self._drop(slot, status, taken.after)
             return warnings

@@ -23,6 +23,8 @@ class Taken(msgspec.Struct, gc=False):
     """The rows of the table: one, or those of a batch."""
     transitions: Transitions | None
     """What the agent observes; None if everything in the call is dropped."""
+    count: int
+    """How many transitions that are."""
     actions: Array
     rewards: Any
     """A number, or an array of those of a batch; with `actions`, `after` and `statuses`, of the dropped rows too."""
