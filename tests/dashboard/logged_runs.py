@@ -100,8 +100,9 @@ class Walker:
 
 def train(root: Path, *, pause: float, checkpoint_every: int) -> None:
     """Go on with the newest unfinished run, or start one, and train until somebody asks for a stop."""
-    options = {"checkpoint_every": checkpoint_every, "metrics_every": 10}
-    with TrainingSession.open("walk", Walker(), root=root, **options) as session:
+    with TrainingSession.open(
+        "walk", Walker(), root=root, checkpoint_every=checkpoint_every, metrics_every=10
+    ) as session:
         assert session.run is not None
         print(session.run.path, flush=True)
         while not session.is_done:

@@ -17,6 +17,7 @@ import pytest
 import rekindle
 from rekindle import EpisodeStatus, Experience, TrainingSession, Transitions
 from rekindle.errors import AgentError, ConfigError, InputError, RunError, RunLocked, StateError, StorageError
+from rekindle.events import Warned
 from rekindle.run.directory import TrainingRun
 from rekindle.storage import codec
 
@@ -86,7 +87,8 @@ def changed(array: Any, row: int, value: Any) -> Any:
 
 
 def open_session(root: Path, **options: Any) -> TrainingSession:
-    return TrainingSession.open("bad", Sum(), root=root, **{"checkpoint_every": 3, "metrics_every": 2, **options})
+    settings: dict[str, Any] = {"checkpoint_every": 3, "metrics_every": 2, **options}
+    return TrainingSession.open("bad", Sum(), root=root, **settings)
 
 
 def train(session: TrainingSession, *, nuisance: Callable[[TrainingSession], None] = lambda session: None) -> None:
@@ -608,7 +610,7 @@ class TestAgents:
             Spoilt(),
             root=tmp_path,
             checkpoint_every=3,
-            callbacks=[lambda event: warned.append(event.message) if hasattr(event, "message") else None],
+            callbacks=[lambda event: warned.append(event.message) if isinstance(event, Warned) else None],
         )
         train(session)
         with pytest.raises(StateError, match=r"agent\.odd is a object, which cannot be saved"):

@@ -110,4 +110,7 @@ def retention(setting: int | RetentionPolicy | Iterable[RetentionPolicy]) -> Ret
         if policies and all(isinstance(policy, RetentionPolicy) for policy in policies):
             return KeepAny(cast("list[RetentionPolicy]", policies))
         raise ConfigError(f"keep_checkpoints is {setting!r}: use a number, a policy, or a list of policies")
-    return KeepLast(checked_count("keep_checkpoints", setting, 1) or 1)
+    count = checked_count("keep_checkpoints", setting, 1)
+    if count is None:
+        raise ConfigError("keep_checkpoints is None: use a number of at least 1, a policy, or a list of policies")
+    return KeepLast(count)

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -151,11 +151,15 @@ class BackgroundLearner:
         self._thread.join()
         self._raise_failure()
 
+    def refuse(self) -> NoReturn:
+        """Raise `AgentError`: the agent has failed."""
+        if isinstance(self.failure, AgentError):
+            raise self.failure
+        raise AgentError(f"the agent failed in the background: {self.failure!r}") from self.failure
+
     def _raise_failure(self) -> None:
         if self.failure is not None:
-            if isinstance(self.failure, AgentError):
-                raise self.failure
-            raise AgentError(f"the agent failed in the background: {self.failure!r}") from self.failure
+            self.refuse()
 
     def _put(self, message: _Observed | _Call) -> None:
         self._raise_failure()

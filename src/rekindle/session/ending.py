@@ -50,9 +50,13 @@ class Ending:
     def abandon(self) -> None:
         """In a forked child: take no more calls, and leave the run to the parent."""
         self._refuse("this session belongs to the process that opened it; a forked child cannot use it")
+        self._detach_learner()
 
     def _refuse(self, why: str) -> None:
         self._refusal = self._refusal or why
+
+    def _detach_learner(self) -> None:
+        self._parts.learner = cast("Learner", ClosedLearner(self._refusal or ""))
 
     def close(self) -> None:
         """End the session as its state says: finished, stopped, or failed if the agent has failed."""
@@ -160,7 +164,7 @@ class Ending:
 
     def _let_go(self) -> None:
         parts = self._parts
-        parts.learner = cast("Learner", ClosedLearner())
+        self._detach_learner()
         with contextlib.ExitStack() as stack:
             if self._run is not None:
                 stack.callback(self._run.close)

@@ -47,6 +47,8 @@ class _HostCall:
         """What the environment of the last `reset` raised."""
 
     def __enter__(self) -> None:
+        if self._parts.learner.failure is not None:
+            self._parts.learner.refuse()
         self._due.is_unsaved = True
         if self._is_behind:
             self._is_behind = False

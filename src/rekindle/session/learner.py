@@ -44,6 +44,10 @@ class Learner(Protocol):
         """From now on the agent has failed."""
         ...
 
+    def refuse(self) -> NoReturn:
+        """Raise `AgentError`: the agent has failed."""
+        ...
+
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots, /) -> Array:
         """Ask for actions."""
         ...
@@ -105,9 +109,10 @@ class DirectLearner:
         """From now on the agent has failed."""
         if self.failure is None:
             self.failure = error
-            self.act = self.observe = self._updates_due = self._refuse
+            self.act = self.observe = self._updates_due = self.refuse
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def refuse(self, *_: Any) -> NoReturn:
+        """Raise `AgentError`: the agent has failed."""
         raise AgentError(
             f"the agent failed in an earlier call ({type(self.failure).__name__}: {self.failure}), so what it holds is "
             "not saved: open the run again to go on from its last checkpoint"
@@ -144,7 +149,7 @@ class DirectLearner:
     def call(self, function: Callable[[], Result]) -> Callable[[], Result]:
         """Call a function now."""
         if self.failure is not None:
-            self._refuse()
+            self.refuse()
         try:
             result = function()
         except BaseException as error:
@@ -173,11 +178,14 @@ def make_updates(agent: LearningAgent, n: int) -> tuple[int, Metrics]:
 
 
 class ClosedLearner:
-    """Stands where the learner was, once a session is closed."""
+    """Stands where the learner was, once a session takes no more calls."""
 
     skipped = blocked = updates = 0
     failure = None
 
+    def __init__(self, why: str) -> None:
+        self._why = why
+
     def __getattr__(self, name: str) -> Any:
         """Refuse whatever it is asked to do."""
-        raise InputError("the session is closed: open another to go on with its run")
+        raise InputError(self._why)

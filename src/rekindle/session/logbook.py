@@ -82,7 +82,7 @@ class Logbook:
     def add(self, name: str, value: Any) -> None:
         """Add a number, or an array of numbers, of the host's to the window; raises `InputError` for anything else."""
         try:
-            numbers = numbers_of(value)
+            numbers = numbers_of("None" if value is None else value)  # numpy takes None for NaN
         except (TypeError, ValueError):
             raise InputError(f"the metric {name!r} is not a number: {value!r:.80}") from None
         self.window.add(name, np.array(numbers))

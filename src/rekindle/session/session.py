@@ -146,7 +146,12 @@ class TrainingSession:
         _open_sessions.add(self)
         resumed = self.resumed
         path = None if run is None else str(run.path)
-        self._parts.outbox.emit(TrainingStarted(self._parts.counts.stamp(), resumed.step if resumed else None, path))
+        try:
+            stamp = self._parts.counts.stamp()
+            self._parts.outbox.emit(TrainingStarted(stamp, resumed.step if resumed else None, path))
+        except BaseException as error:  # no session is made, so nobody would close it
+            self._ending.close_after(error)
+            raise
 
     @classmethod
     def open(
@@ -438,7 +443,7 @@ class TrainingSession:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> Any:  # of `bool`, type checkers would infer that any exception may be suppressed
         with self._exit_stack:
             if error is None or isinstance(error, Interrupted):
                 self.close()
