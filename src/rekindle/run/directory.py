@@ -23,7 +23,7 @@ from rekindle.run.reader import RunReader
 from rekindle.stats import EpisodeRecord
 from rekindle.storage import files, logs
 from rekindle.storage.lock import Lock
-from rekindle.storage.logs import JsonLines, LogPosition
+from rekindle.storage.logs import JsonLines, LogPosition, encode_numpy
 
 __all__ = ["TrainingRun"]
 _DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
@@ -295,7 +295,7 @@ class TrainingRun:
 
 
 def _json(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_numpy), indent=2) + b"\n"
 
 
 def _next_run_id(parent: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import msgspec
+import numpy as np
 
 from rekindle.errors import LogCorrupt, StorageError
 from rekindle.storage.files import (
@@ -26,7 +27,17 @@ from rekindle.storage.files import (
     write_atomic,
 )
 
-__all__ = ["JsonLines", "LogPosition", "check_rows", "cut", "read_last_rows", "read_rows", "surplus"]
+__all__ = [
+    "JsonLines",
+    "LogPosition",
+    "as_json",
+    "check_rows",
+    "cut",
+    "encode_numpy",
+    "read_last_rows",
+    "read_rows",
+    "surplus",
+]
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNSYNCED_LIMIT = 8 * 2**20
 """A log that nobody checkpoints is synced when this much of it is held in memory."""
@@ -42,6 +53,28 @@ class LogPosition(NamedTuple):
     def after(self, row: bytes) -> LogPosition:
         """The position once a row was added."""
         return LogPosition(self.rows + 1, self.size + len(row), zlib.crc32(row, self.crc))
+
+
+def encode_numpy(value: Any) -> Any:
+    """For msgspec's `enc_hook`: numbers and arrays of numpy as JSON has them."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return cast("Any", value.tolist())
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
+
+
+def as_json(value: Any) -> Any:
+    """A value in a form that a log can hold: what JSON has no place for becomes text."""
+    if isinstance(value, Mapping):
+        return {str(as_json(str(key))): as_json(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in cast("list[Any] | tuple[Any, ...]", value)]
+    if isinstance(value, msgspec.Struct):
+        return as_json(msgspec.structs.asdict(value))
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if value is None or isinstance(value, (bool, int, float, np.generic, np.ndarray)):
+        return cast("Any", value)
+    return as_json(repr(value))
 
 
 class JsonLines:
@@ -62,7 +95,7 @@ class JsonLines:
         self.is_deferred = False
         """Whether rows wait in memory for `write_out` or `sync`, so that appending does no input or output."""
         self._guard = threading.Lock()
-        self._encode = msgspec.json.Encoder().encode
+        self._encode = msgspec.json.Encoder(enc_hook=encode_numpy).encode
         with reporting("open", path):
             self._descriptor = os.open(path, _APPEND, PRIVATE)
 
@@ -72,7 +105,10 @@ class JsonLines:
         return self._position
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Add a row; raises `StorageError` when it is held in memory only."""
+        """Add a row; raises `StorageError` when it is held in memory only.
+
+        A row that JSON cannot hold raises `TypeError` or `ValueError`, and the log is as before.
+        """
         line = self._encode({"row": self._position.rows, **fields}) + b"\n"
         with self._guard:
             self._tail += line

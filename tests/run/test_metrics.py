@@ -1,13 +1,8 @@
-"""Windows of metrics, where they go, and that nothing which goes wrong on the way is lost."""
+"""Windows of metrics that end at step counts, and the store that looks up their values."""
 
 from __future__ import annotations
 
-import errno
-import logging
 import math
-import os
-import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.errors import InputError, StateError
-from rekindle.events import MemoryRecorder, MetricsFlushed, Recorder, Stamp, Summary
-from rekindle.run.metrics import EventStore, MetricWindow, metrics_row, restore_store
+from rekindle.events import MetricsFlushed, Stamp, Summary
+from rekindle.run.metrics import EventStore, MetricWindow, restore_store
 from rekindle.run.processor import EventProcessor
 from rekindle.storage import logs
 from rekindle.storage.logs import JsonLines
@@ -244,7 +239,7 @@ def test_the_best_is_remembered_longer_than_the_history() -> None:
 def test_a_store_is_filled_again_from_the_log(tmp_path: Path) -> None:
     straight, restored = EventStore(), EventStore()
     log = JsonLines(tmp_path / "log")
-    processor = EventProcessor(log=log, store=straight, report=refuse_reports)
+    processor = EventProcessor(log=log, store=straight, report=[].append)
     for step in (10, 20):
         processor.submit(flushed(step, loss=1.0 / step, diverged=nan))
     processor.close("finished")
@@ -252,154 +247,3 @@ def test_a_store_is_filled_again_from_the_log(tmp_path: Path) -> None:
     restore_store(restored, logs.read_rows(tmp_path / "log"))
     assert restored.names == straight.names == ["loss"]
     assert restored.history("loss")[1].tolist() == straight.history("loss")[1].tolist()
-
-
-# The processor
-
-
-def refuse_reports(message: str) -> None:
-    raise AssertionError(message)
-
-
-def test_a_window_reaches_the_log_the_store_and_the_recorders(tmp_path: Path) -> None:
-    log, store, recorder = JsonLines(tmp_path / "log"), EventStore(), MemoryRecorder()
-    processor = EventProcessor(log=log, store=store, recorders=[recorder], report=refuse_reports)
-    processor.submit(flushed(10, loss=0.5))
-    processor.flush()
-    assert logs.read_rows(tmp_path / "log") == [
-        {
-            "row": 0,
-            "env_steps": 10,
-            "updates": 5,
-            "episodes": 2,
-            "wall_time": 0.5,
-            "metrics": {"loss": {"mean": 0.5, "min": 0.5, "max": 0.5, "last": 0.5, "count": 1}},
-        }
-    ]
-    assert store.latest("loss") == 0.5
-    assert recorder.rows == [(stamp(10), {"loss": 0.5})]
-    processor.close("finished")
-    log.close()
-
-
-def test_a_row_carries_the_stamp_and_every_aggregate() -> None:
-    row = metrics_row(flushed(10, loss=0.5))
-    assert list(row) == ["env_steps", "updates", "episodes", "wall_time", "metrics"]
-    assert row["metrics"]["loss"] == Summary(0.5, 0.5, 0.5, 0.5, 1)
-
-
-def test_closing_finishes_what_was_submitted_and_tells_the_recorders_how_it_ended() -> None:
-    recorder = MemoryRecorder()
-    processor = EventProcessor(log=None, store=EventStore(), recorders=[recorder], report=refuse_reports)
-    for step in range(50):
-        processor.submit(flushed(step, loss=1.0))
-    processor.close("stopped")
-    assert [when.env_steps for when, _ in recorder.rows] == list(range(50))
-    assert recorder.status == "stopped"
-
-
-def test_a_mark_is_the_position_behind_what_was_submitted_before(tmp_path: Path) -> None:
-    log = JsonLines(tmp_path / "log")
-    processor = EventProcessor(log=log, store=EventStore(), report=refuse_reports)
-    marks = []
-    for step in range(3):
-        marks.append(processor.mark())
-        processor.submit(flushed(step, loss=1.0))
-    assert [mark.result().rows for mark in marks] == [0, 1, 2]
-    processor.close("finished")
-    log.close()
-
-
-class SlowRecorder:
-    """Takes nothing before it is allowed to."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.steps: list[int] = []
-
-    def record(self, values: Mapping[str, float], stamp: Stamp) -> None:
-        self.gate.wait()
-        self.steps.append(stamp.env_steps)
-
-    def close(self, status: str) -> None:
-        pass
-
-
-def test_a_full_queue_holds_the_training_back_and_drops_nothing() -> None:
-    recorder = SlowRecorder()
-    processor = EventProcessor(log=None, store=EventStore(), recorders=[recorder], report=refuse_reports, capacity=2)
-    submitted: list[int] = []
-
-    def train() -> None:
-        for step in range(10):
-            processor.submit(flushed(step, loss=1.0))
-            submitted.append(step)
-
-    training = threading.Thread(target=train)
-    training.start()
-    training.join(0.1)
-    assert training.is_alive()
-    assert len(submitted) <= 3  # one in the recorder's hands, two in the queue
-    recorder.gate.set()
-    training.join()
-    processor.close("finished")
-    assert recorder.steps == list(range(10))
-
-
-class BrokenRecorder:
-    """Fails at everything."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def record(self, values: Mapping[str, float], stamp: Stamp) -> None:
-        raise self.error
-
-    def close(self, status: str) -> None:
-        raise self.error
-
-
-@pytest.mark.parametrize("error", [ValueError("no network"), SystemExit("no network")])
-def test_a_recorder_that_fails_is_reported_and_the_others_go_on(error: BaseException) -> None:
-    reports: list[str] = []
-    recorder = MemoryRecorder()
-    processor = EventProcessor(
-        log=None, store=EventStore(), recorders=[BrokenRecorder(error), recorder], report=reports.append
-    )
-    processor.submit(flushed(10, loss=1.0))
-    processor.flush()
-    processor.close("finished")
-    told = f"the recorder BrokenRecorder failed: {type(error).__name__}: no network"
-    assert reports == [told, told]
-    assert len(recorder.rows) == 1
-    assert recorder.status == "finished"
-
-
-def test_a_log_that_cannot_be_written_is_reported_and_catches_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reports: list[str] = []
-    log, recorder = JsonLines(tmp_path / "log"), MemoryRecorder()
-    processor = EventProcessor(log=log, store=EventStore(), recorders=[recorder], report=reports.append)
-    write = os.write
-
-    def full(*_arguments: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "write", full)
-    processor.submit(flushed(10, loss=1.0))
-    processor.flush()
-    monkeypatch.setattr(os, "write", write)
-    processor.submit(flushed(20, loss=1.0))
-    processor.close("finished")
-    log.close()
-    assert len(reports) == 1
-    assert "No space left" in reports[0]
-    assert [row["env_steps"] for row in logs.read_rows(tmp_path / "log")] == [10, 20]
-    assert len(recorder.rows) == 2
-
-
-def test_any_object_with_the_two_methods_is_a_recorder() -> None:
-    assert isinstance(SlowRecorder(), Recorder)
-    assert isinstance(MemoryRecorder(), Recorder)
-    assert not isinstance(logging.getLogger(), Recorder)

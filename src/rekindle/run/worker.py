@@ -1,0 +1,122 @@
+"""A thread with a queue that never leaves anyone waiting: if the thread dies, every call says so."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar, cast
+
+from rekindle.errors import InputError, RunError
+
+__all__ = ["Worker"]
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+_GLANCE = 0.2
+"""Seconds between two looks at whether the thread is still alive."""
+
+
+class _Call:
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.future: Future[Any] = Future()
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self._function())
+        except BaseException as error:  # it belongs to whoever waits for the result
+            self.future.set_exception(error)
+
+
+class Worker(Generic[T]):
+    """Handles items in order on a thread of its own, which starts with the first item.
+
+    An exception that `handle` raises ends the thread: results that are still due raise it, and so does every later
+    call.
+    """
+
+    def __init__(self, name: str, handle: Callable[[T], None], *, capacity: int = 0) -> None:
+        self._name, self._handle = name, handle
+        self._queue: queue.Queue[T | _Call | None] = queue.Queue(capacity)
+        self._failure: BaseException | None = None
+        self._is_closed = False
+        self._starting = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    @property
+    def backlog(self) -> int:
+        """Items and calls that wait."""
+        return self._queue.qsize()
+
+    def put(self, item: T) -> None:
+        """Hand over an item; waits while the queue is full."""
+        self._put(item)
+
+    def call(self, function: Callable[[], Result]) -> Future[Result]:
+        """Call a function on the thread after everything handed over before; what it raises is the future's."""
+        call = _Call(function)
+        self._put(call)
+        return call.future
+
+    def close(self) -> None:
+        """End the thread after everything handed over before; raises if it died of something else."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._thread.ident is not None:
+                self._send(None)
+                self._thread.join()
+            self._check_alive()
+
+    def _put(self, message: T | _Call) -> None:
+        if self._is_closed:
+            raise InputError(f"{self._name} is closed")
+        with self._starting:
+            if self._thread.ident is None:
+                self._thread.start()
+        self._send(message)
+
+    def _send(self, message: T | _Call | None) -> None:
+        self._check_alive()
+        while True:
+            try:
+                self._queue.put(message, timeout=_GLANCE)
+                break
+            except queue.Full:
+                self._check_alive()
+        if self._failure is not None:  # it may have died after its last look at the queue
+            self._refuse_the_rest(self._failure)
+            self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise self._ended(self._failure) from self._failure
+
+    def _ended(self, failure: BaseException) -> RunError:
+        return RunError(f"the thread {self._name} ended: {type(failure).__name__}: {failure}")
+
+    # On the thread
+
+    def _work(self) -> None:
+        try:
+            while (message := self._queue.get()) is not None:
+                if isinstance(message, _Call):
+                    message.run()
+                else:
+                    self._handle(cast("T", message))
+        except BaseException as error:  # whatever it was, nobody may wait for this thread any more
+            self._failure = error
+            self._refuse_the_rest(error)
+
+    def _refuse_the_rest(self, failure: BaseException) -> None:
+        while True:
+            try:
+                message = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(message, _Call) and message.future.set_running_or_notify_cancel():
+                message.future.set_exception(self._ended(failure))
