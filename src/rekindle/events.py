@@ -146,7 +146,7 @@ class TrainingEnded(Event, frozen=True):
 
 @runtime_checkable
 class Recorder(Protocol):
-    """Somewhere else to send metrics: called on the processor's thread, so it may take its time."""
+    """Somewhere else to send metrics: called on a thread of its own, so it may take its time."""
 
     def record(self, values: Mapping[str, float], stamp: Stamp) -> None:
         """Take the values of one window."""

@@ -184,6 +184,38 @@ def test_a_closed_processor_takes_nothing() -> None:
         processor.mark()
 
 
+class WaitingLog(JsonLines):
+    """A log on a disk that takes nothing before it is allowed to."""
+
+    gate = threading.Event()
+
+    def append(self, fields: Mapping[str, Any]) -> None:
+        self.gate.wait()
+        super().append(fields)
+
+
+def test_a_full_queue_holds_the_training_back_and_drops_nothing(tmp_path: Path) -> None:
+    log = WaitingLog(tmp_path / "log")
+    processor = EventProcessor(log=log, store=EventStore(), report=refuse_reports, capacity=2)
+    submitted: list[int] = []
+
+    def train() -> None:
+        for step in range(10):
+            processor.submit(flushed(step, loss=1.0))
+            submitted.append(step)
+
+    training = threading.Thread(target=train)
+    training.start()
+    training.join(0.1)
+    assert training.is_alive()
+    assert len(submitted) <= 3  # one at the log, two in the queue
+    log.gate.set()
+    training.join()
+    processor.close("finished")
+    log.close()
+    assert [row["env_steps"] for row in logs.read_rows(tmp_path / "log")] == list(range(10))
+
+
 class SlowRecorder:
     """Takes nothing before it is allowed to."""
 
@@ -199,25 +231,20 @@ class SlowRecorder:
         pass
 
 
-def test_a_full_queue_holds_the_training_back_and_drops_nothing() -> None:
-    recorder = SlowRecorder()
-    processor = EventProcessor(log=None, store=EventStore(), recorders=[recorder], report=refuse_reports, capacity=2)
-    submitted: list[int] = []
-
-    def train() -> None:
-        for step in range(10):
-            processor.submit(flushed(step, loss=1.0))
-            submitted.append(step)
-
-    training = threading.Thread(target=train)
-    training.start()
-    training.join(0.1)
-    assert training.is_alive()
-    assert len(submitted) <= 3  # one in the recorder's hands, two in the queue
-    recorder.gate.set()
-    training.join()
+def test_a_slow_recorder_delays_no_window_no_mark_and_no_other_recorder(tmp_path: Path) -> None:
+    log, slow, quick = JsonLines(tmp_path / "log"), SlowRecorder(), MemoryRecorder()
+    recorders = [slow, quick]
+    processor = EventProcessor(log=log, store=EventStore(), recorders=recorders, report=refuse_reports, capacity=2)
+    for step in range(50):
+        processor.submit(flushed(step, loss=1.0))
+    assert processor.mark().result(timeout=60).rows == 50
+    assert slow.steps == []
+    slow.gate.set()
+    processor.flush()
+    assert slow.steps == list(range(50))
+    assert len(quick.rows) == 50
     processor.close("finished")
-    assert recorder.steps == list(range(10))
+    log.close()
 
 
 class BrokenRecorder:

@@ -1,13 +1,15 @@
-"""The thread that writes finished metric windows to the log, the store and the recorders."""
+"""The thread that writes finished metric windows to the log and the store, and hands them to the recorders."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from rekindle.errors import RekindleError
-from rekindle.events import MediaLogged, MetricsFlushed, Recorder, ShowsMedia
+from rekindle.events import MediaLogged, MetricsFlushed, Recorder
 from rekindle.run.metrics import EventStore, metrics_row
+from rekindle.run.recording import RecorderThread, Window
 from rekindle.run.worker import Worker
 from rekindle.storage.logs import JsonLines, LogPosition, as_json
 
@@ -15,7 +17,9 @@ __all__ = ["EventProcessor"]
 
 
 class EventProcessor:
-    """Takes finished windows through a bounded queue and writes them to the log, the store and the recorders.
+    """Takes finished windows through a bounded queue, writes them to the log and the store, and hands them on.
+
+    Each recorder has a thread of its own, so neither the log nor a mark waits for one, and no recorder for another.
 
     Whatever goes wrong there is told to `report`, and training goes on. Only if `report` itself raises does the
     thread end; then every call here raises `RunError`.
@@ -30,14 +34,17 @@ class EventProcessor:
         recorders: Sequence[Recorder] = (),
         report: Callable[[str], None],
         capacity: int = 1024,
+        patience: float = 120.0,
     ) -> None:
+        """`flush` and `close` give up a recorder that stays in one call for more than `patience` seconds."""
         self._log = log
         self._deferred = deferred
         self._store = store
-        self._recorders = recorders
+        directory = None if log is None else log.path.parent
+        self._recorders = [
+            RecorderThread(recorder, report=report, directory=directory, patience=patience) for recorder in recorders
+        ]
         self._report = report
-        self._without_media: list[Recorder] = []
-        """Those that were said to show numbers only."""
         self._worker: Worker[MetricsFlushed | MediaLogged] = Worker("rekindle-events", self._take, capacity=capacity)
 
     def submit(self, event: MetricsFlushed | MediaLogged) -> None:
@@ -51,25 +58,34 @@ class EventProcessor:
     def flush(self) -> None:
         """Return when everything submitted before has been written, stored and recorded."""
         self.mark().result()
+        for recorder in self._recorders:
+            recorder.flush()
 
     def close(self, status: str) -> None:
-        """Finish what was submitted, then close the recorders."""
-        try:
-            self._worker.close()
-        finally:
+        """Finish what was submitted, then close the recorders; waits for those that are behind."""
+        with contextlib.ExitStack() as stack:
+            # From the last to the first: all are asked before one is waited for.
             for recorder in self._recorders:
-                self._guarded(recorder, lambda recorder=recorder: recorder.close(status))
+                stack.callback(recorder.close)
+            for recorder in self._recorders:
+                stack.callback(recorder.ask_to_close, status)
+            self._worker.close()
 
     # On the thread
 
     def _take(self, event: MetricsFlushed | MediaLogged) -> None:
-        if isinstance(event, MediaLogged):
-            self._show(event)
-            return
-        self._surviving("a row of metrics could not be logged", lambda: self._write(event))
-        for log in self._deferred:
-            self._surviving(f"{log.path.name} could not be written", log.write_out)
-        self._surviving("a window of metrics could not be stored", lambda: self._pass_on(event))
+        if isinstance(event, MetricsFlushed):
+            self._surviving("a row of metrics could not be logged", lambda: self._write(event))
+            for log in self._deferred:
+                self._surviving(f"{log.path.name} could not be written", log.write_out)
+            window = Window(event.stamp, {name: summary.mean for name, summary in event.metrics.items()})
+            self._surviving(
+                "a window of metrics could not be stored", lambda: self._store.add(event.stamp.env_steps, window.means)
+            )
+        else:
+            window = event
+        for recorder in self._recorders:
+            self._surviving("a recorder could not be given a window", lambda recorder=recorder: recorder.put(window))
 
     def _write(self, event: MetricsFlushed) -> None:
         if self._log is None:
@@ -87,24 +103,6 @@ class EventProcessor:
                 f"the metrics of env step {event.stamp.env_steps} hold what JSON cannot "
                 f"({type(error).__name__}: {error}); it is logged as text"
             )
-
-    def _pass_on(self, event: MetricsFlushed) -> None:
-        means = {name: summary.mean for name, summary in event.metrics.items()}
-        self._store.add(event.stamp.env_steps, means)
-        for recorder in self._recorders:
-            self._guarded(recorder, lambda recorder=recorder: recorder.record(means, event.stamp))
-
-    def _show(self, event: MediaLogged) -> None:
-        for recorder in self._recorders:
-            if isinstance(recorder, ShowsMedia):
-                self._guarded(recorder, lambda recorder=recorder: recorder.show(event.name, event.media, event.stamp))
-            elif recorder not in self._without_media:
-                self._without_media.append(recorder)
-                kind = type(event.media).__name__.lower()
-                self._report(f"the recorder {type(recorder).__name__} shows numbers only, so no {kind} {event.name!r}")
-
-    def _guarded(self, recorder: Recorder, action: Callable[[], None]) -> None:
-        self._surviving(f"the recorder {type(recorder).__name__} failed", action)
 
     def _surviving(self, problem: str, action: Callable[[], None]) -> None:
         try:
