@@ -319,6 +319,46 @@ def test_the_position_counts_the_rows_that_are_held(tmp_path: Path) -> None:
     assert log.position == LogPosition(1, len(data), zlib.crc32(data))
 
 
+@pytest.mark.parametrize("failures", [1, 2, 3])
+@pytest.mark.parametrize("goes_on", ["append", "sync", "close"])
+def test_a_part_of_a_row_that_could_not_be_cut_off_is_no_part_of_the_log(
+    failures: int, goes_on: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = JsonLines(tmp_path / "log")
+    log.append({"text": "x"})
+    refuse(monkeypatch, "ftruncate", errno.EIO, times=failures)
+    with no_file_beyond(100):
+        for number in (1, 2):
+            with pytest.raises(StorageError):
+                log.append({"text": str(number) * 400})
+    if goes_on == "append":
+        log.append({"text": "end"})
+    elif goes_on == "sync":
+        log.sync()
+    log.close()
+    data = (tmp_path / "log").read_bytes()
+    texts = [row["text"][:1] for row in check_rows(tmp_path / "log", data)]
+    assert texts == ["x", "1", "2", "e"][: 4 if goes_on == "append" else 3]
+    assert log.position == LogPosition(len(texts), len(data), zlib.crc32(data))
+
+
+def test_an_append_that_is_interrupted_writes_its_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = JsonLines(tmp_path / "log")
+    write = os.write
+
+    def interrupted(file: int, data: Any) -> int:
+        write(file, data)
+        monkeypatch.setattr(os, "write", write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.append({"text": "first"})
+    log.append({"text": "second"})
+    log.close()
+    assert [row["text"] for row in logs.read_rows(tmp_path / "log")] == ["first", "second"]
+
+
 def test_after_a_failed_sync_the_file_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = JsonLines(tmp_path / "log")
     log.append({"loss": 0.5})

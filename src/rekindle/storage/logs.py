@@ -92,6 +92,9 @@ class JsonLines:
         self._tail = bytearray()
         self._written = position.size
         self._suspect = False
+        """Whether an fsync failed, so that the file may lack what was written to it."""
+        self._is_torn = False
+        """Whether the file may end with a part of what was appended."""
         self.is_deferred = False
         """Whether rows wait in memory for `write_out` or `sync`, so that appending does no input or output."""
         self._guard = threading.Lock()
@@ -124,17 +127,18 @@ class JsonLines:
             self._write_out()
 
     def _write_out(self) -> None:
+        if self._is_torn:
+            self._mend_tail()
         view = memoryview(self._tail)[self._written - self._durable :]
+        if not view:
+            return
+        self._is_torn = True  # until all is written: whatever ends this early, no row may follow a part of another
         try:
             while view:
-                count = os.write(self._descriptor, view)
-                if count < len(view):  # a short write is the first sign of a full disk: see what the rest says
-                    view = view[count:]
-                    continue
-                break
+                view = view[os.write(self._descriptor, view) :]  # after a short write, the next says what is wrong
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._written)
+                self._cut_tail()
             held = len(view)
             raise StorageError(
                 f"cannot append to {self.path}: {error.strerror}; {held} bytes of rows are held in memory and "
@@ -143,6 +147,18 @@ class JsonLines:
         finally:
             view.release()
         self._written = self._position.size
+        self._is_torn = False
+
+    def _cut_tail(self) -> None:
+        """Take off what an append left that did not come to its end."""
+        os.ftruncate(self._descriptor, self._written)
+        self._is_torn = False
+
+    def _mend_tail(self) -> None:
+        try:
+            self._cut_tail()
+        except OSError:
+            self._replace()
 
     def sync(self) -> None:
         """Make every row so far durable."""
@@ -166,7 +182,10 @@ class JsonLines:
                 self._durable = end
 
     def _replace(self) -> None:
-        """Write a new file from what was durable and what is in memory: a failed fsync cannot be asked again."""
+        """Write a new file from what was durable and what is in memory.
+
+        For a file whose fsync failed, which cannot be asked again, or whose end cannot be cut off.
+        """
         piece = 2**20
         durable = (
             os.pread(self._descriptor, min(piece, self._durable - offset), offset)
@@ -180,7 +199,7 @@ class JsonLines:
         self._descriptor = descriptor
         self._durable = self._written = self._position.size
         self._tail.clear()
-        self._suspect = False
+        self._suspect = self._is_torn = False
 
     def close(self) -> None:
         """Write what waits and let go of the file; what was not synced is left to the operating system."""
