@@ -140,6 +140,33 @@ def test_a_segment_is_named_while_it_has_one_row_left(journal: ReplayJournal) ->
 
 
 @pytest.mark.usefixtures("no_merging")
+def test_many_new_rows_are_split_into_segments_that_the_format_can_hold(
+    journal: ReplayJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_SEGMENT_LIMIT", 10 * ROW_SIZE + ROW_SIZE // 2)
+    memory = Memory(100)
+    memory.append(25)
+    manifest = checkpoint(journal, memory)
+    assert spans(manifest) == [(0, 10), (10, 20), (20, 25)]
+    assert_holds(journal, manifest, 0, 25)
+    memory.append(90)
+    manifest = checkpoint(journal, memory)
+    assert spans(manifest)[:4] == [(10, 20), (20, 25), (25, 35), (35, 45)]
+    assert_holds(journal, Manifest.of(manifest.tree(), name="file"), 15, 115)
+
+
+def test_a_row_larger_than_a_segment_is_a_segment_of_its_own(
+    journal: ReplayJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_SEGMENT_LIMIT", 1)
+    memory = Memory(100)
+    memory.append(3)
+    manifest = checkpoint(journal, memory)
+    assert spans(manifest) == [(0, 1), (1, 2), (2, 3)]
+    assert_holds(journal, manifest, 0, 3)
+
+
+@pytest.mark.usefixtures("no_merging")
 def test_more_new_rows_than_the_memory_holds_are_those_that_it_holds(journal: ReplayJournal) -> None:
     memory = Memory(100)
     memory.append(30)
@@ -297,15 +324,17 @@ def test_a_memory_of_other_columns_is_refused_and_the_difference_told(journal: R
 @given(
     capacity=st.integers(1, 60),
     merge_limit=st.integers(0, 50 * ROW_SIZE),
+    segment_limit=st.integers(ROW_SIZE, 100 * ROW_SIZE),
     steps=st.lists(
         st.one_of(st.integers(0, 100), st.sampled_from(["checkpoint", "resume", "prune"])), min_size=1, max_size=40
     ),
 )
 def test_every_kept_checkpoint_holds_what_the_memory_held(
-    capacity: int, merge_limit: int, steps: list[int | str]
+    capacity: int, merge_limit: int, segment_limit: int, steps: list[int | str]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal_module, "_MERGE_LIMIT", merge_limit)
+        patch.setattr(journal_module, "_SEGMENT_LIMIT", segment_limit)
         journal, memory = ReplayJournal(Path(directory), resume_count=0), Memory(capacity)
         kept: list[tuple[Manifest, int, int]] = []
         for step in steps:

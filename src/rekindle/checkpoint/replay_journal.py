@@ -26,6 +26,8 @@ _SEGMENT = re.compile(r"rows_[0-9]+_[0-9]+_r[0-9]+\.mpk")
 _MERGE_LIMIT = 4 * 2**20
 """Segments below this size are merged like the digits of a binary counter, so that frequent small checkpoints
 leave few files, and each row is rewritten a few times at most."""
+_SEGMENT_LIMIT = 2**30
+"""Bytes of rows in one segment. The format has room for 4 GiB a column and 16 GiB a file."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -124,16 +126,23 @@ class ReplayJournal:
 
     def write(self, new: NewRows) -> Manifest:
         """Make the new rows durable and say where all of them are."""
-        older = self.segments if new.first < new.start else []  # otherwise the new segment holds everything
+        older = self.segments if new.first < new.start else []  # otherwise the new segments hold everything
         segments = [segment for segment in older if segment.first < new.start and segment.end > new.first]
-        if new.start < new.end:
-            # The resume count keeps a file of an abandoned timeline from being taken for one of this.
-            path = self.directory / f"rows_{new.start}_{new.end}_r{self.resume_count}.mpk"
-            pieces = codec.encode({"kind": "segment", "first": new.start, "columns": new.rows})
-            files.write_atomic(path, *pieces)
-            segments.append(Segment(path.name, new.start, new.end, codec.stored_checksum(pieces[0])))
+        row_size = sum(column[:1].nbytes for column in new.rows.values())
+        longest = max(1, _SEGMENT_LIMIT // max(1, row_size))
+        for first in range(new.start, new.end, longest):
+            end = min(first + longest, new.end)
+            rows = {name: column[first - new.start : end - new.start] for name, column in new.rows.items()}
+            segments.append(self._write_segment(first, end, rows))
         self.segments = segments
         return Manifest(new.first, new.end, new.layout, segments)
+
+    def _write_segment(self, first: int, end: int, rows: Mapping[str, Array]) -> Segment:
+        # The resume count keeps a file of an abandoned timeline from being taken for one of this.
+        path = self.directory / f"rows_{first}_{end}_r{self.resume_count}.mpk"
+        pieces = codec.encode({"kind": "segment", "first": first, "columns": dict(rows)})
+        files.write_atomic(path, *pieces)
+        return Segment(path.name, first, end, codec.stored_checksum(pieces[0]))
 
     def read(self, manifest: Manifest) -> dict[str, Array]:
         """Every row that a manifest names; raises `FileRefused` if a segment is missing or not the one named."""
