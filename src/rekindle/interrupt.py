@@ -10,6 +10,8 @@ from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
+from rekindle.owner import Owner
+
 __all__ = ["Interrupter"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -35,6 +37,7 @@ class Interrupter:
         self._guard = threading.Lock()
         self._unwatch = threading.Event()
         self._watcher: threading.Thread | None = None
+        self._owner = Owner()
 
     def stop(self, reason: str, *, complete: bool = False) -> None:
         """Ask for the end. `complete` says that the goal was reached, so the run counts as finished."""
@@ -68,18 +71,21 @@ class Interrupter:
                 self.stop(text or "asked to stop by another process")
                 return
 
+        self._owner = Owner()
         self._watcher = threading.Thread(target=look, name="rekindle-stop-file", daemon=True)
         self._watcher.start()
 
     def unwatch(self) -> None:
-        """Stop looking for the stop file."""
-        self._unwatch.set()
-        if self._watcher is not None:
+        """Stop looking for the stop file; a forked child has no thread that does."""
+        if self._watcher is not None and self._owner.is_here:
+            self._unwatch.set()
             self._watcher.join()
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None]:
         """Turn SIGINT and SIGTERM into a stop while inside; a second one ends the process at once.
+
+        A child that is forked inside is not part of the training: there a signal does what it did before.
 
         Outside the main thread, where Python has no say over signals, this does nothing.
         """
@@ -88,10 +94,14 @@ class Interrupter:
             return
         # A handler that was not set by Python, but by a host in C, could not be put back: such a signal is the host's.
         before = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not None}
-        is_first = True
+        is_first, owner = True, Owner()
 
         def handle(number: int, _frame: FrameType | None) -> None:
             nonlocal is_first
+            if not owner.is_here:
+                signal.signal(number, before[signal.Signals(number)])
+                os.kill(os.getpid(), number)
+                return
             # Not the first stop, which may have been another's: it would cost the checkpoint that is being written.
             if not is_first:
                 signal.signal(number, signal.SIG_DFL)

@@ -18,6 +18,7 @@ import numpy as np
 from rekindle.agent import Column, Replay, State
 from rekindle.errors import FileRefused
 from rekindle.experience import Array
+from rekindle.owner import Owner
 from rekindle.storage import codec, files
 
 __all__ = ["Manifest", "NewRows", "ReplayJournal", "Segment"]
@@ -101,6 +102,7 @@ class ReplayJournal:
     """The segments of one run."""
 
     def __init__(self, directory: Path, *, resume_count: int, known: Iterable[Segment] = ()) -> None:
+        self._owner = Owner()
         self.directory = directory
         self.resume_count = resume_count
         self.segments = list(known)
@@ -126,6 +128,7 @@ class ReplayJournal:
 
     def write(self, new: NewRows) -> Manifest:
         """Make the new rows durable and say where all of them are."""
+        self._owner.check(self.directory)
         older = self.segments if new.first < new.start else []  # otherwise the new segments hold everything
         segments = [segment for segment in older if segment.first < new.start and segment.end > new.first]
         row_size = sum(column[:1].nbytes for column in new.rows.values())

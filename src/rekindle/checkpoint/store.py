@@ -15,6 +15,7 @@ from rekindle.checkpoint.retention import CheckpointInfo, RetentionPolicy
 from rekindle.errors import CheckpointError, FileRefused, StorageError
 from rekindle.events import Stamp
 from rekindle.experience import Array
+from rekindle.owner import Owner
 from rekindle.run.metadata import LOGS, Log
 from rekindle.storage import codec, files
 from rekindle.storage.logs import LogPosition
@@ -123,9 +124,10 @@ def list_steps(directory: Path) -> list[int]:
 
 
 class CheckpointStore:
-    """The checkpoint files and replay segments of one run; used by one thread at a time."""
+    """The checkpoint files and replay segments of one run; used by one thread at a time, and by no forked child."""
 
     def __init__(self, run_path: Path, *, policy: RetentionPolicy, resume_count: int) -> None:
+        self._owner = Owner()
         self.directory = run_path / "checkpoints"
         self.journal = ReplayJournal(run_path / "replay", resume_count=resume_count)
         self._run_path = run_path
@@ -164,6 +166,7 @@ class CheckpointStore:
 
     def go_back_to(self, checkpoint: Checkpoint | None, rewound: Path) -> None:
         """Make a checkpoint the newest: what is of a later time moves to `rewound`."""
+        self._owner.check(self._run_path)
         for step in list_steps(self.directory):
             if checkpoint is None or step > checkpoint.step:
                 files.move(self.path(step), rewound)
@@ -203,6 +206,7 @@ class CheckpointStore:
 
     def save_best(self, best: Best, agent: State) -> None:
         """Write the best agent; if that fails, it is tried again before the next checkpoint, which names it."""
+        self._owner.check(self._run_path)
         self._unwritten_best = (best, agent)
         self._write_best()
 
@@ -219,6 +223,7 @@ class CheckpointStore:
 
     def save(self, checkpoint: Checkpoint, rows: NewRows | None) -> Path:
         """Write a checkpoint; when this returns it is durable. The logs must have been synced before."""
+        self._owner.check(self._run_path)
         self._write_best()
         if rows is not None:
             checkpoint = msgspec.structs.replace(checkpoint, replay=self.journal.write(rows))
@@ -234,6 +239,7 @@ class CheckpointStore:
 
     def tidy(self) -> None:
         """Point `latest` at the newest checkpoint and remove what no policy and no checkpoint wants any more."""
+        self._owner.check(self._run_path)
         newest = max(self._known)
         files.link(self.path(newest), self.directory / "latest.mpk")
         infos = [CheckpointInfo(step, known.metrics if known else {}) for step, known in sorted(self._known.items())]

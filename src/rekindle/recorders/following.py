@@ -21,6 +21,7 @@ import msgspec
 
 from rekindle.errors import RunError, StorageError
 from rekindle.events import Media, MediaLogged, Stamp
+from rekindle.owner import Owner
 from rekindle.run.reader import RunReader
 from rekindle.storage import files
 
@@ -152,6 +153,7 @@ class Follower:
         first_delay: float = 1.0,
         longest_delay: float = 60.0,
     ) -> None:
+        self._owner = Owner()
         self._name, self._service, self._report = name, service, report
         self._run = RunReader(path)
         self._file = self._run.path / "recorders" / f"{name}.json"
@@ -183,7 +185,9 @@ class Follower:
         self.record({}, stamp)
 
     def close(self, status: str) -> None:
-        """Send what is left and end the outside run with this status."""
+        """Send what is left and end the outside run with this status; a forked child leaves that to its parent."""
+        if not self._owner.is_here:
+            return
         atexit.unregister(self._abandon)
         if self._status is not None:
             return

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from rekindle.errors import ConfigError, StorageError
+from rekindle.owner import Owner
 from rekindle.run.finding import find_run, find_runs
 from rekindle.run.frames import Aggregate, Frame
 from rekindle.run.metadata import ALL_LOGS, LOGS, Resume, RunMetadata, environment, timestamp
@@ -43,7 +44,8 @@ def _checked_name(kind: str, text: str) -> str:
 class TrainingRun:
     """The directory of one run, opened by its one writer.
 
-    Make one with `create` or `resume`; a session given the run restores itself from it and closes it.
+    Make one with `create` or `resume`; a session given the run restores itself from it and closes it. A forked child
+    cannot write to it: it stays the parent's.
     """
 
     def __init__(self, path: Path, lock: Lock, metadata: RunMetadata, *, resumed: bool) -> None:
@@ -51,6 +53,7 @@ class TrainingRun:
         self.metadata = metadata
         self.is_resumed = resumed
         """Whether this process opened a run that was there before."""
+        self._owner = Owner()
         self._lock = lock
         self._logs: dict[str, JsonLines] = {}
         self._guard = threading.Lock()
@@ -177,6 +180,7 @@ class TrainingRun:
 
     def write_config(self, config: Mapping[str, Any] | msgspec.Struct) -> None:
         """Store everything needed to rebuild the environment and the agent, as JSON."""
+        self._owner.check(self.path)
         try:
             data = _json(config)
         except (TypeError, ValueError) as error:
@@ -202,6 +206,7 @@ class TrainingRun:
 
     def open_logs(self, positions: Mapping[str, LogPosition], warnings: LogPosition) -> None:
         """Go on with each log at a position."""
+        self._owner.check(self.path)
         for log in LOGS:
             self._logs[log] = JsonLines(self.path / f"{log}.jsonl", positions.get(log, LogPosition()))
         self._logs["warnings"] = JsonLines(self.path / "warnings.jsonl", warnings)
@@ -212,6 +217,7 @@ class TrainingRun:
 
     def rewind(self, positions: Mapping[str, LogPosition]) -> list[str]:
         """Cut the logs back to a checkpoint's positions; what came after goes to `rewound/`. Says what moved."""
+        self._owner.check(self.path)
         paths = {log: self.path / f"{log}.jsonl" for log in LOGS}
         # All are looked at before any is cut: a log that cannot be used leaves the others as they were.
         tails = {path: logs.surplus(path, positions.get(log, LogPosition())) for log, path in paths.items()}
@@ -257,6 +263,7 @@ class TrainingRun:
         self._change_metadata(counts, durably=False)
 
     def _change_metadata(self, changes: Mapping[str, Any], *, durably: bool) -> None:
+        self._owner.check(self.path)
         with self._guard:
             metadata = msgspec.structs.replace(self.metadata, **changes, last_updated=timestamp())
             files.write_atomic(self.path / "metadata.json", _json(metadata), sync_name=durably)
@@ -281,7 +288,7 @@ class TrainingRun:
             yield
         except BaseException:
             self.close()
-            if not self.is_resumed:
+            if not self.is_resumed and self._owner.is_here:
                 files.remove_directory(self.path)
             raise
 

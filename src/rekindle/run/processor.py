@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from rekindle.errors import RekindleError
 from rekindle.events import MediaLogged, MetricsFlushed, Recorder
+from rekindle.owner import Owner
 from rekindle.run.metrics import EventStore, metrics_row
 from rekindle.run.recording import RecorderThread, Window
 from rekindle.run.worker import Worker
@@ -37,6 +38,7 @@ class EventProcessor:
         patience: float = 120.0,
     ) -> None:
         """`flush` and `close` give up a recorder that stays in one call for more than `patience` seconds."""
+        self._owner = Owner()
         self._log = log
         self._deferred = deferred
         self._store = store
@@ -62,7 +64,12 @@ class EventProcessor:
             recorder.flush()
 
     def close(self, status: str) -> None:
-        """Finish what was submitted, then close the recorders; waits for those that are behind."""
+        """Finish what was submitted, then close the recorders; waits for those that are behind.
+
+        Does nothing in a forked child, which has neither the threads nor a say over the recorders.
+        """
+        if not self._owner.is_here:
+            return
         with contextlib.ExitStack() as stack:
             # From the last to the first: all are asked before one is waited for.
             for recorder in self._recorders:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, cast
 
 from rekindle.errors import InputError, RunError
+from rekindle.owner import Owner
 
 __all__ = ["Worker"]
 
@@ -37,7 +38,7 @@ class Worker(Generic[T]):
     """Handles items in order on a thread of its own, which starts with the first item.
 
     An exception that `handle` raises ends the thread: results that are still due raise it, and so does every later
-    call.
+    call. A forked child does not have the thread: there `put` and `call` are refused, and `close` does nothing.
     """
 
     def __init__(self, name: str, handle: Callable[[T], None], *, capacity: int = 0) -> None:
@@ -45,6 +46,7 @@ class Worker(Generic[T]):
         self._queue: queue.Queue[T | _Call | None] = queue.Queue(capacity)
         self._failure: BaseException | None = None
         self._is_closed = False
+        self._owner = Owner()
         self._starting = threading.Lock()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
@@ -65,7 +67,7 @@ class Worker(Generic[T]):
 
     def close(self) -> None:
         """End the thread after everything handed over before; raises if it died of something else."""
-        if not self._is_closed:
+        if not self._is_closed and self._owner.is_here:
             self._is_closed = True
             if self._thread.ident is not None:
                 self._send(None)
@@ -73,6 +75,7 @@ class Worker(Generic[T]):
             self._check_alive()
 
     def _put(self, message: T | _Call) -> None:
+        self._owner.check(f"the thread {self._name}")
         if self._is_closed:
             raise InputError(f"{self._name} is closed")
         with self._starting:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from rekindle.errors import LogCorrupt, StorageError
+from rekindle.owner import Owner
 from rekindle.storage.files import (
     LARGE,
     PRIVATE,
@@ -81,7 +82,7 @@ class JsonLines:
     """An append-only log: one `write` a row, rows numbered from 0, strict JSON (NaN becomes null).
 
     A row that cannot be written stays in memory and goes first next time, so a full disk loses nothing.
-    Appending and syncing may happen on different threads.
+    Appending and syncing may happen on different threads, but not in a forked child.
     """
 
     def __init__(self, path: Path, position: LogPosition | None = None) -> None:
@@ -97,6 +98,7 @@ class JsonLines:
         """Whether the file may end with a part of what was appended."""
         self.is_deferred = False
         """Whether rows wait in memory for `write_out` or `sync`, so that appending does no input or output."""
+        self._owner = Owner()
         self._guard = threading.Lock()
         self._encode = msgspec.json.Encoder(enc_hook=encode_numpy).encode
         with reporting("open", path):
@@ -112,6 +114,7 @@ class JsonLines:
 
         A row that JSON cannot hold raises `TypeError` or `ValueError`, and the log is as before.
         """
+        self._owner.check(self.path)
         line = self._encode({"row": self._position.rows, **fields}) + b"\n"
         with self._guard:
             self._tail += line
@@ -123,6 +126,7 @@ class JsonLines:
 
     def write_out(self) -> None:
         """Write the rows that wait in memory."""
+        self._owner.check(self.path)
         with self._guard:
             self._write_out()
 
@@ -162,6 +166,7 @@ class JsonLines:
 
     def sync(self) -> None:
         """Make every row so far durable."""
+        self._owner.check(self.path)
         with self._guard:
             if self._suspect:
                 self._replace()
@@ -202,9 +207,13 @@ class JsonLines:
         self._suspect = self._is_torn = False
 
     def close(self) -> None:
-        """Write what waits and let go of the file; what was not synced is left to the operating system."""
+        """Write what waits and let go of the file; what was not synced is left to the operating system.
+
+        A forked child only lets go of its copy of the descriptor.
+        """
         try:
-            self.write_out()
+            if self._owner.is_here:
+                self.write_out()
         finally:
             os.close(self._descriptor)
 
