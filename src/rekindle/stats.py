@@ -13,6 +13,7 @@ import numpy as np
 from rekindle.agent import State, Stateful
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import EpisodeStatus
+from rekindle.markup import notebook_page, table
 
 __all__ = [
     "Aggregator",
@@ -431,9 +432,9 @@ class EvalReport(msgspec.Struct, frozen=True):
         return cls(total_steps=total_steps, n_episodes=len(statuses), stats={**tracker.summary(), **counts})
 
     def _repr_html_(self) -> str:
-        from rekindle.ui.notebook import evaluation_html
-
-        return evaluation_html(self.total_steps, self.n_episodes, self.stats)
+        title = f"<b>evaluation</b> at step {self.total_steps:,}, episodes: {self.n_episodes:,}"
+        rows = [(name, f"{value:.6g}") for name, value in self.stats.items()]
+        return notebook_page(title, table(("stat", "value"), rows))
 
     def __str__(self) -> str:
         """A line of what was evaluated, then a line a stat, names and numbers aligned."""

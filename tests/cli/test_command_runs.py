@@ -84,7 +84,7 @@ def test_of_a_log_too_long_to_search_the_best_return_is_said_to_be_at_least_so_m
     tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(tmp_path, episodes=50)
-    monkeypatch.setattr("rekindle.ui.overview._SEARCHED", 2000)
+    monkeypatch.setattr("rekindle.run.overview._SEARCHED", 2000)
     (entry,) = rekindle("runs", tmp_path, "--json").json
     assert entry["best_return"]["at_least"]
     assert "≥ 5.00*" in rekindle("runs", tmp_path).out

@@ -14,10 +14,10 @@ from logged_runs import evaluation, write_run
 pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 
 from rekindle import TrainingRun
+from rekindle.run.overview import glimpse, summarise
 from rekindle.storage.logs import LogPosition
 from rekindle.ui.dashboard import listing as listing_module
 from rekindle.ui.dashboard.listing import Listing, RunRow
-from rekindle.ui.overview import glimpse, summarise
 
 
 def rows_of(listing: Listing) -> dict[str, RunRow]:

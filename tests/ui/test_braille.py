@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.run.curve import Curve, Points
+from rekindle.run.scale import step_label, ticks, value_label, value_range
 from rekindle.ui.braille import Chart, Line, draw
-from rekindle.ui.curve import Curve, Points
-from rekindle.ui.scale import step_label, ticks, value_label, value_range
 
 
 def line_of(values: list[float], *, smoothing: float = 0.0, every: int = 1) -> Line:

@@ -12,9 +12,9 @@ import pytest
 from watched_runs import LENGTH, Writer, written
 
 from rekindle import TrainingRun
+from rekindle.run.curve import Extreme
 from rekindle.run.metadata import Resume
 from rekindle.ui import feed as feed_module
-from rekindle.ui.curve import Extreme
 from rekindle.ui.feed import Happening, Metric, RunFeed
 from rekindle.ui.report import report_page
 from rekindle.ui.summary import progress_line

@@ -12,9 +12,10 @@ import msgspec
 
 from rekindle.agents.presets import Preset, presets
 from rekindle.run.settings import setting_text
+from rekindle.text import NOTHING
 from rekindle.training.algorithms import ALGORITHMS, config_type
+from rekindle.ui.output import write_json
 from rekindle.ui.tables import console, facts, headline, table, words
-from rekindle.ui.text import NOTHING, write_json
 
 __all__ = ["list_algorithms"]
 

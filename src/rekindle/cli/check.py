@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from rekindle.envs import EnvFactory, check_env
+from rekindle.ui.output import write_json
 from rekindle.ui.tables import cell, console, table, words
-from rekindle.ui.text import write_json
 
 __all__ = ["check_environment", "look_here_for_modules"]
 

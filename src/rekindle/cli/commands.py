@@ -21,7 +21,7 @@ from rekindle.envs import EnvWrapping
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import ALGORITHMS, config_type, converted
-from rekindle.ui.text import complain
+from rekindle.ui.output import complain
 
 __all__ = [
     "COMMANDS",

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from rekindle.cli.verify import DIGESTS, verification
+from rekindle.run.overview import BestReturn, RunSummary, best_evaluation, best_text, glimpse, summarise, tolerant
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import flat_settings, setting_text
-from rekindle.ui.overview import BestReturn, RunSummary, best_evaluation, best_text, glimpse, summarise, tolerant
+from rekindle.text import NOTHING, decimal, time_text, whole
+from rekindle.ui.output import write_json
 from rekindle.ui.tables import Cell, cell, console, headline, print_problems, split_path, status_cell, table, words
-from rekindle.ui.text import NOTHING, decimal, time_text, whole, write_json
 
 __all__ = ["ComparedRun", "Comparison", "compare_runs"]
 

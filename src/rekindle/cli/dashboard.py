@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rekindle.errors import MissingExtra, RunError
-from rekindle.ui.text import complain
+from rekindle.ui.output import complain
 
 __all__ = ["show_dashboard"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from rekindle.errors import ConfigError, RekindleError
-from rekindle.ui.text import complain
+from rekindle.ui.output import complain
 from rekindle.version import __version__
 
 __all__ = ["main"]

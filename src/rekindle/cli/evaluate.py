@@ -13,11 +13,12 @@ from rekindle.errors import ConfigError
 from rekindle.policy import policy as policies
 from rekindle.run.finding import find_run
 from rekindle.stats import EvalReport
+from rekindle.text import decimal, path_text, whole
 from rekindle.training import EpisodeEvaluator, rebuild
 from rekindle.training.evaluation import greedy
 from rekindle.training.rebuilding import checkpoint_files, load
+from rekindle.ui.output import write_json
 from rekindle.ui.tables import cell, console, number, print_whole, table, words
-from rekindle.ui.text import decimal, path_text, whole, write_json
 
 __all__ = ["evaluate_run", "export_policy"]
 

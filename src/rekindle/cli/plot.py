@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from rekindle.cli.outputs import write_output
 from rekindle.errors import ConfigError, MissingExtra, RunError
+from rekindle.run.curve import Points
 from rekindle.run.finding import find_runs
 from rekindle.run.frames import log_columns
 from rekindle.run.reader import RunReader
-from rekindle.ui.curve import Points
-from rekindle.ui.text import bytes_text, printable
+from rekindle.text import bytes_text, printable
 
 __all__ = ["RETURNS", "plot_runs"]
 

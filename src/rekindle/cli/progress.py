@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator
 from typing import TextIO
 
 from rekindle.events import Evaluated, MetricsFlushed, TrainingStarted
+from rekindle.text import compact, decimal, printable, time_text, whole
 from rekindle.training import Trainer
-from rekindle.ui.text import compact, complain, decimal, printable, time_text, whole
+from rekindle.ui.output import complain
 
 __all__ = ["Progress", "warnings_told"]
 

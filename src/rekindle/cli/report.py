@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rekindle.cli.outputs import write_output
+from rekindle.text import bytes_text, printable
 from rekindle.ui.report import report_page
-from rekindle.ui.text import bytes_text, printable
 
 __all__ = ["report_runs"]
 

@@ -9,9 +9,10 @@ from rich.text import Text
 
 from rekindle.errors import RunError
 from rekindle.run.finding import find_runs
-from rekindle.ui.overview import RunSummary, best_text, glimpse, summarise
+from rekindle.run.overview import RunSummary, best_text, glimpse, summarise
+from rekindle.text import compact, decimal, moment, seconds_since, time_text
+from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import Cell, cell, console, fits, number, print_problems, split_path, status_cell, table, words
-from rekindle.ui.text import compact, complain, decimal, moment, seconds_since, time_text, write_json
 
 __all__ = ["list_runs"]
 

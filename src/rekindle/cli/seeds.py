@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 
 from rekindle.errors import ConfigError
+from rekindle.text import NOTHING, decimal, printable, time_text, whole
+from rekindle.ui.output import write_json
 from rekindle.ui.tables import cell, console, number, print_whole, status_cell, table, words
-from rekindle.ui.text import NOTHING, decimal, printable, time_text, whole, write_json
 
 __all__ = ["parse_seeds", "train_seeds"]
 

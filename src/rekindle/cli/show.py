@@ -11,10 +11,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from rekindle.run.metadata import RunMetadata
+from rekindle.run.overview import best_text, real
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import flat_settings, setting_text
+from rekindle.text import NOTHING, bytes_text, decimal, moment, seconds_since, time_text, whole
 from rekindle.ui.details import CheckpointFile, LogFile, RunDetails, read_details
-from rekindle.ui.overview import best_text, real
+from rekindle.ui.output import write_json
 from rekindle.ui.tables import (
     Cell,
     cell,
@@ -28,7 +30,6 @@ from rekindle.ui.tables import (
     table,
     words,
 )
-from rekindle.ui.text import NOTHING, bytes_text, decimal, moment, seconds_since, time_text, whole, write_json
 
 __all__ = ["show_run"]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from rekindle.run.finding import find_runs
+from rekindle.run.overview import glimpse, summarise
 from rekindle.run.reader import RunReader
-from rekindle.ui.overview import glimpse, summarise
-from rekindle.ui.text import complain, path_text, printable, time_text, whole, write_json
+from rekindle.text import path_text, printable, time_text, whole
+from rekindle.ui.output import complain, write_json
 
 __all__ = ["StopAnswer", "stop_run"]
 

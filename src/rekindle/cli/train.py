@@ -17,10 +17,11 @@ from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
 from rekindle.recorders import RecorderName
 from rekindle.run.reader import RunReader
+from rekindle.text import decimal, path_text, time_text, whole
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
 from rekindle.ui.companion import Companion, is_shown
+from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import cell, console, number, print_whole, table, words
-from rekindle.ui.text import complain, decimal, path_text, time_text, whole, write_json
 
 __all__ = ["resume_run", "train_run"]
 

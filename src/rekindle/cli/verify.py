@@ -10,8 +10,9 @@ import msgspec
 from rekindle.errors import RekindleError
 from rekindle.run.metadata import Grade
 from rekindle.run.reader import RunReader
+from rekindle.text import NOTHING, path_text
+from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import cell, console, facts, print_problems, print_whole
-from rekindle.ui.text import NOTHING, complain, path_text, write_json
 from rekindle.verification import verify
 
 __all__ = ["DIGESTS", "VerifiedRun", "verification", "verify_run"]

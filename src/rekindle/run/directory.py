@@ -200,7 +200,7 @@ class TrainingRun:
         return self.reader.metrics(aggregate=aggregate)
 
     def _repr_html_(self) -> str:
-        from rekindle.ui.notebook import run_html
+        from rekindle.run.notebook import run_html
 
         return run_html(self.path)
 

@@ -92,7 +92,7 @@ class RunReader:
         return self.frame("metrics", aggregate=aggregate)
 
     def _repr_html_(self) -> str:
-        from rekindle.ui.notebook import run_html
+        from rekindle.run.notebook import run_html
 
         return run_html(self.path)
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.ui.curve import Points
-from rekindle.ui.scale import step_label, ticks, value_label, value_range
+from rekindle.run.curve import Points
+from rekindle.run.scale import step_label, ticks, value_label, value_range
 
 __all__ = ["Chart", "Line", "Run", "draw"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rekindle.errors import ConfigError
 from rekindle.ui.feed import RunFeed
-from rekindle.ui.text import complain
+from rekindle.ui.output import complain
 from rekindle.ui.watching import is_terminal, print_end, terminal_ui
 
 __all__ = ["Companion", "is_shown"]

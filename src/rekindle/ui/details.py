@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from rekindle.run.metadata import RunMetadata
+from rekindle.run.overview import RunSummary, glimpse, real, summarise, tolerant
 from rekindle.run.reader import RunReader
 from rekindle.storage import codec, files
-from rekindle.ui.overview import RunSummary, glimpse, real, summarise, tolerant
 
 __all__ = [
     "CheckpointFile",

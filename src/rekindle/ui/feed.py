@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rekindle.errors import RekindleError
+from rekindle.run.curve import Curve, Extreme
 from rekindle.run.metadata import ALL_LOGS, Log, RunMetadata
+from rekindle.run.overview import mapping, real, tolerant
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import algorithm_name, environment_name, flat_settings
-from rekindle.ui.curve import Curve, Extreme
+from rekindle.text import decimal, moment, whole
 from rekindle.ui.details import CheckpointFile, list_checkpoints, sign
-from rekindle.ui.overview import mapping, real, tolerant
-from rekindle.ui.text import decimal, moment, whole
 
 __all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]
 

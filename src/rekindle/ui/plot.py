@@ -12,8 +12,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from rekindle.run.curve import Curve
 from rekindle.ui.braille import Chart, Line, draw
-from rekindle.ui.curve import Curve
 from rekindle.ui.themes import LINES, chart_colours
 
 __all__ = ["Plot", "View"]

@@ -9,16 +9,17 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rekindle.markup import escaped, facts, table
+from rekindle.run.chart import Drawn, chart, smoothing_of
+from rekindle.run.curve import Extreme
+from rekindle.run.overview import glimpse, run_facts
 from rekindle.run.settings import flat_settings, setting_text
 from rekindle.storage import files
-from rekindle.ui.curve import Extreme
+from rekindle.text import NOTHING, bytes_text, decimal, path_text, whole
 from rekindle.ui.feed import RunFeed
-from rekindle.ui.markup import Drawn, chart, escaped, facts, table
-from rekindle.ui.overview import best_evaluation, best_text, tolerant
-from rekindle.ui.text import NOTHING, bytes_text, decimal, moment, path_text, time_text, whole
 from rekindle.version import __version__
 
-__all__ = ["report_page", "run_facts", "smoothing_of"]
+__all__ = ["report_page"]
 
 _MOST_ROWS = 200
 _MOST_VIDEO = 64 * 2**20
@@ -55,11 +56,6 @@ video, img { max-width: 100%; border-radius: 8px; }
 """
 
 
-def smoothing_of(split: str) -> float:
-    """How much a curve is smoothed in a picture: an evaluation is a mean already."""
-    return 0.0 if split == "eval" else 0.02
-
-
 def report_page(paths: Sequence[Path]) -> str:
     """One page about runs (for a version or name directory, its newest), that needs nothing but itself."""
     feeds = [RunFeed(path) for path in paths]
@@ -83,35 +79,13 @@ def report_page(paths: Sequence[Path]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def run_facts(feed: RunFeed) -> list[tuple[str, str]]:
-    """What there is to say about a run in a few lines."""
-    metadata = feed.metadata
-    reason = f", {metadata.stop_reason}" if metadata and metadata.stop_reason else ""
-    best = tolerant([], lambda: best_evaluation(feed.reader.path), None)
-    items = [
-        ("status", f"{feed.status}{reason}"),
-        ("algorithm", feed.algorithm or NOTHING),
-        ("environment", feed.environment or NOTHING),
-        ("steps", whole(feed.steps) + (f" of {whole(feed.max_steps)}" if feed.max_steps else "")),
-        ("updates", whole(feed.updates)),
-        ("episodes", whole(feed.episodes)),
-        ("wall time", time_text(feed.uptime)),
-        ("best evaluation", best_text(best)),
-    ]
-    if metadata is not None:
-        grade = "exact" if metadata.exact else "approximate"
-        items += [
-            ("resumes", f"{len(metadata.resumes) or 'none'}, {grade}"),
-            ("seed", str(metadata.seed)),
-            ("started", _when(metadata.started_at)),
-            *([("began with", metadata.parent)] if metadata.parent else []),
-        ]
-    return items
+def _facts(feed: RunFeed) -> list[tuple[str, str]]:
+    return run_facts(glimpse(feed.reader.path))
 
 
 def _comparison(feeds: Sequence[RunFeed]) -> Iterator[str]:
     yield "<section><h2>Side by side</h2>"
-    columns = [dict(run_facts(feed)) for feed in feeds]
+    columns = [dict(_facts(feed)) for feed in feeds]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, NOTHING) for column in columns)] for name in names]
     heads = ["", *(feed.name for feed in feeds)]
@@ -132,7 +106,7 @@ def _run(feed: RunFeed) -> Iterator[str]:
     yield f"<section><h2>{escaped(feed.name)} <span class={escaped(feed.status)}>{escaped(feed.status)}</span></h2>"
     yield f'<p class="note">{escaped(path_text(feed.reader.path))}</p>'
     yield from (f'<p class="problem">{escaped(problem)}</p>' for problem in feed.problems)
-    yield facts(run_facts(feed))
+    yield facts(_facts(feed))
     yield _video(feed.reader.path)
     yield '<h3>Curves</h3><div class="charts">'
     for name in feed.names:
@@ -205,11 +179,6 @@ def _video(run_path: Path) -> str:
         else f'<video controls loop muted src="{source}"></video>'
     )
     return f'<h3>Video</h3>{shown}<p class="note">{escaped(path.name)}</p>'
-
-
-def _when(stamp: str) -> str:
-    then = moment(stamp)
-    return NOTHING if then is None else _date(then.timestamp())
 
 
 def _date(seconds: float) -> str:

@@ -19,11 +19,11 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static, Tab, Tabs
 
 from rekindle.errors import RekindleError
+from rekindle.text import NOTHING, bytes_text, compact, decimal, printable, time_text, whole
 from rekindle.ui.dialogs import HelpScreen, LeaveChoice, LeaveScreen, SummaryScreen
 from rekindle.ui.feed import Happening, Level, RunFeed, is_lower_better
 from rekindle.ui.plot import Plot
 from rekindle.ui.tables import cell
-from rekindle.ui.text import NOTHING, bytes_text, compact, decimal, printable, time_text, whole
 from rekindle.ui.themes import LINES
 
 __all__ = ["Leaving", "WatchScreen"]

@@ -6,10 +6,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from rekindle.ui.curve import Extreme
+from rekindle.run.curve import Extreme
+from rekindle.text import NOTHING, compact, decimal, printable, time_text, whole
 from rekindle.ui.feed import RunFeed
 from rekindle.ui.tables import Cell, cell, number, status_cell, table, words
-from rekindle.ui.text import NOTHING, compact, decimal, printable, time_text, whole
 
 __all__ = ["progress_line", "summary_table"]
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from rekindle.ui.text import printable
+from rekindle.text import printable
 
 __all__ = [
     "Cell",

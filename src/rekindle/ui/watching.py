@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rekindle.errors import MissingExtra
+from rekindle.text import path_text
 from rekindle.ui.feed import RunFeed
 from rekindle.ui.summary import progress_line, summary_table
 from rekindle.ui.tables import cell, console, print_problems, print_whole
-from rekindle.ui.text import path_text
 from rekindle.ui.writer import kill_writer
 
 if TYPE_CHECKING:

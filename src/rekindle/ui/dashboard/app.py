@@ -22,11 +22,11 @@ from starlette.staticfiles import StaticFiles
 from rekindle.errors import RekindleError
 from rekindle.run.metadata import LOGS
 from rekindle.run.reader import RunReader
+from rekindle.text import path_text
 from rekindle.ui.dashboard.blocks import Axis
 from rekindle.ui.dashboard.listing import Listing
 from rekindle.ui.dashboard.security import Guard, Token, is_loopback
 from rekindle.ui.dashboard.watching import IndexCache, RunWatch
-from rekindle.ui.text import path_text
 from rekindle.version import __version__
 
 __all__ = ["Dashboard"]

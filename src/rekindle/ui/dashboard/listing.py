@@ -16,13 +16,13 @@ import numpy as np
 
 from rekindle.run.finding import find_runs
 from rekindle.run.metadata import LOGS, Log, RunMetadata
+from rekindle.run.overview import BestReturn, greatest, mapping, real, tolerant
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import algorithm_name, environment_name, flat_settings, setting_text
 from rekindle.storage.lock import Lock
+from rekindle.text import moment, path_text, printable
 from rekindle.ui.dashboard.rows import Floats, decode_returns
 from rekindle.ui.details import sign
-from rekindle.ui.overview import BestReturn, greatest, mapping, real, tolerant
-from rekindle.ui.text import moment, path_text, printable
 
 __all__ = ["Listing", "RunRow"]
 

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from rekindle.run.metadata import Log
+from rekindle.text import printable
 from rekindle.ui.dashboard.blocks import MOST_BLOCKS, Axis, Blocks, Points
 from rekindle.ui.dashboard.rows import Columns, decode
-from rekindle.ui.text import printable
 
 __all__ = ["LogIndex"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.run.metadata import Log
-from rekindle.ui.overview import mapping, real
+from rekindle.run.overview import mapping, real
 
 __all__ = ["Columns", "Floats", "Series", "decode", "decode_returns"]
 

@@ -14,15 +14,15 @@ import msgspec
 import numpy as np
 
 from rekindle.run.metadata import LOGS, Log, RunMetadata
+from rekindle.run.overview import tolerant
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import flat_settings, setting_text
+from rekindle.text import printable
 from rekindle.ui.dashboard.blocks import Axis, Points
 from rekindle.ui.dashboard.listing import Listing, RunRow
 from rekindle.ui.dashboard.log_index import LogIndex
 from rekindle.ui.dashboard.rows import Floats
 from rekindle.ui.details import CheckpointFile, list_checkpoints, replay_size, sign, writer
-from rekindle.ui.overview import tolerant
-from rekindle.ui.text import printable
 
 __all__ = ["Gone", "IndexCache", "LogPoints", "RunDetails", "RunWatch", "Warned", "log_points"]
 

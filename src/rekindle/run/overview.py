@@ -13,8 +13,9 @@ import msgspec
 from rekindle.errors import RekindleError
 from rekindle.run.metadata import LOGS, Log, RunMetadata
 from rekindle.run.reader import RunReader
+from rekindle.run.settings import algorithm_name, environment_name, flat_settings
 from rekindle.storage import logs
-from rekindle.ui.text import NOTHING, decimal, moment, path_text, seconds_since
+from rekindle.text import NOTHING, decimal, moment, path_text, seconds_since, time_text, whole
 
 __all__ = [
     "BestReturn",
@@ -26,6 +27,7 @@ __all__ = [
     "greatest",
     "mapping",
     "real",
+    "run_facts",
     "summarise",
     "tolerant",
 ]
@@ -37,6 +39,8 @@ _RECENT = 100
 """Episodes in the mean return."""
 _SEARCHED = 2**22
 """Bytes at the end of a log in which the best return is looked for."""
+_MOST_STEPS = 2**53
+"""No run makes more; what a hostile file says may be anything."""
 
 
 class BestReturn(msgspec.Struct, frozen=True):
@@ -138,6 +142,44 @@ def summarise(seen: Glimpse) -> RunSummary:
         wall_time=_wall_time(metadata, newest),
         problems=tuple(problems),
     )
+
+
+def run_facts(seen: Glimpse) -> list[tuple[str, str]]:
+    """What there is to say about a run in a few lines: names and values."""
+    summary, metadata = summarise(seen), seen.metadata
+    reason = f", {summary.stop_reason}" if summary.stop_reason else ""
+    config: dict[str, Any] = tolerant([], lambda: RunReader(seen.path).read_config(), {})
+    settings = flat_settings(config)
+    best = tolerant([], lambda: best_evaluation(seen.path), None)
+    max_steps = metadata.max_steps if metadata else None
+    end = f" of {whole(min(max_steps, _MOST_STEPS))}" if max_steps is not None and max_steps > 0 else ""
+    items = [
+        ("status", f"{summary.status}{reason}"),
+        ("algorithm", algorithm_name(settings) or (metadata and metadata.agent) or NOTHING),
+        ("environment", environment_name(settings) or NOTHING),
+        ("steps", whole(min(summary.steps or 0, _MOST_STEPS)) + end),
+        ("updates", whole(min(summary.updates or 0, _MOST_STEPS))),
+        ("episodes", whole(min(summary.episodes or 0, _MOST_STEPS))),
+        ("wall time", time_text(summary.wall_time)),
+        ("best evaluation", best_text(best)),
+    ]
+    if metadata is not None:
+        grade = "exact" if metadata.exact else "approximate"
+        items += [
+            ("resumes", f"{len(metadata.resumes) or 'none'}, {grade}"),
+            ("seed", str(metadata.seed)),
+            ("started", _when(metadata.started_at)),
+            *([("began with", metadata.parent)] if metadata.parent else []),
+        ]
+    return items
+
+
+def _when(stamp: str) -> str:
+    then = moment(stamp)
+    try:
+        return NOTHING if then is None else then.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError):  # a year that clocks do not show
+        return NOTHING
 
 
 def real(value: object) -> float | None:

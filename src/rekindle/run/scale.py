@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rekindle.ui.curve import Points
+from rekindle.run.curve import Points
 
 __all__ = ["step_label", "ticks", "value_label", "value_range"]
 

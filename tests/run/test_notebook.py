@@ -28,6 +28,25 @@ def test_a_run_without_rows_is_shown_too(tmp_path: Path) -> None:
     assert "<svg" not in page
 
 
+def test_a_run_without_episodes_is_shown_with_one_of_its_metrics(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    for loss in (3.0, 2.0, None, 1.0):
+        writer.steps += 100
+        writer.metrics_of(time__steps_per_sec=50.0, agent__loss=loss)
+    page = RunReader(writer.path)._repr_html_()
+    assert "loss by env step" in page
+    assert ">agent</span>" in page
+
+
+def test_a_run_with_a_damaged_log_is_shown_with_what_is_wrong(tmp_path: Path) -> None:
+    writer = written(tmp_path)
+    writer.end()
+    (writer.path / "eval_episodes.jsonl").write_text("no row\n")
+    page = RunReader(writer.path)._repr_html_()
+    assert page.count("eval_episodes.jsonl: line 1 is not JSON") == 1
+    assert "return by env step" in page
+
+
 def test_an_evaluation_is_a_table() -> None:
     page = EvalReport.of(RECORDS, 1234)._repr_html_()
     assert "at step 1,234, episodes: 2" in page

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.ui.curve import Curve, Extreme
+from rekindle.run.curve import Curve, Extreme
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200)
 

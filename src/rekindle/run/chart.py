@@ -1,19 +1,19 @@
-"""HTML and SVG made of runs: every text is escaped, nothing is loaded from anywhere, no script is needed."""
+"""Curves as SVG pictures: every text is escaped, nothing is loaded from anywhere, no script is needed."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.ui.curve import Points
-from rekindle.ui.scale import step_label, ticks, value_label, value_range
-from rekindle.ui.text import printable
+from rekindle.markup import escaped
+from rekindle.run.curve import Points
+from rekindle.run.scale import step_label, ticks, value_label, value_range
 
-__all__ = ["Drawn", "chart", "escaped", "facts", "table"]
+__all__ = ["Drawn", "chart", "smoothing_of"]
 
 _COLOURS = ("#d9690f", "#2f7fc1", "#9254c8", "#2e9e58", "#b08900", "#d64550", "#0f9d9f", "#8a6d5a")
 _MOST_POINTS = 500
@@ -28,28 +28,9 @@ class Drawn(NamedTuple):
     smoothing: float = 0.0
 
 
-def escaped(value: object, *, most: int = 300) -> str:
-    """A value as text of a page, whatever stands in it."""
-    return html.escape(printable(value, most=most))
-
-
-def facts(items: Iterable[tuple[str, object]]) -> str:
-    """Names on the left, values on the right."""
-    rows = "".join(f"<tr><th>{escaped(name)}</th><td>{escaped(value)}</td></tr>" for name, value in items)
-    return f'<table class="facts">{rows}</table>'
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1) -> str:
-    """A table of which all but the first columns are numbers."""
-
-    def cells(tag: str, values: Sequence[object]) -> str:
-        return "".join(
-            f"<{tag}{'' if index < words else ' class=number'}>{escaped(value)}</{tag}>"
-            for index, value in enumerate(values)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table>"
+def smoothing_of(split: str) -> float:
+    """How much a curve is smoothed: an evaluation is a mean already."""
+    return 0.0 if split == "eval" else 0.02
 
 
 def chart(title: str, lines: Sequence[Drawn], *, width: int = 560, height: int = 240) -> str:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import doctest
-import io
-import json
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rekindle.run.settings
-from rekindle.ui.text import (
-    bytes_text,
-    compact,
-    decimal,
-    moment,
-    printable,
-    seconds_since,
-    time_text,
-    whole,
-    write_json,
-)
+from rekindle.text import bytes_text, compact, decimal, moment, printable, seconds_since, time_text, whole
 
 
 @given(st.text())
@@ -37,31 +23,6 @@ def test_text_is_printable_whatever_it_was(text: str) -> None:
 
 def test_text_that_is_too_long_is_cut() -> None:
     assert printable("x" * 1000, most=10) == "xxxxxxxxxx..."
-
-
-TREES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(codec="utf-8")),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
-)
-
-
-@given(TREES)
-def test_json_means_what_it_meant_and_is_ascii(tree: Any) -> None:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        write_json(tree)
-    text = printed.getvalue()
-    assert text.isascii()
-    assert all(character.isprintable() or character == "\n" for character in text)
-    assert json.loads(text) == tree
-
-
-def test_in_json_nan_and_infinity_are_null(capsys: pytest.CaptureFixture[str]) -> None:
-    write_json([math.nan, math.inf, -math.inf])
-    assert json.loads(capsys.readouterr().out) == [None, None, None]
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,17 @@
-"""Text for terminals and programs, which nothing that stands in a file can turn into anything else."""
+"""Numbers, times and untrusted text as people read them; nothing in a file can make it anything but text."""
 
 from __future__ import annotations
 
 import math
 import os
-import re
-import sys
 from datetime import UTC, datetime
 from itertools import pairwise
-from json import dumps
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 __all__ = [
     "NOTHING",
     "bytes_text",
     "compact",
-    "complain",
     "decimal",
     "moment",
     "path_text",
@@ -26,7 +19,6 @@ __all__ = [
     "seconds_since",
     "time_text",
     "whole",
-    "write_json",
 ]
 
 NOTHING = "-"
@@ -47,17 +39,6 @@ def printable(value: object, *, most: int = 300) -> str:
 def path_text(path: Path) -> str:
     """A path as text that JSON can hold, also when its bytes are not UTF-8."""
     return os.fsencode(path).decode(errors="backslashreplace")
-
-
-def complain(message: str) -> None:
-    """One line on standard error."""
-    sys.stderr.write(f"rekindle: {printable(' '.join(message.split()), most=2000)}\n")
-
-
-def write_json(document: Any) -> None:
-    """One JSON document on standard output; NaN becomes null, and what is not ASCII is escaped."""
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    sys.stdout.write(re.sub(r"[^ -~\n]", lambda match: dumps(match[0])[1:-1], text) + "\n")
 
 
 def whole(value: int | None) -> str:
