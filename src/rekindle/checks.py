@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import cmath
 import math
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
@@ -22,6 +23,7 @@ __all__ = [
     "checked_status",
     "every_row",
     "finite_rows",
+    "required_count",
 ]
 
 _SMALL = 32
@@ -78,14 +80,26 @@ def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def checked_count(name: str, value: object, least: int) -> int | None:
-    """A setting that is None or a whole number (also one of numpy's) of at least so much; raises `ConfigError`."""
-    if value is None:
-        return None
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        count = int(cast("int", value))
-        if count >= least:
-            return count
-    raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}, or None")
+    """A setting that is None or a whole number of at least `least`, as a plain int; see `required_count`."""
+    return None if value is None else _count(name, value, least, advice=", or None")
+
+
+def required_count(name: str, value: object, least: int) -> int:
+    """A whole number of at least `least` as a plain int; raises `ConfigError` for anything else.
+
+    Integers of numpy and other libraries are accepted. Booleans and floats are not, even if they are whole.
+    """
+    return _count(name, value, least, advice="")
+
+
+def _count(name: str, value: object, least: int, *, advice: str) -> int:
+    try:
+        count = None if isinstance(value, bool) else operator.index(cast("SupportsIndex", value))
+    except TypeError:
+        count = None
+    if count is None or count < least:
+        raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}{advice}")
+    return count
 
 
 def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, nan
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,3 +101,13 @@ def test_a_setting_may_be_a_number_a_policy_or_several() -> None:
     assert retention(2).keep(steps) == {4, 5}
     assert retention(KeepEven()).keep(steps) == {2, 4}
     assert retention([KeepEven(), KeepLast(1)]).keep(steps) == {2, 4, 5}
+
+
+def test_a_number_to_keep_may_be_an_integer_of_numpy() -> None:
+    assert retention(np.int64(2)).keep(taken(1, 2, 3)) == {2, 3}  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("setting", ["3", 2.0, None, True, [3], [KeepLast(1), "all"]])
+def test_a_setting_that_is_no_policy_is_refused(setting: Any) -> None:
+    with pytest.raises(ConfigError, match="keep_checkpoints"):
+        retention(setting)

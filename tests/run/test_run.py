@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from rekindle.errors import ConfigError, LogCorrupt, RunError, RunLocked, StorageError
@@ -93,8 +94,14 @@ def test_a_name_may_have_what_names_of_environments_have(tmp_path: Path, text: s
 
 
 def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="seed -1"):
+    with pytest.raises(ConfigError, match="seed is -1"):
         TrainingRun.create("cartpole", root=tmp_path, seed=-1)
+
+
+def test_the_seed_may_be_an_integer_of_numpy(tmp_path: Path) -> None:
+    run = TrainingRun.create("cartpole", root=tmp_path, seed=np.int64(3))  # pyright: ignore[reportArgumentType]
+    run.close()
+    assert RunReader(run.path).metadata.seed == 3
 
 
 def test_runs_of_one_second_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -472,6 +472,27 @@ class TestConfig:
         make(tmp_path, env="FrozenLake-v1", agent="tabular", steps=30).train()
         assert Trainer.resume(tmp_path / "t", steps=45).train().env_steps == 45
 
+    def test_counts_may_be_integers_of_numpy(self, tmp_path: Path) -> None:
+        plain: dict[str, Any] = {
+            "env": "FrozenLake-v1",
+            "agent": "tabular",
+            "steps": 60,
+            "seed": 5,
+            "num_envs": 2,
+            "checkpoint_every": 20,
+            "keep_checkpoints": 2,
+            "eval_episodes": 2,
+        }
+        counts = {name: np.int64(value) if isinstance(value, int) else value for name, value in plain.items()}
+        make(tmp_path / "plain", **plain, agent_settings={"epsilon_steps": 8}).train()
+        trainer = make(tmp_path / "numpy", **counts, agent_settings={"epsilon_steps": np.int64(8)})
+        trainer.train()
+        assert digests(tmp_path / "numpy") == digests(tmp_path / "plain")
+        configs = [rekindle.RunReader(tmp_path / kind / "t").read_config() for kind in ("numpy", "plain")]
+        assert configs[0] == configs[1]
+        assert trainer.eval(episodes=np.int64(2)).n_episodes == 2  # pyright: ignore[reportArgumentType]
+        assert trainer.train(steps=np.int64(70)).env_steps == 70  # pyright: ignore[reportArgumentType]
+
     def test_modules_that_only_the_run_names_are_not_imported(self, tmp_path: Path) -> None:
         make(tmp_path, env=env_worlds.Path, agent=toy).train()
         with pytest.raises(ConfigError, match=r"names the module env_worlds.*--env-module env_worlds"):

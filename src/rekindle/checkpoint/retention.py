@@ -8,7 +8,7 @@ from typing import Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from rekindle.checks import checked_count
+from rekindle.checks import required_count
 from rekindle.errors import ConfigError
 
 __all__ = ["CheckpointInfo", "KeepAny", "KeepBest", "KeepEvery", "KeepLast", "RetentionPolicy", "retention"]
@@ -39,9 +39,7 @@ class KeepLast:
     """
 
     def __init__(self, count: int) -> None:
-        if count < 1:
-            raise ConfigError(f"KeepLast({count}): keep at least 1 checkpoint")
-        self.count = count
+        self.count = required_count("KeepLast: count", count, 1)
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
         """The newest."""
@@ -56,9 +54,7 @@ class KeepEvery:
     """
 
     def __init__(self, steps: int) -> None:
-        if steps < 1:
-            raise ConfigError(f"KeepEvery({steps}): use 1 env step or more")
-        self.steps = steps
+        self.steps = required_count("KeepEvery: steps", steps, 1)
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
         """One of each stretch."""
@@ -77,9 +73,7 @@ class KeepBest:
     """
 
     def __init__(self, metric: str, *, count: int = 1, mode: Literal["max", "min"] = "max") -> None:
-        if count < 1:
-            raise ConfigError(f"KeepBest(count={count}): keep at least 1 checkpoint")
-        self.metric, self.count, self.mode = metric, count, mode
+        self.metric, self.count, self.mode = metric, required_count("KeepBest: count", count, 1), mode
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
         """The best; checkpoints without the metric, or with NaN for it, are not wanted."""
@@ -110,7 +104,4 @@ def retention(setting: int | RetentionPolicy | Iterable[RetentionPolicy]) -> Ret
         if policies and all(isinstance(policy, RetentionPolicy) for policy in policies):
             return KeepAny(cast("list[RetentionPolicy]", policies))
         raise ConfigError(f"keep_checkpoints is {setting!r}: use a number, a policy, or a list of policies")
-    count = checked_count("keep_checkpoints", setting, 1)
-    if count is None:
-        raise ConfigError("keep_checkpoints is None: use a number of at least 1, a policy, or a list of policies")
-    return KeepLast(count)
+    return KeepLast(required_count("keep_checkpoints", setting, 1))

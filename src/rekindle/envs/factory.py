@@ -38,9 +38,9 @@ class EnvWrapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Train on the sign of rewards; evaluations count them whole."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Refuse what is out of range, and make plain integers of numpy's."""
         for name in ("max_episode_steps", "frame_stack"):
-            checked_count(name, getattr(self, name), 1)
+            msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), 1))
 
 
 class EnvSettings(EnvWrapping, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rekindle.checks import required_count
 from rekindle.errors import ConfigError, StorageError
 from rekindle.owner import Owner
 from rekindle.run.finding import find_run, find_runs
@@ -64,8 +65,7 @@ class TrainingRun:
         """Make `root/name/version/<YYYYMMDD_HHMMSS>`; a second run in one second gets `_2`, `_3`, ..."""
         _checked_name("name", name)
         _checked_name("version", version)
-        if seed < 0:
-            raise ConfigError(f"seed {seed} is negative: use 0 or more")
+        seed = required_count("seed", seed, 0)
         parent = Path(root) / name / version
         files.make_directory(parent)
         for directory in (parent.parent, parent):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import msgspec
+import numpy as np
 
 from rekindle import agents
 from rekindle.agent import LearningAgent
 from rekindle.errors import ConfigError
 
-__all__ = ["ALGORITHMS", "Algorithm", "agent_settings", "algorithm_of", "config_type", "converted", "make_agent"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "agent_settings",
+    "algorithm_of",
+    "config_type",
+    "converted",
+    "make_agent",
+    "plain",
+]
 
 
 class Algorithm(msgspec.Struct, frozen=True):
@@ -86,6 +97,17 @@ def converted(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> msgspe
         advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(kind.__struct_fields__)}"
         raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice}")
     try:
-        return msgspec.convert(msgspec.json.decode(msgspec.json.encode(settings)), kind)
+        return msgspec.convert(plain(settings), kind)
     except (msgspec.ValidationError, TypeError) as error:
         raise ConfigError(f"{kind.__name__}: {error}") from None
+
+
+def plain(settings: Any) -> Any:
+    """Settings as JSON has them, integers of numpy included; raises `TypeError` for what JSON cannot hold."""
+
+    def encoded(value: Any) -> int:
+        if isinstance(value, np.integer):
+            return operator.index(cast("SupportsIndex", value))
+        raise TypeError(f"a {type(value).__name__} cannot stand in a config")
+
+    return msgspec.json.decode(msgspec.json.encode(settings, enc_hook=encoded))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rekindle.checks import checked_choice, checked_count
+from rekindle.checks import checked_choice, checked_count, required_count
 from rekindle.envs import Determinism, EnvSettings
 from rekindle.envs.factory import required_modules
 from rekindle.envs.making import Vectorization
@@ -57,21 +57,19 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Where else to send metrics: `tensorboard`, `mlflow`, `wandb`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Refuse what is out of range, and make plain integers of numpy's."""
+        for name, least in (("seed", 0), ("num_envs", 1), ("eval_episodes", 0), ("eval_envs", 1)):
+            msgspec.structs.force_setattr(self, name, required_count(name, getattr(self, name), least))
         for name, least in (
-            ("seed", 0),
             ("steps", 0),
-            ("num_envs", 1),
             ("workers", 1),
             ("checkpoint_every", 1),
             ("keep_checkpoints", 1),
             ("metrics_every", 1),
             ("eval_every", 1),
-            ("eval_episodes", 0),
-            ("eval_envs", 1),
             ("patience", 1),
         ):
-            checked_count(name, getattr(self, name), least)
+            msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), least))
         checked_choice("vectorization", self.vectorization, ("sync", "async", "native"))
         for name in self.record:
             checked_choice("record", name, tuple(RECORDERS))

@@ -18,8 +18,10 @@ import numpy as np
 
 from rekindle.agent import LearningAgent, Stateful
 from rekindle.agents.presets import find_preset, presets
-from rekindle.checkpoint import KeepEvery, RetentionPolicy
+from rekindle.checkpoint import KeepEvery, KeepLast, RetentionPolicy
+from rekindle.checkpoint.retention import retention
 from rekindle.checkpoint.store import list_steps
+from rekindle.checks import required_count
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.errors import ConfigError
 from rekindle.events import Event, Recorder, RunRecorder
@@ -145,6 +147,7 @@ class Trainer:
             signals: let SIGINT and SIGTERM ask for a checkpoint and a stop.
             settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
         """
+        seed, keep = required_count("seed", seed, 0), retention(keep_checkpoints)
         self._factory = EnvFactory(env)
         example = self._factory()
         self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
@@ -160,7 +163,7 @@ class Trainer:
             env=self._factory.settings,
             seed=seed,
             steps=steps,
-            keep_checkpoints=keep_checkpoints if isinstance(keep_checkpoints, int) else None,
+            keep_checkpoints=keep.count if isinstance(keep, KeepLast) else None,
         )
         self.session: TrainingSession | None = None
         """While training."""
@@ -168,7 +171,7 @@ class Trainer:
         """Of the run, once there is one."""
         self._name, self._root = name, root
         self._is_temporary = False
-        self._keep, self._evaluator = keep_checkpoints, evaluator
+        self._keep, self._evaluator = keep, evaluator
         self._strategy = strategy or Synchronous()
         self._make_sampler = sampler
         self._processor, self._reset_options = step_processor, reset_options
@@ -447,9 +450,7 @@ class Trainer:
 
     def eval(self, episodes: int | None = None) -> EvalReport:
         """Evaluate the agent as it is; while training, this is logged, and the best agent is kept."""
-        count = self.config.eval_episodes if episodes is None else episodes
-        if count < 1:
-            raise ConfigError(f"an evaluation of {count} episodes says nothing: use at least 1")
+        count = required_count("episodes", self.config.eval_episodes if episodes is None else episodes, 1)
         evaluation = self._evaluating().evaluate(self._act, count)
         if self.session is not None:
             self._log(evaluation, final=False)
@@ -532,7 +533,7 @@ def _made_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
         raise ConfigError(f"a trainer has no setting {', '.join(unknown)}; there are {', '.join(_RESUMED)}")
     config = TrainerConfig(**settings, **known)
     try:
-        return msgspec.convert(msgspec.json.decode(msgspec.json.encode(config)), TrainerConfig)
+        return msgspec.convert(algorithms.plain(config), TrainerConfig)
     except (msgspec.ValidationError, TypeError) as error:
         raise ConfigError(f"the settings of the trainer cannot stand in a config: {error}") from None
 
