@@ -97,7 +97,7 @@ def test_a_run_that_is_not_live_is_told_and_left_alone(tmp_path: Path, rekindle:
 def test_the_live_runs_of_a_name_are_named_when_its_newest_is_not_live(tmp_path: Path, rekindle: Rekindle) -> None:
     run = TrainingRun.create("tiny", "v1", root=tmp_path)
     with open_session(run):
-        make_run(tmp_path, "tiny", "v2")
+        TrainingRun.create("tiny", "v2", root=tmp_path).close()  # crashed
         outcome = rekindle("stop", tmp_path / "tiny")
         assert outcome.code == 1
         assert f"live are: {run.path}" in outcome.err
@@ -125,3 +125,13 @@ def test_a_run_that_ends_badly_while_it_is_waited_for_is_told(tmp_path: Path, re
 def test_a_path_that_is_no_run_is_told_in_one_line(tmp_path: Path, rekindle: Rekindle) -> None:
     outcome = rekindle("stop", tmp_path / "nowhere", "--json")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+
+
+def test_a_name_directory_means_its_newest_run_that_has_not_finished(tmp_path: Path, rekindle: Rekindle) -> None:
+    live = TrainingRun.create("tiny", "v1", root=tmp_path)
+    make_run(tmp_path, version="v2")
+    try:
+        answer = rekindle("stop", tmp_path / "tiny", "--json").json
+        assert (answer["path"], answer["asked"]) == (str(live.path), True)
+    finally:
+        live.close()

@@ -134,6 +134,15 @@ class TestResume:
         rekindle(*LAKE, "--steps", 500, "--name", "whole")
         assert verify("runs/cut").digests == verify("runs/whole").digests
 
+    def test_a_name_means_its_newest_run_that_has_not_finished(self, rekindle: Rekindle) -> None:
+        options = ("--name", "lake", "--steps", 60, "--ui", "none")
+        assert rekindle(*LAKE, *options, "--seeds", "0-1").code == 0
+        next(iter(Trainer("FrozenLake-v1", "tabular", name="lake", steps=60, eval_episodes=2).steps()))
+        outcome = rekindle("resume", "runs/lake", "--json", "--ui", "none")
+        assert (outcome.code, Path(outcome.json["path"]).parent.name) == (0, "v1")
+        assert [len(RunReader(f"runs/lake/v1-seed{seed}").metadata.resumes) for seed in (0, 1)] == [0, 0]
+        assert rekindle("show", "runs/lake", "--json").json["summary"]["version"] == "v1"
+
     def test_modules_must_be_named_again(self, rekindle: Rekindle, here: Path) -> None:
         (here / "own_lake.py").write_text("import gymnasium\ndef make():\n    return gymnasium.make('FrozenLake-v1')\n")
         assert rekindle("train", "tabular", "own_lake:make", "--steps", 30, "--name", "own").code == 0

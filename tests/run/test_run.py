@@ -16,7 +16,7 @@ import pytest
 from rekindle.errors import ConfigError, LogCorrupt, RunError, RunLocked, StorageError
 from rekindle.experience import EpisodeStatus
 from rekindle.run.directory import TrainingRun
-from rekindle.run.finding import find_run, find_runs, natural_order
+from rekindle.run.finding import find_run, find_runs, find_unfinished, natural_order
 from rekindle.run.metadata import LOGS, Resume, timestamp
 from rekindle.run.reader import RunReader
 from rekindle.stats import EpisodeRecord
@@ -33,10 +33,10 @@ def run(tmp_path: Path) -> Generator[TrainingRun]:
     run.close()
 
 
-def made(root: Path, name: str, version: str, *, status: str = "stopped") -> Path:
+def made(root: Path, name: str, version: str, *, status: str = "stopped", started_at: str | None = None) -> Path:
     """A run that its writer has left."""
     run = TrainingRun.create(name, version, root=root)
-    run.update_metadata(status=status)
+    run.update_metadata(status=status, started_at=started_at or run.metadata.started_at)
     run.close()
     return run.path
 
@@ -141,10 +141,55 @@ def test_runs_are_found_from_any_level(tmp_path: Path) -> None:
     assert find_runs(tmp_path / "a" / "v9") == find_runs(nine) == [nine]
 
 
-def test_the_newest_run_of_a_name_is_that_of_its_last_version(tmp_path: Path) -> None:
-    ten = made(tmp_path, "a", "v10")
-    made(tmp_path, "a", "v9")
+def on_day(day: int) -> str:
+    return f"2026-03-{day:02}T12:00:00.000+00:00"
+
+
+def test_a_name_means_the_run_that_was_started_last_whatever_its_version(tmp_path: Path) -> None:
+    made(tmp_path, "a", "v1-seed1", started_at=on_day(1))
+    later = made(tmp_path, "a", "v1", started_at=on_day(2))
+    made(tmp_path, "a", "v1-seed0", started_at=on_day(1))
+    assert find_run(tmp_path / "a") == RunReader(tmp_path / "a").path == later
+
+
+def test_of_versions_that_were_started_at_once_a_name_means_the_last(tmp_path: Path) -> None:
+    ten = made(tmp_path, "a", "v10", started_at=on_day(1))
+    made(tmp_path, "a", "v9", started_at=on_day(1))
     assert find_run(tmp_path / "a") == ten
+
+
+def test_whoever_goes_on_gets_the_last_started_run_that_has_not_finished(tmp_path: Path) -> None:
+    made(tmp_path, "a", "v1", status="stopped", started_at=on_day(1))
+    crashed = made(tmp_path, "a", "v1", status="running", started_at=on_day(2))
+    finished = made(tmp_path, "a", "v2", status="finished", started_at=on_day(3))
+    assert find_run(tmp_path / "a", unfinished_first=True) == find_unfinished(tmp_path / "a") == crashed
+    assert find_run(tmp_path / "a") == finished
+    run = TrainingRun.resume(tmp_path / "a")
+    run.close()
+    assert run.path == crashed
+
+
+def test_if_all_have_finished_whoever_goes_on_gets_the_one_that_was_started_last(tmp_path: Path) -> None:
+    made(tmp_path, "a", "v2", status="finished", started_at=on_day(1))
+    later = made(tmp_path, "a", "v1", status="finished", started_at=on_day(2))
+    assert find_run(tmp_path / "a", unfinished_first=True) == later
+    assert find_unfinished(tmp_path / "a") is None
+
+
+def test_a_clock_that_goes_back_does_not_change_the_order_in_a_version(tmp_path: Path) -> None:
+    made(tmp_path, "a", "v1", started_at=on_day(20))
+    last = made(tmp_path, "a", "v1", started_at=on_day(3))
+    made(tmp_path, "a", "v2", started_at=on_day(4))
+    assert find_run(tmp_path / "a") == find_run(tmp_path / "a" / "v1") == last
+
+
+def test_a_run_whose_metadata_are_damaged_is_not_passed_over(tmp_path: Path) -> None:
+    made(tmp_path, "a", "v1", status="stopped")
+    damaged = made(tmp_path, "a", "v1", status="finished")
+    (damaged / "metadata.json").write_text("{")
+    assert find_run(tmp_path / "a") == find_run(tmp_path / "a", unfinished_first=True) == damaged
+    with pytest.raises(RunError, match=r"metadata\.json is not the metadata of a run"):
+        TrainingRun.resume(tmp_path / "a")
 
 
 def test_other_directories_are_passed_over(tmp_path: Path) -> None:

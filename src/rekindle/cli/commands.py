@@ -186,7 +186,7 @@ def resume(
     """Go on with a run that was started with train or a Trainer.
 
     Args:
-        path: A run, or a version or name directory (its newest run).
+        path: A run, or a version or name directory (its newest unfinished run, or else its newest).
         steps: Another end, in env steps.
         strict: Refuse if the result could not be exact to the bit.
         record: Where else to send metrics: tensorboard, mlflow, wandb.
@@ -344,7 +344,7 @@ def stop(
     """Ask a live run of any process to checkpoint and stop.
 
     Args:
-        path: A run, or a version or name directory (its newest run).
+        path: A run, or a version or name directory (its newest unfinished run, or else its newest).
         wait: How long to wait until it has stopped; it takes about a second. Exit code 1 if it has not by then.
         as_json: Print a JSON object: asked, live, status, steps.
     """

@@ -22,6 +22,8 @@ rekindle {__version__}: train agents, and look after their runs.
 
 PATH is a run, or a version or name directory: its newest run.
 
+resume and stop take its newest unfinished run, if there is one.
+
 Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted."""
 
 

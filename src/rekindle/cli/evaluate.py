@@ -37,8 +37,9 @@ def evaluate_run(
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}: use at least 1")
     look_here_for_modules()
-    files = checkpoint_files(path, checkpoint)
-    rebuilt = rebuild(path, modules=modules)
+    run = find_run(path)  # once: another may be started meanwhile
+    files = checkpoint_files(run, checkpoint)
+    rebuilt = rebuild(run, modules=modules)
     config = rebuilt.config
     first = config.seed if seed is None else seed
     rebuilds = config.determinism is Determinism.LEAKS
@@ -61,7 +62,7 @@ def evaluate_run(
         write_json(reports)
     else:
         out = console()
-        print_whole(out, cell(f"{path_text(find_run(path))}, {whole(episodes)} episodes each", "bold"))
+        print_whole(out, cell(f"{path_text(run)}, {whole(episodes)} episodes each", "bold"))
         out.print(table(_COLUMNS, [_row(report) for report in reports]))
         for film in films:
             print_whole(out, cell(path_text(film)))
@@ -81,10 +82,11 @@ def _row(report: EvalReport) -> list[str]:
 def export_policy(path: Path, output: Path, *, checkpoint: str, modules: Sequence[str], as_json: bool) -> int:
     """Write the policy of a run's agent to a file."""
     look_here_for_modules()
-    files = checkpoint_files(path, checkpoint)
+    run = find_run(path)
+    files = checkpoint_files(run, checkpoint)
     if len(files) > 1:
         raise ConfigError("one policy goes into a file: use best, latest or a step")
-    agent = rebuild(path, modules=modules).agent
+    agent = rebuild(run, modules=modules).agent
     step = load(agent, files[0])
     policy = agent.policy() if isinstance(agent, HasPolicy) else None
     if not isinstance(policy, policies.NetworkPolicy):

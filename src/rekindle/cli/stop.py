@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from rekindle.run.finding import find_runs
+from rekindle.run.finding import find_run, find_runs
 from rekindle.run.overview import glimpse, summarise
 from rekindle.run.reader import RunReader
 from rekindle.text import path_text, printable, time_text, whole
@@ -31,7 +31,7 @@ class StopAnswer(msgspec.Struct, frozen=True):
 
 def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
     """Ask the run at a path to stop, and wait if told to."""
-    reader = RunReader(path)
+    reader = RunReader(find_run(path, unfinished_first=True))
     asked = reader.is_live
     if asked:
         reader.request_stop("rekindle stop")
@@ -60,6 +60,6 @@ def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
 
 
 def _others(path: Path) -> str:
-    """A version or name directory stands for its newest run; another one may be the one that is meant."""
+    """The live runs below the path: one of them may be the one that is meant."""
     live = [path_text(run) for run in find_runs(path) if RunReader(run).is_live]
     return f"; live are: {', '.join(live[:5])}" if live else ""

@@ -18,7 +18,7 @@ import msgspec
 from rekindle.checks import required_count
 from rekindle.errors import ConfigError, StorageError
 from rekindle.owner import Owner
-from rekindle.run.finding import find_run, find_runs
+from rekindle.run.finding import find_run, find_unfinished
 from rekindle.run.frames import Aggregate, Frame
 from rekindle.run.metadata import ALL_LOGS, LOGS, Resume, RunMetadata, environment, timestamp
 from rekindle.run.reader import RunReader
@@ -109,8 +109,11 @@ class TrainingRun:
 
     @classmethod
     def resume(cls, path: str | Path) -> TrainingRun:
-        """Open the run at a path (a run, version or name directory) to go on with it."""
-        found = find_run(path)
+        """Open the run at a path to go on with it.
+
+        Of a version or name directory this is the newest run that has not finished, or else the newest.
+        """
+        found = find_run(path, unfinished_first=True)
         files.require_directory(found)
         lock = Lock(found / "lock")
         try:
@@ -134,10 +137,8 @@ class TrainingRun:
         for above in (directory.parent, directory):
             if above.is_symlink():
                 files.require_directory(above)
-        for path in reversed(find_runs(directory)):
-            if RunReader(path).metadata.status != "finished":
-                return cls.resume(path)
-        return cls.create(name, version, root=root, seed=seed)
+        path = find_unfinished(directory)
+        return cls.create(name, version, root=root, seed=seed) if path is None else cls.resume(path)
 
     @property
     def name(self) -> str:

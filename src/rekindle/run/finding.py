@@ -6,10 +6,14 @@ import contextlib
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from rekindle.errors import RunError
+import msgspec
 
-__all__ = ["find_run", "find_runs"]
+from rekindle.errors import RunError, StorageError
+from rekindle.storage import files
+
+__all__ = ["find_run", "find_runs", "find_unfinished"]
 
 
 def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -50,10 +54,11 @@ def _subdirectories(path: Path) -> list[Path]:
     return []
 
 
-def find_run(path: str | Path) -> Path:
-    """The run at a path: the path itself, or the newest run of a version or name directory.
+def find_run(path: str | Path, *, unfinished_first: bool = False) -> Path:
+    """The run at a path: the path itself, or of a version or name directory the run that was started last.
 
-    Newest is the natural order of names (v10 after v9; run ids never go back, even when the clock does).
+    With `unfinished_first` it is the last started of those that have not finished, if there are any: for whoever goes
+    on with a run, or stops one.
     """
     top = Path(path)
     if not top.is_dir():
@@ -61,4 +66,50 @@ def find_run(path: str | Path) -> Path:
     runs = find_runs(top)
     if not runs or len(runs[-1].relative_to(top).parts) > 2:
         raise RunError(f"{top} is neither a run, a version nor a name directory: no metadata.json was found")
-    return runs[-1]
+    if len(runs) == 1:
+        return runs[0]
+    started = _in_order_of_start(runs)
+    unfinished = [run for run in started if not run.is_finished] if unfinished_first else []
+    return (unfinished or started)[-1].path
+
+
+def find_unfinished(path: str | Path) -> Path | None:
+    """The run below a directory that was started last of those that have not finished; None if all have."""
+    unfinished = [run for run in _in_order_of_start(find_runs(path)) if not run.is_finished]
+    return unfinished[-1].path if unfinished else None
+
+
+class _Started(NamedTuple):
+    at: str
+    path: Path
+    is_finished: bool
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    """The part of a run's metadata that is needed to choose one; what cannot be read has not finished."""
+
+    status: str = ""
+    started_at: str = ""
+
+
+def _in_order_of_start(runs: list[Path]) -> list[_Started]:
+    """Runs with those that were started last at the end; `runs` as `find_runs` has them.
+
+    A clock may go back, but the run ids of a version never do: a run counts as started no earlier than the one
+    before it in its version.
+    """
+    latest: dict[Path, str] = {}
+    started: list[_Started] = []
+    for path in runs:
+        metadata = _metadata(path)
+        at = max(latest.get(path.parent, ""), metadata.started_at)
+        latest[path.parent] = at
+        started.append(_Started(at, path, metadata.status == "finished"))
+    return sorted(started, key=lambda run: run.at)
+
+
+def _metadata(path: Path) -> _Metadata:
+    try:
+        return msgspec.json.decode(files.read_bytes(path / "metadata.json"), type=_Metadata)
+    except (StorageError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Metadata()  # whoever opens the run says what is wrong with it

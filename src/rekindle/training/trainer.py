@@ -28,6 +28,7 @@ from rekindle.events import Event, Recorder, RunRecorder
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
 from rekindle.recorders import RECORDERS
 from rekindle.run.directory import TrainingRun
+from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
@@ -228,14 +229,14 @@ class Trainer:
         """A trainer that goes on with the run at a path, made from its config.
 
         Args:
-            path: a run, or a version or name directory (its newest run).
+            path: a run, or a version or name directory: its newest unfinished run, or else its newest.
             env: needed if the environment was made by a lambda.
             agent: needed if the agent is one of your own.
             steps: another end.
             modules: those that the config names and that may be imported.
             options: the arguments of `Trainer` that a config cannot hold.
         """
-        reader = RunReader(path)
+        reader = RunReader(find_run(path, unfinished_first=True))
         config = read_config(reader)
         named = config.env_modules if env is None else []
         named += config.agent_modules if agent is None else []
