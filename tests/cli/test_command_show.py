@@ -205,4 +205,4 @@ def test_a_run_without_its_directories_is_shown(run: Path, rekindle: Rekindle) -
 def test_a_path_that_is_no_run_is_told_in_one_line(tmp_path: Path, rekindle: Rekindle) -> None:
     outcome = rekindle("show", tmp_path)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert outcome.err.startswith(f"rekindle: {tmp_path} is neither a run, a version nor a name directory")
+    assert outcome.err.startswith(f"rekindle: there is no run at {tmp_path}: it is neither a run, a version nor")

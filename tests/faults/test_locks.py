@@ -20,6 +20,7 @@ from harness import ENVIRONMENT, Training, assert_exact
 
 import rekindle
 from rekindle.errors import RunLocked
+from rekindle.run import directory
 from rekindle.run.directory import TrainingRun
 from rekindle.run.finding import find_runs
 from rekindle.storage.lock import Lock
@@ -210,6 +211,31 @@ class TestManyStarts:
 
         with ThreadPoolExecutor(8) as pool:
             assert len(set(pool.map(start, range(24)))) == 24
+
+    def test_of_many_that_start_or_resume_at_once_one_makes_the_run(self, tmp_path: Path) -> None:
+        ready = threading.Barrier(20)
+
+        def start(_: int) -> TrainingRun | None:
+            ready.wait()
+            try:
+                return TrainingRun.create_or_resume("auto", root=tmp_path)
+            except RunLocked:
+                return None
+
+        with ThreadPoolExecutor(20) as pool:
+            runs = [run for run in pool.map(start, range(20)) if run is not None]
+        (run,) = runs
+        run.close()
+        assert find_runs(tmp_path) == [run.path]
+
+    def test_a_process_that_hangs_in_its_start_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(directory, "_PATIENCE", 0.1)
+        TrainingRun.create("hung", root=tmp_path).close()
+        lock = Lock(tmp_path / "hung" / "v1" / ".lock")
+        holder = f"is being written by process {os.getpid()} on .*; it has been making a run there for more than 0.1 s"
+        with pytest.raises(RunLocked, match=holder):
+            TrainingRun.create("hung", root=tmp_path)
+        lock.release()
 
     def test_runs_of_one_second_are_in_the_order_they_were_made(self, tmp_path: Path) -> None:
         made: list[Path] = []

@@ -20,7 +20,8 @@ from rekindle.run.finding import find_run, find_runs, find_unfinished, natural_o
 from rekindle.run.metadata import LOGS, Resume, timestamp
 from rekindle.run.reader import RunReader
 from rekindle.stats import EpisodeRecord
-from rekindle.storage import logs
+from rekindle.storage import files, logs
+from rekindle.storage.lock import Lock
 
 RECORD = EpisodeRecord(3.0, 2, EpisodeStatus.TERMINATED, {"hits": 1.0})
 STAMP = {"env_steps": 2, "updates": 1, "episodes": 1, "wall_time": 0.5}
@@ -72,7 +73,82 @@ def test_metadata_says_what_the_last_bits_depend_on(run: TrainingRun) -> None:
 
 
 def test_nothing_but_the_run_is_left_of_its_making(run: TrainingRun) -> None:
-    assert list(run.path.parent.iterdir()) == [run.path]
+    assert sorted(run.path.parent.iterdir()) == [run.path.parent / ".lock", run.path]
+
+
+def test_a_run_appears_in_one_step_with_all_that_is_known_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[dict[str, object], dict[str, object]]] = []
+    rename = os.rename
+
+    def watched(source: Path, target: Path) -> None:
+        assert find_runs(tmp_path) == []
+        seen.append(
+            (json.loads((source / "config.json").read_text()), json.loads((source / "metadata.json").read_text()))
+        )
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", watched)
+    details = {"agent": "DQN", "max_steps": 70, "parent": "runs/a@5", "training": {"algorithm": "dqn"}}
+    run = TrainingRun.create_or_resume("a", root=tmp_path, config={"steps": 70}, **details)
+    run.close()
+    ((config, metadata),) = seen
+    assert config == run.read_config() == {"steps": 70}
+    assert {name: metadata[name] for name in details} == details
+
+
+def test_a_config_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the config of a cannot be written as JSON"):
+        TrainingRun.create("a", root=tmp_path, config={"agent": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_start_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    directory = made(tmp_path, "a", "v1", status="finished").parent
+    for name in (".new-1-killed/checkpoints", ".new-2-living", "kept"):
+        (directory / name).mkdir(parents=True)
+    for name in (".new-1-killed", ".new-2-living"):
+        (directory / name / "metadata.json").touch()
+    (directory / ".new-3-link").symlink_to(directory / "kept")
+    lock = Lock(directory / ".new-2-living" / "lock")
+    TrainingRun.create_or_resume("a", root=tmp_path).close()
+    assert sorted(path.name for path in directory.glob(".new-*")) == [".new-2-living", ".new-3-link"]
+    lock.release()
+    TrainingRun.create("a", root=tmp_path).close()
+    assert sorted(path.name for path in directory.glob(".new-*")) == [".new-3-link"]
+    assert (directory / "kept").is_dir()
+
+
+def test_what_a_killed_start_left_and_cannot_be_removed_is_told_and_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a" / "v1" / ".new-1-killed").mkdir(parents=True)
+
+    def refuse(path: Path) -> None:
+        raise StorageError(f"cannot remove {path}: Operation not permitted")
+
+    monkeypatch.setattr(files, "remove_directory", refuse)
+    TrainingRun.create("a", root=tmp_path).close()
+    (record,) = caplog.records
+    assert "a run that never began cannot be removed" in record.getMessage()
+
+
+def test_a_run_that_never_began_is_out_of_sight_before_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, seen = files.remove_directory, []
+
+    def watched(path: Path) -> None:
+        seen.append(find_runs(tmp_path))
+        remove(path)
+
+    run = TrainingRun.create("a", root=tmp_path)
+    monkeypatch.setattr(files, "remove_directory", watched)
+    with pytest.raises(ZeroDivisionError), run.let_go_on_failure():
+        _ = 1 / 0
+    assert seen == [[]]
+    assert [path.name for path in (tmp_path / "a" / "v1").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "/etc", "-v", ".hidden", "a b", "naïve", "x" * 101, "a\n"])
@@ -202,18 +278,18 @@ def test_other_directories_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_no_directory_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="absent is not a directory"):
+    with pytest.raises(RunError, match=r"there is no run at .*absent: it is not a directory"):
         find_run(tmp_path / "absent")
 
 
 def test_a_directory_without_a_run_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="neither a run, a version nor a name"):
+    with pytest.raises(RunError, match=r"there is no run at .*neither a run, a version nor a name"):
         find_run(tmp_path)
 
 
 def test_the_root_of_all_runs_does_not_stand_for_one_of_them(tmp_path: Path) -> None:
     made(tmp_path, "a", "v1")
-    with pytest.raises(RunError, match="neither a run, a version nor a name"):
+    with pytest.raises(RunError, match=r"there is no run at .*neither a run, a version nor a name"):
         find_run(tmp_path)
 
 

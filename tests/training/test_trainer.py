@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from rekindle.envs import Determinism
 from rekindle.errors import CheckpointError, ConfigError, EnvError, RekindleError
 from rekindle.events import EpisodeEnded, Evaluated, MetricsFlushed, TrainingEnded, TrainingStarted
 from rekindle.experience import Array, EpisodeStatus, Transitions
+from rekindle.run.directory import TrainingRun
+from rekindle.run.finding import find_runs
 from rekindle.session import restoring
 from rekindle.training import Components, EpisodeEvaluator, Evaluation, Round, Synchronous, Trainer
 
@@ -406,6 +409,70 @@ class TestCustomParts:
         assert make(tmp_path, evaluator=Fixed()).train().best_score == 42.0
 
 
+class TestStarting:
+    """A run is whole from the moment it can be seen: whatever kills the process, `resume` goes on with it."""
+
+    @pytest.fixture
+    def seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A copy of each run as it is when it has just been made."""
+        make_run = TrainingRun.create_or_resume
+
+        def watched(name: str, *options: Any, **settings: Any) -> TrainingRun:
+            run = make_run(name, *options, **settings)
+            if not run.is_resumed:
+                shutil.copytree(run.path, tmp_path / "seen" / run.path.relative_to(tmp_path))
+            return run
+
+        monkeypatch.setattr(TrainingRun, "create_or_resume", watched)
+        return tmp_path / "seen"
+
+    @pytest.mark.parametrize("agent", ["tabular", "dqn", "ppo"])
+    def test_it_can_be_resumed_as_soon_as_it_can_be_seen(self, tmp_path: Path, seen: Path, agent: str) -> None:
+        if agent != "tabular":
+            pytest.importorskip("jax")
+        settings = {
+            "tabular": {},
+            "dqn": {"hidden_sizes": (8,), "warmup_steps": 50},
+            "ppo": {"hidden_sizes": (8,), "rollout_steps": 20, "minibatch_size": 20, "epochs": 1},
+        }
+        options = {"env": "FrozenLake-v1" if agent == "tabular" else "CartPole-v1", "agent_settings": settings[agent]}
+        make(tmp_path / "whole", agent=agent, **options).train()
+        copy = seen / "whole" / "t"
+        metadata = rekindle.RunReader(copy).metadata
+        assert (metadata.status, metadata.max_steps, metadata.training is None) == ("running", STEPS, False)
+        assert Trainer.resume(copy).train().env_steps == STEPS
+        assert digests(seen / "whole") == digests(tmp_path / "whole")
+        assert rekindle.verify(copy).grade == "exact"
+
+    def test_its_config_is_written_once(self, tmp_path: Path, seen: Path) -> None:
+        make(tmp_path, agent="tabular", env="FrozenLake-v1").train()
+        run = rekindle.RunReader(tmp_path / "t").path
+        assert (run / "config.json").read_bytes() == (seen / run.relative_to(tmp_path) / "config.json").read_bytes()
+
+    def test_everything_that_may_fail_or_take_long_comes_before_it(self, tmp_path: Path) -> None:
+        def fragile() -> gymnasium.Env[Any, Any]:
+            made.append(find_runs(tmp_path))
+            return env_worlds.Path()
+
+        made: list[list[Path]] = []
+        make(tmp_path, env=fragile, eval_episodes=0).train()
+        assert made
+        assert not any(made)
+
+    def test_one_that_another_process_has_begun_meanwhile_is_gone_on_with(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(TrainingRun, "resume_unfinished", lambda *_, **__: None)
+        leave_at(make(tmp_path), 60)
+        monkeypatch.undo()
+        late = make(tmp_path)
+        monkeypatch.setattr(late, "_resumed_run", lambda: None)
+        assert late.train().env_steps == STEPS
+        make(tmp_path / "whole").train()
+        assert len(find_runs(tmp_path / "t")) == 1
+        assert digests(tmp_path) == digests(tmp_path / "whole")
+
+
 class TestPresets:
     def test_what_is_not_given_comes_from_the_preset(self) -> None:
         pytest.importorskip("jax")
@@ -566,7 +633,7 @@ class TestConfig:
 
     def test_a_directory_without_a_config_cannot_be_resumed_by_its_path(self, tmp_path: Path) -> None:
         rekindle.TrainingRun.create("plain", root=tmp_path).close()
-        with pytest.raises(ConfigError, match="has no config: only its own script can go on with it"):
+        with pytest.raises(ConfigError, match=r"has no config\.json: only its own script can go on with it"):
             Trainer.resume(tmp_path / "plain")
 
     def test_an_evaluation_before_the_training_finds_out_too(self, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import msgspec
 
@@ -20,7 +21,7 @@ from rekindle.errors import ConfigError, StorageError
 from rekindle.owner import Owner
 from rekindle.run.finding import find_run, find_unfinished
 from rekindle.run.frames import Aggregate, Frame
-from rekindle.run.metadata import ALL_LOGS, LOGS, Resume, RunMetadata, environment, timestamp
+from rekindle.run.metadata import ALL_LOGS, LOGS, Resume, RunDetails, RunMetadata, environment, timestamp
 from rekindle.run.reader import RunReader
 from rekindle.stats import EpisodeRecord
 from rekindle.storage import files, logs
@@ -28,7 +29,15 @@ from rekindle.storage.lock import Lock
 from rekindle.storage.logs import JsonLines, LogPosition, encode_numpy
 
 __all__ = ["TrainingRun"]
+
+logger = logging.getLogger("rekindle")
+
+Config = Mapping[str, Any] | msgspec.Struct
 _DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
+_HALF_MADE = ".new-"
+"""How directories begin that are no run yet, or no longer; the next start removes them."""
+_PATIENCE = 60.0
+"""Seconds to wait while others make runs of the same version, which takes each of them a fraction of one."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
 
@@ -61,17 +70,32 @@ class TrainingRun:
         self.reader = RunReader(path)
 
     @classmethod
-    def create(cls, name: str, version: str = "v1", *, root: str | Path = "runs", seed: int = 0) -> TrainingRun:
-        """Make `root/name/version/<YYYYMMDD_HHMMSS>`; a second run in one second gets `_2`, `_3`, ..."""
-        _checked_name("name", name)
-        _checked_name("version", version)
+    def create(
+        cls,
+        name: str,
+        version: str = "v1",
+        *,
+        root: str | Path = "runs",
+        seed: int = 0,
+        config: Config | None = None,
+        **details: Unpack[RunDetails],
+    ) -> TrainingRun:
+        """Make `root/name/version/<YYYYMMDD_HHMMSS>`; a second run in one second gets `_2`, `_3`, ...
+
+        The run appears in one step, with its config and what `details` say of it, or not at all.
+        """
         seed = required_count("seed", seed, 0)
-        parent = Path(root) / name / version
-        files.make_directory(parent)
-        for directory in (parent.parent, parent):
-            files.require_directory(directory)
+        settings = None if config is None else _config_json(config, name)
+        directory = _version_directory(root, name, version)
+        with _starting(directory):
+            return cls._make(directory, name, version, seed, settings, details)
+
+    @classmethod
+    def _make(
+        cls, parent: Path, name: str, version: str, seed: int, settings: bytes | None, details: RunDetails
+    ) -> TrainingRun:
         # Built under a name that no reader sees, then renamed: there is never half a run, nor one without its lock.
-        building = parent / f".new-{os.getpid()}-{secrets.token_hex(4)}"
+        building = parent / _half_made_name()
         with contextlib.ExitStack() as undo:
             undo.callback(files.remove_directory, building)
             files.make_directory(building, sync_name=False)
@@ -81,6 +105,8 @@ class TrainingRun:
             undo.callback(lock.release)
             for log in ALL_LOGS:
                 JsonLines(building / f"{log}.jsonl").close()
+            if settings is not None:
+                files.write_atomic(building / "config.json", settings, sync_name=False)
             while True:
                 run_id = _next_run_id(parent)
                 now = timestamp()
@@ -93,6 +119,7 @@ class TrainingRun:
                     started_at=now,
                     last_updated=now,
                     environment={**environment(), "host": socket.gethostname()},
+                    **details,
                 )
                 files.write_atomic(building / "metadata.json", _json(metadata))
                 try:
@@ -129,16 +156,36 @@ class TrainingRun:
             raise
 
     @classmethod
-    def create_or_resume(
-        cls, name: str, version: str = "v1", *, root: str | Path = "runs", seed: int = 0
-    ) -> TrainingRun:
-        """Open the newest run of a version that has not finished, or make one."""
+    def resume_unfinished(cls, name: str, version: str = "v1", *, root: str | Path = "runs") -> TrainingRun | None:
+        """Open the newest run of a version that has not finished; None if there is none."""
         directory = Path(root) / _checked_name("name", name) / _checked_name("version", version)
         for above in (directory.parent, directory):
             if above.is_symlink():
                 files.require_directory(above)
         path = find_unfinished(directory)
-        return cls.create(name, version, root=root, seed=seed) if path is None else cls.resume(path)
+        return None if path is None else cls.resume(path)
+
+    @classmethod
+    def create_or_resume(
+        cls,
+        name: str,
+        version: str = "v1",
+        *,
+        root: str | Path = "runs",
+        seed: int = 0,
+        config: Config | None = None,
+        **details: Unpack[RunDetails],
+    ) -> TrainingRun:
+        """Open the newest run of a version that has not finished, or make one as `create` does.
+
+        Of several processes that call this at the same time one makes the run.
+        """
+        seed = required_count("seed", seed, 0)
+        settings = None if config is None else _config_json(config, name)
+        directory = _version_directory(root, name, version)
+        with _starting(directory):
+            run = cls.resume_unfinished(name, version, root=root)
+            return run or cls._make(directory, name, version, seed, settings, details)
 
     @property
     def name(self) -> str:
@@ -179,14 +226,10 @@ class TrainingRun:
         """Another name of the best agent so far."""
         return self.path / "checkpoints" / "best.mpk"
 
-    def write_config(self, config: Mapping[str, Any] | msgspec.Struct) -> None:
+    def write_config(self, config: Config) -> None:
         """Store everything needed to rebuild the environment and the agent, as JSON."""
         self._owner.check(self.path)
-        try:
-            data = _json(config)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"the config of {self.path} cannot be written as JSON: {error}") from None
-        files.write_atomic(self.path / "config.json", data)
+        files.write_atomic(self.path / "config.json", _config_json(config, self.path))
 
     def read_config(self) -> dict[str, Any]:
         """What `write_config` stored; empty if nothing was."""
@@ -288,9 +331,9 @@ class TrainingRun:
         try:
             yield
         except BaseException:
-            self.close()
-            if not self.is_resumed and self._owner.is_here:
-                files.remove_directory(self.path)
+            with contextlib.closing(self):
+                if not self.is_resumed and self._owner.is_here:
+                    _remove(self.path)
             raise
 
     def close(self) -> None:
@@ -300,6 +343,49 @@ class TrainingRun:
             for log in self._logs.values():
                 stack.callback(log.close)
             self._logs = {}
+
+
+def _version_directory(root: str | Path, name: str, version: str) -> Path:
+    """The directory that the runs of a version are in, made if it is missing."""
+    directory = Path(root) / _checked_name("name", name) / _checked_name("version", version)
+    files.make_directory(directory)
+    for above in (directory.parent, directory):
+        files.require_directory(above)
+    return directory
+
+
+@contextlib.contextmanager
+def _starting(directory: Path) -> Generator[None]:
+    """Let one process at a time make a run of a version, and remove what killed ones have left of theirs."""
+    with contextlib.ExitStack() as undo:
+        advice = f"it has been making a run there for more than {_PATIENCE:g} s"
+        undo.callback(Lock(directory / ".lock", patience=_PATIENCE, advice=advice).release)
+        for path in sorted(directory.glob(f"{_HALF_MADE}*")):
+            if not path.is_symlink() and path.is_dir() and not Lock.is_held(path / "lock"):
+                _remove(path)
+        yield
+
+
+def _half_made_name() -> str:
+    return f"{_HALF_MADE}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _remove(path: Path) -> None:
+    """Remove a run that never began; if that fails, its remains are in nobody's way."""
+    try:
+        # Hidden first: nobody is to see half a run, or to go on with it.
+        hidden = path.with_name(_half_made_name())
+        files.rename(path, hidden)
+        files.remove_directory(hidden)
+    except StorageError as error:
+        logger.warning("a run that never began cannot be removed: %s", error)
+
+
+def _config_json(config: Config, of: str | Path) -> bytes:
+    try:
+        return _json(config)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the config of {of} cannot be written as JSON: {error}") from None
 
 
 def _json(value: Any) -> bytes:

@@ -62,10 +62,13 @@ def find_run(path: str | Path, *, unfinished_first: bool = False) -> Path:
     """
     top = Path(path)
     if not top.is_dir():
-        raise RunError(f"{top} is not a directory; a run is runs/<name>/<version>/<date_time>")
+        raise RunError(f"there is no run at {top}: it is not a directory; a run is runs/<name>/<version>/<date_time>")
     runs = find_runs(top)
     if not runs or len(runs[-1].relative_to(top).parts) > 2:
-        raise RunError(f"{top} is neither a run, a version nor a name directory: no metadata.json was found")
+        raise RunError(
+            f"there is no run at {top}: it is neither a run, a version nor a name directory (no metadata.json was "
+            "found); a training that was killed before its run was made can only be started again"
+        )
     if len(runs) == 1:
         return runs[0]
     started = _in_order_of_start(runs)

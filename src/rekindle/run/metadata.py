@@ -7,14 +7,14 @@ import platform
 import sys
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 import numpy as np
 
 from rekindle.version import __version__
 
-__all__ = ["Resume", "RunMetadata"]
+__all__ = ["Resume", "RunDetails", "RunMetadata"]
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Grade = Literal["exact", "approximate"]
@@ -67,6 +67,15 @@ class RunMetadata(msgspec.Struct, frozen=True):
     """What the config said at the beginning that makes it this training; None if no trainer made it."""
     environment: dict[str, str] = {}
     """Versions, processor and host: what the last bits of a result depend on."""
+
+
+class RunDetails(TypedDict, total=False):
+    """Those fields of the metadata that whoever makes a run may know from the beginning."""
+
+    agent: str
+    max_steps: int | None
+    parent: str | None
+    training: dict[str, Any]
 
 
 FRAMEWORKS = ("jax", "jaxlib", "torch")

@@ -30,8 +30,10 @@ os.register_at_fork(after_in_child=_release_all)
 class Lock:
     """One writer at a time; freed by the kernel when its process dies, however it dies."""
 
-    def __init__(self, path: Path, *, patience: float = 1.0) -> None:
+    def __init__(self, path: Path, *, patience: float = 1.0, advice: str | None = None) -> None:
+        """Take the lock, waiting up to `patience` seconds; `advice` ends the message if it cannot be had."""
         self.path = path
+        self._advice = advice or f"stop it first (rekindle stop {path.parent})"
         with reporting("open", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
         try:
@@ -52,10 +54,7 @@ class Lock:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-                    run = self.path.parent
-                    raise RunLocked(
-                        f"{run} is being written by {holder}; stop it first (rekindle stop {run})"
-                    ) from None
+                    raise RunLocked(f"{self.path.parent} is being written by {holder}; {self._advice}") from None
                 time.sleep(0.01)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from rekindle.checkpoint.store import list_steps
 from rekindle.checks import checked_choice, checked_count, required_count
 from rekindle.envs import Determinism, EnvSettings
 from rekindle.envs.factory import required_modules
@@ -141,7 +142,9 @@ def read_config(reader: RunReader) -> TrainerConfig:
     """The config of a run that a trainer made."""
     stored: Mapping[str, Any] = reader.read_config()
     if not stored:
-        raise ConfigError(f"{reader.path} has no config: only its own script can go on with it")
+        killed = "if it is left of a rekindle train that was killed as it started, delete it and start again"
+        advice = "" if list_steps(reader.path / "checkpoints") else f"; {killed}"
+        raise ConfigError(f"{reader.path} has no config.json: only its own script can go on with it{advice}")
     try:
         return msgspec.convert(stored, TrainerConfig)
     except msgspec.ValidationError as error:

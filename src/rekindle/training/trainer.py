@@ -154,9 +154,10 @@ class Trainer:
         self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
         example.close()
         self.agent = self._made_agent(agent, seed, agent_settings)
+        self._parent: str | None = None
         if start_from is not None:
             settings["parent"] = find_parent(start_from, with_optimiser=with_optimiser)
-            take_over(self.agent, settings["parent"])  # before anything is written: it may not fit
+            self._parent = take_over(self.agent, settings["parent"])  # before anything is written: it may not fit
         self.config = _made_config(
             settings,
             algorithm=algorithms.algorithm_of(self.agent),
@@ -300,21 +301,15 @@ class Trainer:
         if steps is not None:
             self.config = msgspec.structs.replace(self.config, steps=steps)
         started = time.perf_counter()
-        was_finished = self.path is not None and RunReader(self.path).metadata.status == "finished"
         with contextlib.ExitStack() as undo:
-            run = self._open_run()
+            run, envs = self._opened(undo)
+            was_finished = run.metadata.status == "finished"
             with run.let_go_on_failure():
-                self._agree_with(run)
-                envs = self._made_envs()
-                undo.callback(envs.close)
                 self.session = session = self._session_on(run)
             self.path = run.path
             undo.callback(self._end, session, started)
             with session:
-                if run.metadata.training is None:
-                    run.update_metadata(training=self.config.identity)
-                if run.read_config() != msgspec.to_builtins(self.config):
-                    run.write_config(self.config)
+                self._describe(run)
                 self._prepare(session, was_finished=was_finished)
                 undo.callback(_timer(session, self.config.time_limit).cancel)
                 make = self._make_sampler or self._default_sampler
@@ -365,25 +360,72 @@ class Trainer:
 
     # The run
 
-    def _open_run(self) -> TrainingRun:
-        """Begin or resume the run."""
+    def _opened(self, undo: contextlib.ExitStack) -> tuple[TrainingRun, Envs]:
+        """The run to go on with, or a new one, and the environments.
+
+        A new run is made last, when all that can fail or take long has been done, and with everything that a resume
+        needs: whenever the process is killed, there is no run, or one that can be resumed.
+        """
+        run = self._resumed_run()
+        if run is None:
+            envs = self._made_envs()
+            undo.callback(envs.close)
+            run = self._made_run()
+            with run.let_go_on_failure():
+                self._agree_with(run)  # another process may have made it, in the meantime
+            return run, envs
+        with run.let_go_on_failure():
+            self._agree_with(run)
+            envs = self._made_envs()
+            undo.callback(envs.close)
+        return run, envs
+
+    def _resumed_run(self) -> TrainingRun | None:
         if self.path is not None:
             return TrainingRun.resume(self.path)
-        if self._name is None:
-            directory = tempfile.mkdtemp(prefix="rekindle-")
-            weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
-            self._is_temporary = True
-            return TrainingRun.create("unnamed", root=directory, seed=self.config.seed)
+        if self._name is None or self._begins_anew:
+            return None
         name, _, version = self._name.partition("/")
-        begin = TrainingRun.create if self._begins_anew else TrainingRun.create_or_resume
-        return begin(name, version or "v1", root=self._root, seed=self.config.seed)
+        return TrainingRun.resume_unfinished(name, version or "v1", root=self._root)
+
+    def _made_run(self) -> TrainingRun:
+        config, root = self.config, self._root
+        if self._name is None:
+            root = tempfile.mkdtemp(prefix="rekindle-")
+            weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+            self._is_temporary = True
+        name, _, version = (self._name or "unnamed").partition("/")
+        make = TrainingRun.create if self._begins_anew else TrainingRun.create_or_resume
+        return make(
+            name,
+            version or "v1",
+            root=root,
+            seed=config.seed,
+            config=config,
+            agent=type(self.agent).__name__,
+            max_steps=config.steps,
+            parent=self._parent,
+            training=config.identity,
+        )
 
     def _agree_with(self, run: TrainingRun) -> None:
-        """Go by what the run says of itself, and let the agent begin with what its parent learned."""
-        if run.is_resumed and run.read_config():
+        """Go by what a resumed run says of itself, and let the agent begin with what its parent learned."""
+        if not run.is_resumed:
+            return
+        if run.read_config():
             self._check_config(run)
-        if self.config.parent is not None and not list_steps(run.path / "checkpoints"):
-            run.update_metadata(parent=take_over(self.agent, self.config.parent))
+        is_new = not list_steps(run.path / "checkpoints")
+        parent = self.config.parent
+        self._parent = take_over(self.agent, parent) if parent is not None and is_new else run.metadata.parent
+
+    def _describe(self, run: TrainingRun) -> None:
+        """Write down what is not there yet, or has changed since."""
+        if run.metadata.training is None:
+            run.update_metadata(training=self.config.identity)
+        if run.metadata.parent != self._parent:
+            run.update_metadata(parent=self._parent)
+        if run.read_config() != algorithms.plain(self.config):
+            run.write_config(self.config)
 
     def _check_config(self, run: TrainingRun) -> None:
         """Refuse what would make it another training, and take over what was found out about the environment."""
