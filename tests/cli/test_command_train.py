@@ -144,6 +144,15 @@ class TestResume:
         assert [len(RunReader(f"runs/lake/v1-seed{seed}").metadata.resumes) for seed in (0, 1)] == [0, 0]
         assert rekindle("show", "runs/lake", "--json").json["summary"]["version"] == "v1"
 
+    def test_an_end_before_what_was_trained_is_wrong_usage(self, rekindle: Rekindle) -> None:
+        assert rekindle(*LAKE, "--steps", 60, "--name", "lake", "--ui", "none").code == 0
+        before = config_of("runs/lake")
+        outcome = rekindle("resume", "runs/lake", "--steps", 40)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+        assert "has trained 60 env steps already, and steps is 40: use at least 60" in outcome.err
+        assert config_of("runs/lake") == before
+        assert RunReader("runs/lake").status == "finished"
+
     def test_modules_must_be_named_again(self, rekindle: Rekindle, here: Path) -> None:
         (here / "own_lake.py").write_text("import gymnasium\ndef make():\n    return gymnasium.make('FrozenLake-v1')\n")
         assert rekindle("train", "tabular", "own_lake:make", "--steps", 30, "--name", "own").code == 0

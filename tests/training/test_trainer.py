@@ -539,6 +539,27 @@ class TestConfig:
         make(tmp_path, env="FrozenLake-v1", agent="tabular", steps=30).train()
         assert Trainer.resume(tmp_path / "t", steps=45).train().env_steps == 45
 
+    @pytest.mark.parametrize("way", ["train", "name", "path"])
+    def test_an_end_before_what_was_trained_is_refused_and_nothing_is_changed(self, tmp_path: Path, way: str) -> None:
+        options: dict[str, Any] = {"env": "FrozenLake-v1", "agent": "tabular"}
+        trainer = make(tmp_path, **options)
+        leave_at(trainer, 130)
+        run = rekindle.RunReader(tmp_path / "t").path
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+        again: dict[str, Callable[[], object]] = {
+            "train": lambda: trainer.train(steps=129),
+            "name": lambda: make(tmp_path, **options, steps=129).train(),
+            "path": lambda: Trainer.resume(run, steps=129).train(),
+        }
+        with pytest.raises(
+            ConfigError, match=rf"{run} has trained 130 env steps already, and steps is 129: use at least"
+        ):
+            again[way]()
+        after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+        assert after == before
+        assert Trainer.resume(run, steps=130).train().status == "finished"
+        assert trainer.train().env_steps == STEPS
+
     def test_counts_may_be_integers_of_numpy(self, tmp_path: Path) -> None:
         plain: dict[str, Any] = {
             "env": "FrozenLake-v1",

@@ -298,11 +298,16 @@ class Trainer:
     def _rounds(self, steps: int | None) -> Generator[Round]:
         if self.session is not None:
             raise ConfigError("this trainer is training: leave its loop first")
+        former = self.config
         if steps is not None:
             self.config = msgspec.structs.replace(self.config, steps=steps)
         started = time.perf_counter()
         with contextlib.ExitStack() as undo:
-            run, envs = self._opened(undo)
+            try:
+                run, envs = self._opened(undo)
+            except ConfigError:
+                self.config = former  # the steps may be what is wrong
+                raise
             was_finished = run.metadata.status == "finished"
             with run.let_go_on_failure():
                 self.session = session = self._session_on(run)
@@ -414,9 +419,14 @@ class Trainer:
             return
         if run.read_config():
             self._check_config(run)
-        is_new = not list_steps(run.path / "checkpoints")
+        made = list_steps(run.path / "checkpoints")
+        if self.config.steps is not None and made and made[-1] > self.config.steps:
+            raise ConfigError(
+                f"{run.path} has trained {made[-1]} env steps already, and steps is {self.config.steps}: use at least "
+                f"{made[-1]}, or begin another training with rekindle train --from {run.path}@{made[-1]}"
+            )
         parent = self.config.parent
-        self._parent = take_over(self.agent, parent) if parent is not None and is_new else run.metadata.parent
+        self._parent = take_over(self.agent, parent) if parent is not None and not made else run.metadata.parent
 
     def _describe(self, run: TrainingRun) -> None:
         """Write down what is not there yet, or has changed since."""
