@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ __all__ = [
     "path_text",
     "printable",
     "seconds_since",
+    "shown_path",
     "time_text",
     "whole",
 ]
@@ -39,6 +41,14 @@ def printable(value: object, *, most: int = 300) -> str:
 def path_text(path: Path) -> str:
     """A path as text that JSON can hold, also when its bytes are not UTF-8."""
     return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def shown_path(path: Path) -> str:
+    """A path as a user would type it: relative if it is below the working directory."""
+    with contextlib.suppress(OSError):  # there may be no working directory any more
+        here = Path.cwd()
+        return path_text(path.relative_to(here) if path.is_relative_to(here) else path)
+    return path_text(path)
 
 
 def whole(value: int | None) -> str:

@@ -202,6 +202,38 @@ def test_a_run_id_does_not_go_back_when_the_clock_does(tmp_path: Path, monkeypat
     assert find_run(tmp_path / "cartpole") == later
 
 
+@pytest.mark.parametrize("way", ["create", "resume"])
+def test_a_run_stays_where_it_is_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run = TrainingRun.create("a", root="runs")
+    if way == "resume":
+        run.close()
+        run = TrainingRun.resume("runs/a")
+        run.rewind({})
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run.write_config({"steps": 5})
+    run.log_warning("moved", STAMP)
+    run.update_metadata(status="stopped")
+    run.close()
+    assert run.path == RunReader(tmp_path / "runs" / "a").path
+    assert (run.read_config(), RunReader(run.path).status) == ({"steps": 5}, "stopped")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_without_a_working_directory_a_relative_root_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(StorageError, match=r"cannot find the working directory, .* use runs: No such file"):
+        TrainingRun.create("a")
+    TrainingRun.create("a", root=tmp_path).close()
+
+
 # Finding
 
 

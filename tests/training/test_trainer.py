@@ -444,6 +444,26 @@ class TestStarting:
         assert digests(seen / "whole") == digests(tmp_path / "whole")
         assert rekindle.verify(copy).grade == "exact"
 
+    def test_it_stays_where_it_is_when_the_working_directory_changes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        trainer = make(Path("runs"))
+        for step in trainer.steps():
+            if step.total_steps == 60:
+                monkeypatch.chdir(tmp_path / "elsewhere")
+            if step.total_steps == 120:
+                break
+        assert trainer.report.path == rekindle.RunReader(tmp_path / "runs" / "t").path
+        monkeypatch.chdir(tmp_path)
+        resumed = Trainer.resume("runs/t", env=env_worlds.Path, agent=toy)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert resumed.train().env_steps == STEPS
+        make(tmp_path / "whole").train()
+        assert digests(tmp_path / "runs") == digests(tmp_path / "whole")
+        assert list((tmp_path / "elsewhere").iterdir()) == []
+
     def test_its_config_is_written_once(self, tmp_path: Path, seen: Path) -> None:
         make(tmp_path, agent="tabular", env="FrozenLake-v1").train()
         run = rekindle.RunReader(tmp_path / "t").path

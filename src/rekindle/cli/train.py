@@ -17,7 +17,7 @@ from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
 from rekindle.recorders import RecorderName
 from rekindle.run.reader import RunReader
-from rekindle.text import decimal, path_text, time_text, whole
+from rekindle.text import decimal, shown_path, time_text, whole
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
 from rekindle.ui.companion import Companion, is_shown
 from rekindle.ui.output import complain, write_json
@@ -107,7 +107,7 @@ def _train(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
                 trainer.on(TrainingStarted, show)
         report = trainer.train()
     if as_json:
-        write_json({**msgspec.structs.asdict(report), "path": path_text(report.path) if report.path else None})
+        write_json({**msgspec.structs.asdict(report), "path": shown_path(report.path) if report.path else None})
     else:
         _print(report)
     return 0
@@ -118,7 +118,7 @@ def _print(report: TrainingReport) -> None:
     if report.path is not None:
         metadata = RunReader(report.path).metadata
         grade = "" if not metadata.resumes else f", {metadata.resumes[-1].grade}"
-        print_whole(out, cell(f"{path_text(report.path)}{grade}", "bold"))
+        print_whole(out, cell(f"{shown_path(report.path)}{grade}", "bold"))
     best = "" if report.best_score is None else f", best evaluation {decimal(report.best_score)}"
     print_whole(
         out,

@@ -140,7 +140,7 @@ class TrainingRun:
 
         Of a version or name directory this is the newest run that has not finished, or else the newest.
         """
-        found = find_run(path, unfinished_first=True)
+        found = files.absolute(find_run(path, unfinished_first=True))
         files.require_directory(found)
         lock = Lock(found / "lock")
         try:
@@ -346,8 +346,11 @@ class TrainingRun:
 
 
 def _version_directory(root: str | Path, name: str, version: str) -> Path:
-    """The directory that the runs of a version are in, made if it is missing."""
-    directory = Path(root) / _checked_name("name", name) / _checked_name("version", version)
+    """The directory that the runs of a version are in, made if it is missing.
+
+    It is absolute: the host may change the working directory while it trains.
+    """
+    directory = files.absolute(Path(root)) / _checked_name("name", name) / _checked_name("version", version)
     files.make_directory(directory)
     for above in (directory.parent, directory):
         files.require_directory(above)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rekindle.errors import StorageError
 
 __all__ = [
+    "absolute",
     "entries",
     "link",
     "make_directory",
@@ -46,6 +47,12 @@ def reporting(action: str, path: str | Path) -> Generator[None]:
         raise
     except OSError as error:
         raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+def absolute(path: Path) -> Path:
+    """A path that stays the same when the working directory changes; symbolic links are left as they are."""
+    with reporting("find the working directory, which there must be to use", path):
+        return path.absolute()
 
 
 def write_all(descriptor: int, data: Any) -> None:

@@ -32,6 +32,7 @@ from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
+from rekindle.storage import files
 from rekindle.training import algorithms
 from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, check_unedited, read_config
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
@@ -237,7 +238,7 @@ class Trainer:
             modules: those that the config names and that may be imported.
             options: the arguments of `Trainer` that a config cannot hold.
         """
-        reader = RunReader(find_run(path, unfinished_first=True))
+        reader = RunReader(files.absolute(find_run(path, unfinished_first=True)))
         config = read_config(reader)
         named = config.env_modules if env is None else []
         named += config.agent_modules if agent is None else []
