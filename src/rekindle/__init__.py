@@ -11,7 +11,19 @@ if typing.TYPE_CHECKING:
     from rekindle.agent import HasPolicy, HasReplay, LearningAgent, Policy, Replay, ReportsEpisodes, State
     from rekindle.checkpoint import KeepBest, KeepEvery, KeepLast
     from rekindle.errors import RekindleError
-    from rekindle.events import MemoryRecorder, Recorder
+    from rekindle.events import (
+        CheckpointSaved,
+        EpisodeEnded,
+        Evaluated,
+        Event,
+        MemoryRecorder,
+        MetricsFlushed,
+        Recorder,
+        TrainingEnded,
+        TrainingStarted,
+        Updated,
+        Warned,
+    )
     from rekindle.experience import ActMode, EpisodeStatus, Experience, Transitions
     from rekindle.interrupt import Interrupter
     from rekindle.run import RunReader, TrainingRun
@@ -23,9 +35,13 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "ActMode",
+    "CheckpointSaved",
+    "EpisodeEnded",
     "EpisodeRecord",
     "EpisodeStatus",
     "EvalReport",
+    "Evaluated",
+    "Event",
     "EventStore",
     "Experience",
     "HasPolicy",
@@ -36,6 +52,7 @@ __all__ = [
     "KeepLast",
     "LearningAgent",
     "MemoryRecorder",
+    "MetricsFlushed",
     "Policy",
     "Recorder",
     "RekindleError",
@@ -46,9 +63,13 @@ __all__ = [
     "StatsTracker",
     "Stream",
     "Trainer",
+    "TrainingEnded",
     "TrainingRun",
     "TrainingSession",
+    "TrainingStarted",
     "Transitions",
+    "Updated",
+    "Warned",
     "__version__",
     "verify",
 ]
@@ -59,7 +80,19 @@ _MODULES = {
     "agent": ("HasPolicy", "HasReplay", "LearningAgent", "Policy", "Replay", "ReportsEpisodes", "State"),
     "checkpoint": ("KeepBest", "KeepEvery", "KeepLast"),
     "errors": ("RekindleError",),
-    "events": ("MemoryRecorder", "Recorder"),
+    "events": (
+        "CheckpointSaved",
+        "EpisodeEnded",
+        "Evaluated",
+        "Event",
+        "MemoryRecorder",
+        "MetricsFlushed",
+        "Recorder",
+        "TrainingEnded",
+        "TrainingStarted",
+        "Updated",
+        "Warned",
+    ),
     "experience": ("ActMode", "EpisodeStatus", "Experience", "Transitions"),
     "interrupt": ("Interrupter",),
     "run": ("RunReader", "TrainingRun"),
