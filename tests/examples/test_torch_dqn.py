@@ -1,6 +1,7 @@
 """An agent in PyTorch resumes as exactly as one in numpy, and learns."""
 
 import re
+import time
 import warnings
 from functools import cache
 from pathlib import Path
@@ -133,8 +134,16 @@ def test_a_policy_does_not_change_when_the_agent_learns_on_and_can_be_exported(t
 
 
 def test_it_learns_in_the_background(tmp_path: Path) -> None:
-    agent = make()
-    session = train(agent, tmp_path, 400, learner="background")
+    agent, env = make(), gymnasium.make("CartPole-v1")
+    with TrainingSession.open("torch", agent, root=tmp_path, max_steps=400, learner="background") as session:
+        stream = session.stream()
+        while not session.is_done:
+            action = stream.begin(stream.reset(env))
+            while action is not None:
+                observation, reward, terminated, truncated, _ = env.step(action)
+                action = stream.step(observation, float(reward), terminated, truncated)
+        while session.updates == 0:  # on a busy machine the learner may not have had a turn yet
+            time.sleep(0.001)
     assert session.total_steps == agent.env_steps == 400
     assert agent.updates > 0
     assert agent.updates + agent.updates_due() + session.skipped_updates == (400 - 50) // 2
