@@ -24,9 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 from rekindle import ActMode, EpisodeStatus, Experience, State, TrainingRun, TrainingSession, Transitions
-from rekindle.agent import Column, Metrics, StreamSlots
+from rekindle.agent import Metrics, StreamSlots
 from rekindle.checkpoint import encode
 from rekindle.experience import Array, Observations
+from rekindle.spaces import ArraySpec
 from rekindle.storage.files import write_atomic
 
 OBSERVATION_SIZE = 17
@@ -65,13 +66,13 @@ class Memory:
     """A replay memory of rows as of a 17-dimensional environment, appended to without being written."""
 
     def __init__(self, capacity: int) -> None:
-        wide = Column(np.dtype(np.float32), (OBSERVATION_SIZE,))
-        self.columns: Mapping[str, Column] = {
+        wide = ArraySpec(np.dtype(np.float32), (OBSERVATION_SIZE,))
+        self.columns: Mapping[str, ArraySpec] = {
             "observation": wide,
             "next_observation": wide,
-            "action": Column(np.dtype(np.float32), (6,)),
-            "reward": Column(np.dtype(np.float32), ()),
-            "status": Column(np.dtype(np.uint8), ()),
+            "action": ArraySpec(np.dtype(np.float32), (6,)),
+            "reward": ArraySpec(np.dtype(np.float32)),
+            "status": ArraySpec(np.dtype(np.uint8)),
         }
         self._capacity = capacity
         self._arrays = {name: np.ones((capacity, *column.shape), column.dtype) for name, column in self.columns.items()}

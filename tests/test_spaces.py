@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from rekindle.checks import checked_choice, checked_count, checked_extras, checked_reward, checked_status
-from rekindle.errors import ConfigError, InputError
+from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import EpisodeStatus
-from rekindle.spaces import ArrayLayout, Layout
+from rekindle.spaces import ArraySpec, Layout, SpaceParts, discrete_values
 
 
-def layout(dtype: str, *shape: int) -> ArrayLayout:
-    return ArrayLayout(shape, np.dtype(dtype))
+def layout(dtype: str, *shape: int) -> ArraySpec:
+    return ArraySpec(np.dtype(dtype), shape)
 
 
 # One array
@@ -146,6 +146,62 @@ def test_a_layout_survives_being_saved(value: Any) -> None:
     known = Layout.of_value(value)
     loaded = Layout.of_state(known.state())
     assert (loaded.leaves, loaded.is_dict) == (known.leaves, known.is_dict)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("<f4", [-1]), ("O", [2]), ("f4,f4", []), ("(", []), ("U3", [1]), ("<f4", [2**40]), ("<f4", "ab"), (None, None)],
+)
+def test_a_file_that_describes_no_array_is_refused(dtype: Any, shape: Any) -> None:
+    with pytest.raises(StateError, match="cannot have the dtype"):
+        ArraySpec.parse(dtype, shape)
+
+
+@pytest.mark.parametrize("state", [None, [], ["<f4"], ["<f4", [1], 2], {"dtype": "<f4", "shape": []}, "f4"])
+def test_a_state_that_describes_no_array_is_refused(state: Any) -> None:
+    with pytest.raises(StateError):
+        ArraySpec.of_state(state)
+
+
+def test_what_a_file_says_of_an_array_is_read_back() -> None:
+    spec = ArraySpec(np.dtype(">f4"), (2, 3))
+    assert ArraySpec.parse(spec.dtype.str, list(spec.shape)) == ArraySpec.of_state([spec.dtype.str, [2, 3]]) == spec
+    assert spec.nbytes == 24
+    assert str(layout("u1", 2)) == "uint8 (2,)"
+
+
+# Spaces
+
+
+def test_a_space_is_one_part_and_a_dict_has_one_for_each_key() -> None:
+    gear = gym.spaces.Discrete(5, start=-1)
+    single, named = SpaceParts.of(gear), SpaceParts.of(gym.spaces.Dict({"": gear, "seen": gym.spaces.MultiBinary(3)}))
+    assert (list(single.parts), single.is_dict) == ([""], False)
+    assert (list(named.parts), named.is_dict) == (["", "seen"], True)
+    assert single.parts[""] == named.parts[""]
+    assert [part.kind for part in named.parts.values()] == ["discrete", "box"]
+    assert named.parts["seen"].spec == layout("i1", 3)
+
+
+@pytest.mark.parametrize("space", [None, gym.spaces.Text(5), gym.spaces.Tuple([gym.spaces.Discrete(2)]), object()])
+def test_a_space_without_arrays_is_a_part_without_a_spec(space: Any) -> None:
+    (part,) = SpaceParts.of(space).parts.values()
+    assert (part.space, part.spec, part.kind) == (space, None, "other")
+
+
+@pytest.mark.parametrize(
+    ("space", "values"),
+    [
+        (gym.spaces.Discrete(5, start=-1), ([5], [-1])),
+        (gym.spaces.MultiDiscrete([2, 3]), ([2, 3], [0, 0])),
+        (
+            gym.spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[1, 2], [3, 4]])),
+            ([2, 3, 4, 5], [1, 2, 3, 4]),
+        ),
+    ],
+)
+def test_a_discrete_space_has_a_count_and_a_start_for_each_element(space: Any, values: Any) -> None:
+    assert discrete_values(space) == values
 
 
 # Everything else

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.agent import Column, State
+from rekindle.agent import State
 from rekindle.experience import ActMode, Array, Experience, Observations, Transitions
 from rekindle.rng import generator_from_state, generator_state
 from rekindle.session.session import TrainingSession
+from rekindle.spaces import ArraySpec
 
 
 class Corridor:
@@ -86,9 +87,9 @@ class ToyAgent:
 class ToyReplay:
     """The newest `capacity` rows: a number each, and its square."""
 
-    columns: Mapping[str, Column] = {
-        "number": Column(np.dtype("<i8"), ()),
-        "pair": Column(np.dtype("<f4"), (2,)),
+    columns: Mapping[str, ArraySpec] = {
+        "number": ArraySpec(np.dtype("<i8")),
+        "pair": ArraySpec(np.dtype("<f4"), (2,)),
     }
 
     def __init__(self, capacity: int) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.experience import ActMode, Array, Observations, Transitions
+from rekindle.spaces import ArraySpec
 
 __all__ = [
-    "Column",
     "HasPolicy",
     "HasReplay",
     "InterruptibleUpdates",
@@ -93,19 +93,12 @@ class LearningAgent(Stateful, Protocol):
         ...
 
 
-class Column(NamedTuple):
-    """The layout of one column of a replay memory: dtype of an element, shape of a row."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-
 class Replay(Protocol):
     """Rows under sequence numbers `first <= number < end`; a row never changes once appended."""
 
     @property
-    def columns(self) -> Mapping[str, Column]:
-        """The layout, by name."""
+    def columns(self) -> Mapping[str, ArraySpec]:
+        """The dtype of an element and the shape of a row, by name."""
         ...
 
     @property

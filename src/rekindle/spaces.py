@@ -1,43 +1,62 @@
-"""Shapes and dtypes of observations and actions, from spaces or from values."""
+"""The dtype and shape of arrays, and what a Gymnasium space says of its values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
+import msgspec
 import numpy as np
 
-from rekindle.agent import State
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, Observations
 
-__all__ = ["ArrayLayout", "Layout", "REWARDS", "STATUSES"]
+__all__ = ["ArraySpec", "Layout", "REWARDS", "STATUSES", "SpacePart", "SpaceParts", "discrete_values"]
 _MAX_SIZE = 2**31
-"""Numbers in an observation or action that a saved layout may speak of."""
+"""Numbers in one value that a file may speak of."""
 
 
-class ArrayLayout(NamedTuple):
-    """The shape and dtype that every value must have, or be safely turned into."""
+class ArraySpec(msgspec.Struct, frozen=True):
+    """The dtype of the numbers in an array, and the shape of one value.
 
-    shape: tuple[int, ...]
+    >>> print(ArraySpec(np.dtype(np.float32), (2, 3)))
+    float32 (2, 3)
+    """
+
     dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.shape}"
 
     @classmethod
-    def of_state(cls, state: Any) -> ArrayLayout:
-        """As loaded; raises `StateError`."""
+    def parse(cls, dtype: Any, shape: Any) -> ArraySpec:
+        """From a file that says `"<f4"` and `[2, 3]`, for example; raises `StateError`."""
         try:
-            layout = cls(tuple(int(length) for length in state[1]), np.dtype(state[0]))
-        except (TypeError, ValueError, LookupError, SyntaxError):
-            layout = None
+            spec = cls(np.dtype(dtype), tuple(int(length) for length in shape))
+        except (TypeError, ValueError, SyntaxError):
+            spec = None
         if (
-            layout is None
-            or layout.dtype.kind not in "fiubc"
-            or min(layout.shape, default=0) < 0
-            or math.prod(layout.shape) > _MAX_SIZE
+            spec is None
+            or spec.dtype.kind not in "fiubc"
+            or min(spec.shape, default=0) < 0
+            or math.prod(spec.shape) > _MAX_SIZE
         ):
-            raise StateError(f"{state!r:.80} is not the layout of an array")
-        return layout
+            raise StateError(f"an array cannot have the dtype {dtype!r:.40} and the shape {shape!r:.40}")
+        return spec
+
+    @classmethod
+    def of_state(cls, state: Any) -> ArraySpec:
+        """From a list of dtype and shape; raises `StateError`."""
+        if not isinstance(state, (list, tuple)) or len(cast("list[Any]", state)) != 2:
+            raise StateError(f"{state!r:.80} is not the dtype and shape of an array")
+        return cls.parse(*cast("list[Any]", state))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one value."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def conform(self, value: Any, what: str, *, rows: int | None = None) -> Array:
         """The value as an array of this layout (with `rows`, that many of them); raises `InputError`."""
@@ -73,10 +92,58 @@ def _array(value: Any, what: str) -> Array:
     return array
 
 
-class Layout:
-    """The layout of an observation: one array, or named ones."""
+class SpacePart(NamedTuple):
+    """A space that is no Dict, or one entry of a Dict."""
 
-    def __init__(self, leaves: Mapping[str, ArrayLayout], *, is_dict: bool) -> None:
+    space: Any
+    spec: ArraySpec | None
+    """None if its values are not arrays of one dtype and shape."""
+
+    @property
+    def kind(self) -> Literal["box", "discrete", "other"]:
+        """`discrete` for whole numbers of which there are few, `box` for other arrays of numbers or flags."""
+        match type(self.space).__name__:
+            case "Box" | "MultiBinary":
+                return "box"
+            case "Discrete" | "MultiDiscrete":
+                return "discrete"
+            case _:
+                return "other"
+
+
+class SpaceParts(NamedTuple):
+    """A Gymnasium space, taken apart. Whatever needs to know what is in a space asks here."""
+
+    parts: dict[str, SpacePart]
+    """By the key in a Dict; one under the empty name for a space that is no Dict."""
+    is_dict: bool
+
+    @classmethod
+    def of(cls, space: Any) -> SpaceParts:
+        """The parts of any space, supported or not."""
+        named = getattr(space, "spaces", None)
+        if isinstance(named, Mapping):
+            return cls({name: _part(part) for name, part in cast("Mapping[str, Any]", named).items()}, is_dict=True)
+        return cls({"": _part(space)}, is_dict=False)
+
+
+def _part(space: Any) -> SpacePart:
+    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
+    return SpacePart(space, None if shape is None or dtype is None else ArraySpec(np.dtype(dtype), tuple(shape)))
+
+
+def discrete_values(space: Any) -> tuple[list[int], list[int]]:
+    """How many values each element of a Discrete or MultiDiscrete space may take, and the least of them."""
+    if type(space).__name__ == "Discrete":
+        return [int(space.n)], [int(space.start)]
+    starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec))
+    return np.asarray(space.nvec).ravel().tolist(), starts.ravel().tolist()
+
+
+class Layout:
+    """What an observation is made of: one array, or named ones."""
+
+    def __init__(self, leaves: Mapping[str, ArraySpec], *, is_dict: bool) -> None:
         self.leaves = dict(leaves)
         self.is_dict = is_dict
         self.plain = None if is_dict else self.leaves[""]
@@ -85,13 +152,9 @@ class Layout:
     @classmethod
     def of_space(cls, space: Any) -> Layout | None:
         """From a Gymnasium space, if it is one whose values are arrays."""
-        named = getattr(space, "spaces", None)
-        if isinstance(named, Mapping):
-            parts = {name: _space_layout(part) for name, part in cast("Mapping[str, Any]", named).items()}
-            known = {name: part for name, part in parts.items() if part is not None}
-            return cls(known, is_dict=True) if len(known) == len(parts) else None
-        only = _space_layout(space)
-        return None if only is None else cls({"": only}, is_dict=False)
+        read = SpaceParts.of(space)
+        known = {name: part.spec for name, part in read.parts.items() if part.spec is not None}
+        return cls(known, is_dict=read.is_dict) if len(known) == len(read.parts) else None
 
     @classmethod
     def of_value(cls, value: Any) -> Layout:
@@ -99,10 +162,10 @@ class Layout:
         if isinstance(value, Mapping):
             named = cast("Mapping[str, Any]", value)
             return cls(
-                {name: _value_layout(part, f"observation {name!r}") for name, part in named.items()},
+                {name: _spec_of(part, f"observation {name!r}") for name, part in named.items()},
                 is_dict=True,
             )
-        return cls({"": _value_layout(value, "observation")}, is_dict=False)
+        return cls({"": _spec_of(value, "observation")}, is_dict=False)
 
     def conform(self, value: Any, what: str, *, rows: int | None = None) -> list[Array]:
         """The arrays of an observation, in the order of this layout; raises `InputError`."""
@@ -116,27 +179,22 @@ class Layout:
         """What an agent sees of these arrays."""
         return dict(zip(self.leaves, arrays, strict=True)) if self.is_dict else arrays[0]
 
-    def state(self) -> State:
+    def state(self) -> dict[str, Any]:
         """As saved."""
         leaves = {name: [leaf.dtype.str, list(leaf.shape)] for name, leaf in self.leaves.items()}
         return {"is_dict": self.is_dict, "leaves": leaves}
 
     @classmethod
-    def of_state(cls, state: State) -> Layout:
+    def of_state(cls, state: Mapping[str, Any]) -> Layout:
         """As loaded."""
-        leaves = {name: ArrayLayout.of_state(leaf) for name, leaf in state["leaves"].items()}
+        leaves = {name: ArraySpec.of_state(leaf) for name, leaf in state["leaves"].items()}
         return cls(leaves, is_dict=state["is_dict"])
 
 
-def _space_layout(space: Any) -> ArrayLayout | None:
-    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
-    return None if shape is None or dtype is None else ArrayLayout(tuple(shape), np.dtype(dtype))
-
-
-def _value_layout(value: Any, what: str) -> ArrayLayout:
+def _spec_of(value: Any, what: str) -> ArraySpec:
     array = _array(value, what)
-    return ArrayLayout(array.shape, array.dtype)
+    return ArraySpec(array.dtype, array.shape)
 
 
-REWARDS = ArrayLayout((), np.dtype(np.float64))
-STATUSES = ArrayLayout((), np.dtype(np.uint8))
+REWARDS = ArraySpec(np.dtype(np.float64))
+STATUSES = ArraySpec(np.dtype(np.uint8))

@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.agent import State
 from rekindle.errors import InputError, Interrupted, StateError
 from rekindle.experience import Array
-from rekindle.spaces import ArrayLayout
+from rekindle.spaces import ArraySpec
 
 __all__ = ["EpisodeTrace", "ResettableEnv", "bytes_of_each", "frozen_options", "replay"]
 
@@ -86,7 +86,7 @@ class EpisodeTrace:
         }
 
     @classmethod
-    def of_state(cls, state: State, layout: ArrayLayout | None) -> EpisodeTrace:
+    def of_state(cls, state: State, layout: ArraySpec | None) -> EpisodeTrace:
         """As loaded; `layout` is that of an action. Raises `StateError`."""
         seed, options, actions, chain = (state[name] for name in ("seed", "options", "actions", "chain"))
         if type(seed) is not int or seed < 0 or not isinstance(options, dict | None) or type(chain) is not str:

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.agent import Column
 from rekindle.checkpoint import replay_journal as journal_module
 from rekindle.checkpoint.replay_journal import Manifest, ReplayJournal, check_layout
 from rekindle.errors import FileRefused
 from rekindle.experience import Array
+from rekindle.spaces import ArraySpec
 
-COLUMNS = {"number": Column(np.dtype("<i8"), ()), "pair": Column(np.dtype("<f4"), (2,))}
+COLUMNS = {"number": ArraySpec(np.dtype("<i8")), "pair": ArraySpec(np.dtype("<f4"), (2,))}
 ROW_SIZE = 16
 
 
 class Memory:
     """The newest rows of a long list, each of them made of its own number."""
 
-    columns: Mapping[str, Column] = COLUMNS
+    columns: Mapping[str, ArraySpec] = COLUMNS
 
     def __init__(self, capacity: int) -> None:
         self.first = self.end = 0
@@ -312,8 +312,8 @@ def test_a_manifest_with_a_gap_or_a_path_is_refused(journal: ReplayJournal, fiel
 def test_a_memory_of_other_columns_is_refused_and_the_difference_told(journal: ReplayJournal) -> None:
     manifest = one_segment(journal)
     check_layout(manifest, COLUMNS, name="step_1.mpk")
-    other = {**COLUMNS, "pair": Column(np.dtype("<f8"), (2,))}
-    with pytest.raises(FileRefused, match=r"pair: saved \('<f4', \(2,\)\), now \('<f8', \(2,\)\)"):
+    other = {**COLUMNS, "pair": ArraySpec(np.dtype("<f8"), (2,))}
+    with pytest.raises(FileRefused, match=r"pair: saved float32 \(2,\), now float64 \(2,\)"):
         check_layout(manifest, other, name="step_1.mpk")
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from rekindle.checkpoint import replay_journal as journal_module
-from rekindle.checkpoint.replay_journal import ColumnLayout, NewRows
+from rekindle.checkpoint.replay_journal import NewRows
 from rekindle.checkpoint.retention import CheckpointInfo, KeepEvery, KeepLast, RetentionPolicy
 from rekindle.checkpoint.store import Best, Checkpoint, CheckpointStore, list_steps, read_agent_state
 from rekindle.errors import CheckpointError, FileRefused, StorageError
 from rekindle.run.metadata import LOGS
+from rekindle.spaces import ArraySpec
 from rekindle.storage import codec
 from rekindle.storage.logs import LogPosition
 
@@ -51,7 +52,7 @@ def checkpoint(step: int, *, best: Best | None = None, metrics: dict[str, float]
 
 
 def new_rows(start: int, end: int, *, first: int = 0) -> NewRows:
-    return NewRows(first, start, end, {"x": ColumnLayout("<i8", [])}, {"x": np.arange(start, end)})
+    return NewRows(first, start, end, {"x": ArraySpec(np.dtype("<i8"))}, {"x": np.arange(start, end)})
 
 
 def best_of(step: int, score: float = 1.0) -> Best:

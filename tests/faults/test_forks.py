@@ -161,7 +161,7 @@ def test_a_child_writes_no_checkpoint_and_no_segment(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     store = CheckpointStore(tmp_path, policy=KeepLast(1), resume_count=0)
     journal = ReplayJournal(tmp_path / "replay", resume_count=0)
-    rows = NewRows(first=0, start=0, end=2, layout={}, rows={"number": np.arange(2)})
+    rows = NewRows(first=0, start=0, end=2, columns={}, rows={"number": np.arange(2)})
     unused: Any = None
     for action in (
         lambda: journal.write(rows),

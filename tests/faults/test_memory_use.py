@@ -17,7 +17,7 @@ PROGRAM = """
     import resource, sys
     import numpy as np
     import rekindle
-    from rekindle.agent import Column
+    from rekindle.spaces import ArraySpec
 
     MEGABYTE = 2**20
 
@@ -28,7 +28,7 @@ PROGRAM = """
             self.env_steps = self.updates = 0
             self.weights = np.zeros(8 * MEGABYTE)
             self.rows = np.zeros((0, MEGABYTE), np.uint8)
-            self.columns = {"row": Column(np.dtype("u1"), (MEGABYTE,))}
+            self.columns = {"row": ArraySpec(np.dtype("u1"), (MEGABYTE,))}
             self.first = 0
 
         def act(self, observations, mode, streams):

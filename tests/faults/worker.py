@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 
 import rekindle
-from rekindle.agent import Column, State
+from rekindle.agent import State
 from rekindle.errors import StorageError
 from rekindle.events import CheckpointSaved, Event, Warned
 from rekindle.rng import generator_from_state, generator_state
+from rekindle.spaces import ArraySpec
 
 NAME = "walk"
 STEPS = 120
@@ -71,11 +72,11 @@ class Ring:
         self._capacity = capacity
         self.first = self.end = 0
         self.columns = {
-            "observations": Column(np.dtype("<f4"), (2,)),
-            "actions": Column(np.dtype("<i8"), ()),
-            "rewards": Column(np.dtype("<f8"), ()),
-            "next_observations": Column(np.dtype("<f4"), (2,)),
-            "statuses": Column(np.dtype("|u1"), ()),
+            "observations": ArraySpec(np.dtype("<f4"), (2,)),
+            "actions": ArraySpec(np.dtype("<i8")),
+            "rewards": ArraySpec(np.dtype("<f8")),
+            "next_observations": ArraySpec(np.dtype("<f4"), (2,)),
+            "statuses": ArraySpec(np.dtype("|u1")),
         }
         self._arrays = {
             name: np.zeros((capacity, *column.shape), column.dtype) for name, column in self.columns.items()

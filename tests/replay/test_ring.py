@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.agent import Column, Replay
+from rekindle.agent import Replay
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Transitions, row
 from rekindle.replay import Ring
+from rekindle.spaces import ArraySpec
 
-NUMBER = Column(np.dtype(np.int64), ())
-PAIR = Column(np.dtype(np.float32), (2,))
+NUMBER = ArraySpec(np.dtype(np.int64))
+PAIR = ArraySpec(np.dtype(np.float32), (2,))
 
 
 def ring(capacity: int) -> Ring:
-    return Ring(capacity, observation=PAIR, action=NUMBER, weight=Column(np.dtype(np.float64), ()))
+    return Ring(capacity, observation=PAIR, action=NUMBER, weight=ArraySpec(np.dtype(np.float64)))
 
 
 def batch(first: int, count: int) -> tuple[Transitions, np.ndarray]:
@@ -113,7 +114,7 @@ def test_a_dict_observation_has_a_column_for_each_part() -> None:
 
 
 def test_numbers_become_narrower_only_where_they_are_floats() -> None:
-    memory = Ring(4, observation=PAIR, action=Column(np.dtype(np.int8), ()))
+    memory = Ring(4, observation=PAIR, action=ArraySpec(np.dtype(np.int8)))
     wide = Transitions(np.ones((1, 2)), np.array([1], np.int8), np.ones(1), np.ones((1, 2)), np.zeros(1, np.uint8))
     memory.append(wide)
     assert memory.take([0])["observation"].dtype == np.float32

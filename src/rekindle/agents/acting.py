@@ -10,7 +10,7 @@ number of streams can change without a compilation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 import equinox as eqx
@@ -26,6 +26,7 @@ from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Forward, Layer, Normaliser, draw_noise, forward
 from rekindle.policy.policy import NetworkPolicy
+from rekindle.spaces import Layout
 
 __all__ = ["Actor", "CompiledPolicy", "device_of"]
 
@@ -186,11 +187,8 @@ class CompiledPolicy:
 
 def zero_observations(space: Any, rows: int) -> Observations:
     """A batch of observations of a space, all zero."""
-    parts = getattr(space, "spaces", None)
-    if isinstance(parts, Mapping):
-        named = cast("Mapping[str, Any]", parts)
-        return {name: np.zeros((rows, *part.shape), part.dtype) for name, part in named.items()}
-    return np.zeros((rows, *space.shape), space.dtype)
+    layout = cast("Layout", Layout.of_space(space))
+    return layout.observations([np.zeros((rows, *spec.shape), spec.dtype) for spec in layout.leaves.values()])
 
 
 def _rows(observations: Observations) -> int:

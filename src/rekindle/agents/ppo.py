@@ -61,12 +61,13 @@ from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy.actions import ActionHead
-from rekindle.policy.encoding import Encoding, discrete_values
+from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer, Normaliser
 from rekindle.policy.policy import NetworkPolicy
 from rekindle.replay import Rollout
 from rekindle.replay.rollout import Steps
 from rekindle.rng import generator_from_state, generator_state
+from rekindle.spaces import discrete_values
 
 __all__ = ["ActorCritic", "Learned", "Learner", "PPO", "PPOConfig", "categorical", "censored_gaussian"]
 

@@ -13,11 +13,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.agent import Column, Metrics, State, StreamSlots
+from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay import Ring
 from rekindle.rng import generator_from_state, generator_state
+from rekindle.spaces import ArraySpec
 
 __all__ = ["Tabular", "TabularConfig", "TabularPolicy"]
 
@@ -176,7 +177,7 @@ class Tabular:
         self._table: Table = np.zeros((self._observations.count, self._actions.count))
         # Two generators, so that how much is replayed does not change which actions are tried.
         self._exploring, self._sampling = np.random.default_rng(seed).spawn(2)
-        place = Column(np.dtype(np.int64), ())
+        place = ArraySpec(np.dtype(np.int64))
         self._memory = Ring(self.config.capacity, observation=place, action=place, next_action=place)
         self._learned = 0
         self._waiting: dict[int, _Step] = {}

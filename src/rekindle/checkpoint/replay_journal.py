@@ -6,7 +6,6 @@ hold its memory; they are shared by all checkpoints that name them.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,10 +14,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rekindle.agent import Column, Replay, State
-from rekindle.errors import FileRefused
+from rekindle.agent import Replay, State
+from rekindle.errors import FileRefused, StateError
 from rekindle.experience import Array
 from rekindle.owner import Owner
+from rekindle.spaces import ArraySpec
 from rekindle.storage import codec, files
 
 __all__ = ["Manifest", "NewRows", "ReplayJournal", "Segment"]
@@ -40,51 +40,56 @@ class Segment(msgspec.Struct, frozen=True):
     checksum: str
 
 
-class ColumnLayout(msgspec.Struct, frozen=True):
-    """A column as a manifest names it."""
+class _SavedColumn(msgspec.Struct, frozen=True):
+    """A column as it stands in a checkpoint."""
 
     dtype: str
     shape: list[int]
 
-    def check(self, name: str) -> None:
-        """Refuse what is no column; raises `FileRefused`."""
-        try:
-            sound = np.empty((0, *self.shape), self.dtype).dtype.kind in "biufc"
-        except (TypeError, ValueError, SyntaxError):
-            sound = False
-        if not sound:
-            raise FileRefused(f"{name} cannot have the dtype {self.dtype!r:.40} and the shape {self.shape}")
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A manifest as it stands in a checkpoint."""
+
+    first: int
+    end: int
+    columns: dict[str, _SavedColumn]
+    segments: list[Segment]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True):
     """Where the rows of a replay memory are."""
 
     first: int
     end: int
-    columns: dict[str, ColumnLayout]
+    columns: dict[str, ArraySpec]
     segments: list[Segment]
 
     def tree(self) -> State:
         """As it stands in a checkpoint."""
-        return msgspec.to_builtins(self)
+        columns = {name: _SavedColumn(spec.dtype.str, list(spec.shape)) for name, spec in self.columns.items()}
+        return msgspec.to_builtins(_Saved(self.first, self.end, columns, self.segments))
 
     @classmethod
     def of(cls, tree: Any, *, name: str) -> Manifest:
         """Read it back; raises `FileRefused`."""
         try:
-            manifest = msgspec.convert(tree, cls)
+            saved = msgspec.convert(tree, _Saved)
         except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter for arrays in odd places
             raise FileRefused(f"{name}: its replay manifest is wrong: {error}") from None
-        for column, layout in manifest.columns.items():
-            layout.check(f"{name}: its replay column {column!r}")
-        number = manifest.first
-        for segment in manifest.segments:
+        columns: dict[str, ArraySpec] = {}
+        for column, spec in saved.columns.items():
+            try:
+                columns[column] = ArraySpec.parse(spec.dtype, spec.shape)
+            except StateError as error:
+                raise FileRefused(f"{name}: its replay column {column!r}: {error}") from None
+        number = saved.first
+        for segment in saved.segments:
             if not _SEGMENT.fullmatch(segment.file) or not segment.first <= number < segment.end:
                 raise FileRefused(f"{name}: its replay manifest does not fit at {segment.file!r}")
             number = segment.end
-        if number != manifest.end:
-            raise FileRefused(f"{name}: its replay manifest ends at row {number}, not {manifest.end}")
-        return manifest
+        if number != saved.end:
+            raise FileRefused(f"{name}: its replay manifest ends at row {number}, not {saved.end}")
+        return cls(saved.first, saved.end, columns, saved.segments)
 
 
 class NewRows(msgspec.Struct, frozen=True):
@@ -94,7 +99,7 @@ class NewRows(msgspec.Struct, frozen=True):
     """The oldest row that the memory holds, new or not."""
     start: int
     end: int
-    layout: dict[str, ColumnLayout]
+    columns: dict[str, ArraySpec]
     rows: dict[str, Array]
 
 
@@ -110,8 +115,8 @@ class ReplayJournal:
 
     def collect(self, memory: Replay) -> NewRows:
         """Copy out the rows that are not yet in a segment (and, to merge them, those of small segments)."""
-        columns = memory.columns
-        row_size = sum(column.dtype.itemsize * math.prod(column.shape) for column in columns.values())
+        columns = dict(memory.columns)
+        row_size = sum(spec.nbytes for spec in columns.values())
         start = max(memory.first, self.segments[-1].end if self.segments else 0)
         for segment in reversed(self.segments):
             size, new = (segment.end - segment.first) * row_size, (memory.end - start) * row_size
@@ -122,7 +127,7 @@ class ReplayJournal:
             first=memory.first,
             start=start,
             end=memory.end,
-            layout={name: ColumnLayout(column.dtype.str, list(column.shape)) for name, column in columns.items()},
+            columns=columns,
             rows=memory.read(start, memory.end),
         )
 
@@ -138,7 +143,7 @@ class ReplayJournal:
             rows = {name: column[first - new.start : end - new.start] for name, column in new.rows.items()}
             segments.append(self._write_segment(first, end, rows))
         self.segments = segments
-        return Manifest(new.first, new.end, new.layout, segments)
+        return Manifest(new.first, new.end, new.columns, segments)
 
     def _write_segment(self, first: int, end: int, rows: Mapping[str, Array]) -> Segment:
         # The resume count keeps a file of an abandoned timeline from being taken for one of this.
@@ -158,22 +163,22 @@ class ReplayJournal:
         return {
             name: np.concatenate(arrays)
             if len(arrays := pieces[name]) > 1
-            else (arrays[0] if arrays else np.empty((0, *layout.shape), layout.dtype))
-            for name, layout in manifest.columns.items()
+            else (arrays[0] if arrays else np.empty((0, *spec.shape), spec.dtype))
+            for name, spec in manifest.columns.items()
         }
 
-    def _read_segment(self, segment: Segment, columns: Mapping[str, ColumnLayout]) -> dict[str, Array]:
+    def _read_segment(self, segment: Segment, columns: Mapping[str, ArraySpec]) -> dict[str, Array]:
         path = self.directory / segment.file
         tree = codec.read_file(path, checksum=segment.checksum)
         arrays: dict[str, Any] = tree.get("columns") or {}
         if tree.get("first") != segment.first or type(arrays) is not dict or set(arrays) != set(columns):
             raise FileRefused(f"{path}: not the segment that the checkpoint names")
         rows = segment.end - segment.first
-        for name, layout in columns.items():
+        for name, spec in columns.items():
             array = arrays[name]
-            if type(array) is not np.ndarray or (array.shape, array.dtype.str) != ((rows, *layout.shape), layout.dtype):
+            if type(array) is not np.ndarray or (array.shape, array.dtype) != ((rows, *spec.shape), spec.dtype):
                 found = f"{array.shape} of {array.dtype}" if type(array) is np.ndarray else repr(array)[:40]
-                raise FileRefused(f"{path}: the column {name!r} is {found}, not {rows} rows of {layout}")
+                raise FileRefused(f"{path}: the column {name!r} is {found}, not {rows} rows of {spec}")
         return arrays
 
     def files(self) -> list[Path]:
@@ -181,11 +186,10 @@ class ReplayJournal:
         return sorted(path for path in self.directory.iterdir() if not path.name.startswith("."))
 
 
-def check_layout(manifest: Manifest, columns: Mapping[str, Column], *, name: str) -> None:
+def check_layout(manifest: Manifest, columns: Mapping[str, ArraySpec], *, name: str) -> None:
     """Refuse a manifest whose columns are not those of a memory."""
-    saved = {key: (layout.dtype, tuple(layout.shape)) for key, layout in manifest.columns.items()}
-    held = {key: (column.dtype.str, column.shape) for key, column in columns.items()}
-    if saved != held:
+    saved, held = manifest.columns, columns
+    if dict(saved) != dict(held):
         different = sorted(key for key in saved.keys() | held.keys() if saved.get(key) != held.get(key))
         told = "; ".join(f"{key}: saved {saved.get(key)}, now {held.get(key)}" for key in different)
         raise FileRefused(f"{name}: its replay memory does not fit this agent: {told}")

@@ -11,8 +11,9 @@ import numpy as np
 
 from rekindle.errors import ConfigError
 from rekindle.experience import Array, Observations
+from rekindle.spaces import SpacePart, SpaceParts, discrete_values
 
-__all__ = ["ACTION_MASK", "Encoding", "Part", "discrete_values"]
+__all__ = ["ACTION_MASK", "Encoding", "Part"]
 
 ACTION_MASK = "action_mask"
 """The key of a Dict observation that says which actions are allowed."""
@@ -60,15 +61,14 @@ class Encoding(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, space: Any) -> Encoding:
         """The encoding of a Gymnasium space; raises `ConfigError` for one that cannot be encoded."""
-        named = getattr(space, "spaces", None)
-        if isinstance(named, Mapping):
-            spaces = dict(cast("Mapping[str, Any]", named))
-            mask = spaces.pop(ACTION_MASK, None)
-            parts = [_part(name, part) for name, part in spaces.items()]
+        read = SpaceParts.of(space)
+        if read.is_dict:
+            mask = read.parts.pop(ACTION_MASK, None)
+            parts = [_part(name, part) for name, part in read.parts.items()]
             if not parts:
                 raise ConfigError(f"{space!r} has no part to learn from")
-            return cls(parts, is_dict=True, mask_size=0 if mask is None else math.prod(mask.shape))
-        part = _part("", space)
+            return cls(parts, is_dict=True, mask_size=0 if mask is None else math.prod(mask.space.shape))
+        part = _part("", read.parts[""])
         image = _image(part)
         return cls([part], image=image, is_bytes=bool(image) and space.dtype == np.uint8)
 
@@ -136,27 +136,19 @@ def _image(part: Part) -> Literal["", "channels_first", "channels_last", "one_ch
             return ""
 
 
-def _part(name: str, space: Any) -> Part:
-    shape: list[int] = list(getattr(space, "shape", None) or ())
-    match type(space).__name__:
-        case "Box" | "MultiBinary":
+def _part(name: str, part: SpacePart) -> Part:
+    shape = [] if part.spec is None else list(part.spec.shape)
+    match part.kind:
+        case "box":
             return Part(name, "box", shape)
-        case "Discrete" | "MultiDiscrete":
-            return Part(name, "discrete", shape, *discrete_values(space))
+        case "discrete":
+            return Part(name, "discrete", shape, *discrete_values(part.space))
         case _:
             where = f" (the part {name!r})" if name else ""
             raise ConfigError(
-                f"the observation space {space!r}{where} is not supported: use Box, Discrete, MultiDiscrete, "
+                f"the observation space {part.space!r}{where} is not supported: use Box, Discrete, MultiDiscrete, "
                 "MultiBinary, or a Dict of those"
             )
-
-
-def discrete_values(space: Any) -> tuple[list[int], list[int]]:
-    """How many values each element of a Discrete or MultiDiscrete space may take, and the least of them."""
-    if type(space).__name__ == "Discrete":
-        return [int(space.n)], [int(space.start)]
-    starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec))
-    return np.asarray(space.nvec).ravel().tolist(), starts.ravel().tolist()
 
 
 def _encode(part: Part, values: Any, xp: Any) -> Any:

@@ -1,32 +1,36 @@
-"""Spaces as columns of a memory, and arrays that fit them."""
+"""The columns of a replay memory for the values of a space, and arrays that fit them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from rekindle.agent import Column
 from rekindle.errors import ConfigError, InputError
 from rekindle.experience import Array, Observations
+from rekindle.spaces import ArraySpec, SpacePart, SpaceParts
 
 __all__ = ["ObservationColumns", "fitted", "problem_with", "space_column"]
 
 
-def space_column(space: Any, name: str) -> Column:
+def space_column(space: Any, name: str) -> ArraySpec:
     """The column for values of a Box, Discrete, MultiDiscrete or MultiBinary space; raises `ConfigError`."""
-    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
-    if isinstance(shape, tuple) and dtype is not None and np.dtype(dtype).kind in "biuf":
-        return Column(np.dtype(dtype), cast("tuple[int, ...]", shape))
-    raise ConfigError(f"the space of {name} is {space!r:.120}: use Box, Discrete, MultiDiscrete or MultiBinary")
+    read = SpaceParts.of(space)
+    return _column(SpacePart(space, None) if read.is_dict else read.parts[""], name)
 
 
-def problem_with(values: Array, column: Column, name: str, count: int) -> str | None:
+def _column(part: SpacePart, name: str) -> ArraySpec:
+    if part.spec is not None and part.spec.dtype.kind in "biuf":
+        return part.spec
+    raise ConfigError(f"the space of {name} is {part.space!r:.120}: use Box, Discrete, MultiDiscrete or MultiBinary")
+
+
+def problem_with(values: Array, column: ArraySpec, name: str, count: int) -> str | None:
     """Why these cannot be `count` rows of a column, if they cannot."""
-    dtype, shape = column
+    dtype, shape = column.dtype, column.shape
     if values.shape != (count, *shape):
         return f"{name} has the shape {values.shape}, not {(count, *shape)}"
     if values.dtype != dtype and not _can_become(values.dtype, dtype):
@@ -39,9 +43,9 @@ def _can_become(dtype: np.dtype[Any], column: np.dtype[Any]) -> bool:
     return np.can_cast(dtype, column, "same_kind" if column.kind == "f" else "safe")
 
 
-def fitted(values: Observations, column: Column, name: str, count: int) -> Array:
+def fitted(values: Observations, column: ArraySpec, name: str, count: int) -> Array:
     """These `count` values in the dtype of their column; raises `InputError`."""
-    dtype, shape = column
+    dtype, shape = column.dtype, column.shape
     if type(values) is np.ndarray and values.dtype is dtype and values.shape == (count, *shape):
         return values
     if not isinstance(values, np.ndarray):
@@ -55,18 +59,18 @@ def fitted(values: Observations, column: Column, name: str, count: int) -> Array
 class ObservationColumns(msgspec.Struct, frozen=True):
     """The columns of an observation: one, or for a Dict space one for each part, such as `observation.camera`."""
 
-    columns: dict[str, Column]
+    columns: dict[str, ArraySpec]
     keys: tuple[str, ...] | None
     """The keys of a Dict space."""
 
     @classmethod
     def of(cls, space: Any) -> ObservationColumns:
         """For values of a space; raises `ConfigError`."""
-        parts = getattr(space, "spaces", None)
-        if not isinstance(parts, Mapping):
-            return cls({"observation": space_column(space, "observation")}, None)
-        named = {f"observation.{key}": part for key, part in cast("Mapping[str, Any]", parts).items()}
-        return cls({name: space_column(part, name) for name, part in named.items()}, tuple(cast("Any", parts)))
+        read = SpaceParts.of(space)
+        if not read.is_dict:
+            return cls({"observation": _column(read.parts[""], "observation")}, None)
+        named = {f"observation.{key}": part for key, part in read.parts.items()}
+        return cls({name: _column(part, name) for name, part in named.items()}, tuple(read.parts))
 
     def fitted(self, observations: Observations, name: str, count: int) -> list[Array]:
         """The arrays of `count` observations in the order of the columns; raises `InputError`."""

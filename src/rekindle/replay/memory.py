@@ -22,21 +22,22 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rekindle.agent import Column, State, StreamSlots
+from rekindle.agent import State, StreamSlots
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay.columns import ObservationColumns, fitted, space_column
 from rekindle.replay.links import NO_STEP, NONE, Links, RowNumbers, check_links
 from rekindle.replay.rows import Rows
+from rekindle.spaces import ArraySpec
 
 __all__ = ["Appended", "Batch", "Memory"]
 
 logger = logging.getLogger("rekindle")
 
-_NUMBER = Column(np.dtype(np.int64), ())
-_REWARD = Column(np.dtype(np.float32), ())
+_NUMBER = ArraySpec(np.dtype(np.int64))
+_REWARD = ArraySpec(np.dtype(np.float32))
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
-_STATUS = Column(np.dtype(np.uint8), ())
+_STATUS = ArraySpec(np.dtype(np.uint8))
 _ONE = (1,)
 _ONE_NUMBER = (_ONE, _ONE, _STATUS.dtype)
 """The shapes of one reward and one status, and the dtype of the latter."""
@@ -132,7 +133,7 @@ class Memory:
         stored = self._seen.columns
         links = {"previous": _NUMBER}
         if self._stack > 1:
-            stored = {name: Column(dtype, shape[1:]) for name, (dtype, shape) in stored.items()}
+            stored = {name: ArraySpec(spec.dtype, spec.shape[1:]) for name, spec in stored.items()}
             links["older"] = _NUMBER
         columns = {**stored, "action": self._action, "reward": _REWARD, "status": _STATUS, **links}
         self._rows = Rows(capacity, columns)
@@ -149,7 +150,7 @@ class Memory:
         self._one: tuple[Any, ...] | None = None
         """Dtypes and shapes of one observation, the next and an action, where transitions are so simple."""
         if self._stack == 1 and self._seen.keys is None:
-            seen, action = ((dtype, (1, *shape)) for dtype, shape in (*self._seen.columns.values(), self._action))
+            seen, action = ((spec.dtype, (1, *spec.shape)) for spec in (*self._seen.columns.values(), self._action))
             self._one = (*seen, *seen, *action)
         self.broken_chains = 0
         """Transitions that did not start from the last observation of their stream, though its episode went on: no
@@ -294,7 +295,7 @@ class Memory:
         previous = np.where(starts, end + steps - (stack - 1) * whole - 1, heads)
         total = int(lengths.sum())
 
-        def column(layout: Column, fill: int, values: Array) -> Array:
+        def column(layout: ArraySpec, fill: int, values: Array) -> Array:
             rows = np.full((total, *layout.shape), fill, layout.dtype)
             rows[steps] = values
             return rows
@@ -434,7 +435,7 @@ class Memory:
     # The rows, for the journal
 
     @property
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> Mapping[str, ArraySpec]:
         """The layout, by name."""
         return self._rows.columns
 

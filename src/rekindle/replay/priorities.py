@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rekindle.agent import Column, State, StreamSlots
+from rekindle.agent import State, StreamSlots
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Array, Transitions
 from rekindle.replay.links import RowNumbers
 from rekindle.replay.memory import Appended, Batch, Memory
+from rekindle.spaces import ArraySpec
 
 __all__ = ["Priorities", "PrioritizedMemory"]
 
@@ -207,7 +208,7 @@ class PrioritizedMemory:
     # The rows, for the journal
 
     @property
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> Mapping[str, ArraySpec]:
         """The layout, by name."""
         return self.memory.columns
 

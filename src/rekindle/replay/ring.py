@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rekindle.agent import Column
 from rekindle.errors import InputError
 from rekindle.experience import Array, Observations, Transitions
 from rekindle.replay.rows import Rows
+from rekindle.spaces import ArraySpec
 
 __all__ = ["Ring"]
 
@@ -24,16 +24,16 @@ class Ring:
     """
 
     def __init__(
-        self, capacity: int, *, observation: Column | Mapping[str, Column], action: Column, **more: Column
+        self, capacity: int, *, observation: ArraySpec | Mapping[str, ArraySpec], action: ArraySpec, **more: ArraySpec
     ) -> None:
         self._rows = Rows(
             capacity,
             {
                 **_named("observation", observation),
                 "action": action,
-                "reward": Column(np.dtype(np.float64), ()),
+                "reward": ArraySpec(np.dtype(np.float64)),
                 **_named("next_observation", observation),
-                "status": Column(np.dtype(np.uint8), ()),
+                "status": ArraySpec(np.dtype(np.uint8)),
                 **more,
             },
         )
@@ -44,7 +44,7 @@ class Ring:
         return self._rows.capacity
 
     @property
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> Mapping[str, ArraySpec]:
         """The layout, by name."""
         return self._rows.columns
 
@@ -94,7 +94,7 @@ class Ring:
         self._rows.clear(first)
 
 
-def _named(name: str, value: Column | Observations | Mapping[str, Column]) -> dict[str, Any]:
+def _named(name: str, value: ArraySpec | Observations | Mapping[str, ArraySpec]) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {f"{name}.{key}": part for key, part in cast("Mapping[str, Any]", value).items()}
     return {name: value}

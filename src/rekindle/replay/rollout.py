@@ -8,18 +8,19 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rekindle.agent import Column, State, StreamSlots
+from rekindle.agent import State, StreamSlots
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay.columns import ObservationColumns, fitted, space_column
 from rekindle.replay.links import NONE, RowNumbers
 from rekindle.replay.rows import Rows
+from rekindle.spaces import ArraySpec
 
 __all__ = ["Advantages", "Rollout", "Steps"]
 
-_NUMBER = Column(np.dtype(np.int64), ())
-_REWARD = Column(np.dtype(np.float64), ())
-_STATUS = Column(np.dtype(np.uint8), ())
+_NUMBER = ArraySpec(np.dtype(np.int64))
+_REWARD = ArraySpec(np.dtype(np.float64))
+_STATUS = ArraySpec(np.dtype(np.uint8))
 _CONTINUING, _TERMINATED = int(EpisodeStatus.CONTINUING), int(EpisodeStatus.TERMINATED)
 
 
@@ -199,8 +200,8 @@ class Rollout:
         """By column, where the steps led to from which none goes on, in the order of the steps."""
         ordered = [self._last[step] for step in sorted(self._last)]
         return {
-            name: np.array([columns[index][row] for columns, row in ordered], dtype).reshape(-1, *shape)
-            for index, (name, (dtype, shape)) in enumerate(self._seen.columns.items())
+            name: np.array([columns[index][row] for columns, row in ordered], spec.dtype).reshape(-1, *spec.shape)
+            for index, (name, spec) in enumerate(self._seen.columns.items())
         }
 
     # Going on later

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rekindle.agent import Column
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Array
 from rekindle.replay.columns import problem_with
+from rekindle.spaces import ArraySpec
 
 __all__ = ["Rows"]
 
@@ -18,7 +18,7 @@ __all__ = ["Rows"]
 class Rows:
     """Holds the newest `capacity` rows; row `n` lives in slot `n % capacity` until it is overwritten."""
 
-    def __init__(self, capacity: int, columns: Mapping[str, Column]) -> None:
+    def __init__(self, capacity: int, columns: Mapping[str, ArraySpec]) -> None:
         if capacity < 1:
             raise ConfigError(f"capacity is {capacity!r}: there must be room for at least 1 row")
         self.capacity = capacity
