@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.errors import InputError
 from rekindle.experience import ActionMapper, Array, ObservationEncoder
 from rekindle.session.table import StreamTable
-from rekindle.spaces import ArrayLayout, Layout
+from rekindle.spaces import ArraySpec, Layout
 
 __all__ = ["Intake", "row_count"]
 
@@ -93,7 +93,7 @@ class Intake:
             raise InputError(f"an action is outside {self._range}: {array}")
         return array
 
-    def action_layout(self, example: Any) -> ArrayLayout:
+    def action_layout(self, example: Any) -> ArraySpec:
         """The layout of every action; the first one seen sets it where the agent has no action space."""
         layout = self._table.action_layout
         if layout is None:

@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.agent import State, StreamSlots
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, Observations
-from rekindle.spaces import ArrayLayout, Layout
+from rekindle.spaces import ArraySpec, Layout
 from rekindle.traces import EpisodeTrace
 
 __all__ = ["Phase", "Places", "StreamId", "StreamTable"]
@@ -52,9 +52,9 @@ class StreamTable:
         """The index of every row by itself, as an array."""
         self._first: dict[int, tuple[StreamSlots, Places]] = {}
         self.observation_layout: Layout | None = None
-        self.plain_layout: ArrayLayout | None = None
+        self.plain_layout: ArraySpec | None = None
         """The layout of an observation that is one array, for a short way through the hot path."""
-        self.action_layout: ArrayLayout | None = None
+        self.action_layout: ArraySpec | None = None
         self.traces: dict[int, EpisodeTrace] = {}
         self._room = 0
         self.phase = np.zeros(0, np.uint8)
@@ -147,7 +147,7 @@ class StreamTable:
         self.plain_layout = layout.plain
         self.last = [np.zeros((self._room, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
 
-    def use_action_layout(self, layout: ArrayLayout) -> None:
+    def use_action_layout(self, layout: ArraySpec) -> None:
         """From now on every action has this layout."""
         self.action_layout = layout
         self.pending = np.zeros((self._room, *layout.shape), layout.dtype)
@@ -246,7 +246,7 @@ class StreamTable:
         if layout := saved or known:
             loaded.use_observation_layout(layout)
         if state["action_layout"] is not None:
-            loaded.use_action_layout(ArrayLayout.of_state(state["action_layout"]))
+            loaded.use_action_layout(ArraySpec.of_state(state["action_layout"]))
         elif self.action_layout is not None:
             loaded.use_action_layout(self.action_layout)
         for name in _COLUMNS:
