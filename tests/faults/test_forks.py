@@ -39,7 +39,7 @@ def in_child(action: Callable[[], object]) -> str:
     """What an action raised in a forked child, as `Type: message`; empty if nothing."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: that is what is tested here
+        warnings.simplefilter("ignore")  # Python and JAX warn of forks, which is what is tested here
         child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -228,7 +228,7 @@ def test_a_child_need_not_wait_for_the_thread_that_looks_for_the_stop_file(tmp_p
 def test_a_signal_ends_a_child_as_if_there_were_no_training(number: signal.Signals) -> None:
     interrupter = Interrupter()
     with interrupter.signals(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore")
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
