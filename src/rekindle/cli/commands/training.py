@@ -1,4 +1,4 @@
-"""Every command with its arguments; the docstrings are what `--help` shows, so they are short."""
+"""Commands that train, evaluate and export agents; their docstrings are what `--help` shows, so they are short."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import functools
 import io
 import types
-import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -16,39 +15,13 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
-from rekindle.agents.settings import Linear
+from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Ui
 from rekindle.envs import EnvWrapping
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import ALGORITHMS, config_type, converted
-from rekindle.ui.output import complain
 
-__all__ = [
-    "COMMANDS",
-    "PARSING",
-    "algos",
-    "check",
-    "compare",
-    "dashboard",
-    "evaluate",
-    "export",
-    "plot",
-    "report",
-    "resume",
-    "runs",
-    "show",
-    "stop",
-    "train",
-    "train_command",
-    "verify",
-    "watch",
-]
-
-RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
-AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
-Modules = Annotated[tuple[str, ...], arg(name="env-module", metavar="MODULE...", help_behavior_hint="")]
-Ui = Annotated[Literal["auto", "tui", "plain", "none"], arg(help_behavior_hint="(default: auto)")]
-Stay = Annotated[bool, arg(help_behavior_hint="")]
+__all__ = ["algos", "check", "evaluate", "export", "resume", "train", "train_command"]
 
 
 class _NoSettings(msgspec.Struct, frozen=True):
@@ -271,182 +244,6 @@ def algos(
     return list_algorithms(name, as_json=as_json)
 
 
-def runs(
-    directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
-    /,
-    *,
-    as_json: AsJson = False,
-) -> int:
-    """List every run: status, steps, episodes, returns, age.
-
-    Args:
-        directory: Where to look: a directory of runs, or one name or version in it.
-        as_json: Print a JSON list instead of a table.
-    """
-    from rekindle.cli.runs import list_runs
-
-    return list_runs(directory, as_json=as_json)
-
-
-def show(path: RunPath, /, *, as_json: AsJson = False) -> int:
-    """Show one run in full, live or not.
-
-    Args:
-        path: A run, or a version or name directory (its newest run).
-        as_json: Print a JSON object instead of tables.
-    """
-    from rekindle.cli.show import show_run
-
-    return show_run(path, as_json=as_json)
-
-
-def compare(
-    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
-    /,
-    *,
-    digests: Annotated[bool, arg(help_behavior_hint="")] = False,
-    as_json: AsJson = False,
-) -> int:
-    """Compare runs side by side.
-
-    Args:
-        paths: Runs, or version or name directories (the newest run of each).
-        digests: Read every file, and say whether weights, state and logs are equal to the bit.
-        as_json: Print a JSON object instead of a table.
-    """
-    if not paths:
-        complain("compare needs at least one PATH; see rekindle compare --help")
-        return 2
-    from rekindle.cli.compare import compare_runs
-
-    return compare_runs(paths, digests=digests, as_json=as_json)
-
-
-def verify(path: RunPath, /, *, as_json: AsJson = False) -> int:
-    """Check every file of a run; exit code 1 if one is damaged.
-
-    Args:
-        path: A run, or a version or name directory (its newest run).
-        as_json: Print a JSON object: ok, grade, digests, problems. Equal digests mean equal runs, times aside.
-    """
-    from rekindle.cli.verify import verify_run
-
-    return verify_run(path, as_json=as_json)
-
-
-def stop(
-    path: RunPath,
-    /,
-    *,
-    wait: Annotated[float, arg(metavar="SECONDS", help_behavior_hint="(default: 0)")] = 0.0,
-    as_json: AsJson = False,
-) -> int:
-    """Ask a live run of any process to checkpoint and stop.
-
-    Args:
-        path: A run, or a version or name directory (its newest unfinished run, or else its newest).
-        wait: How long to wait until it has stopped; it takes about a second. Exit code 1 if it has not by then.
-        as_json: Print a JSON object: asked, live, status, steps.
-    """
-    from rekindle.cli.stop import stop_run
-
-    return stop_run(path, wait=wait, as_json=as_json)
-
-
-def watch(
-    path: RunPath,
-    /,
-    *,
-    plain: Annotated[bool, arg(help_behavior_hint="")] = False,
-    interval: Annotated[float, arg(metavar="S", help_behavior_hint="(default: 10)")] = 10.0,
-    stay: Stay = False,
-    theme: Annotated[
-        Literal["auto", "dark", "light"], arg(metavar="NAME", help_behavior_hint="(default: auto)")
-    ] = "auto",
-) -> int:
-    """Watch a run of any process in the terminal, live or not.
-
-    Args:
-        path: A run, or a version or name directory (its newest run).
-        plain: Print a line now and then, as is done wherever there is no terminal.
-        interval: Seconds between two lines.
-        stay: When the run ends, stay and show the summary.
-        theme: Colours for a terminal: auto, dark or light.
-    """
-    from rekindle.cli.watch import watch_run
-
-    return watch_run(path, plain=plain, interval=interval, stay=stay, theme=theme)
-
-
-def report(
-    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
-    /,
-    *,
-    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: report.html)")] = Path(
-        "report.html"
-    ),
-) -> int:
-    """Write one self-contained web page about runs: curves, tables, config, video.
-
-    Args:
-        paths: Runs, or version or name directories (the newest run of each).
-        output: The file to write; it is replaced if it exists.
-    """
-    if not paths:
-        complain("report needs at least one PATH; see rekindle report --help")
-        return 2
-    from rekindle.cli.report import report_runs
-
-    return report_runs(paths, output)
-
-
-def plot(
-    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
-    /,
-    *,
-    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: plot.png)")] = Path(
-        "plot.png"
-    ),
-    metrics: Annotated[
-        tuple[str, ...], arg(metavar="NAME...", help_behavior_hint="(default: returns of training and evaluation)")
-    ] = (),
-    smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
-) -> int:
-    """Plot learning curves as png or svg; runs of one name are a mean and a band.
-
-    Args:
-        paths: Runs, or directories: every run below.
-        output: The file to write; it is replaced if it exists.
-        metrics: What to plot, a panel each.
-        smoothing: How large a part of a curve each point is blended with; 0 for none.
-    """
-    if not paths:
-        complain("plot needs at least one PATH; see rekindle plot --help")
-        return 2
-    from rekindle.cli.plot import plot_runs
-
-    return plot_runs(paths, output, metrics=metrics, smoothing=smoothing)
-
-
-def dashboard(
-    directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
-    /,
-    *,
-    port: Annotated[int, arg(metavar="N")] = 8642,
-    host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1",
-) -> int:
-    """Show every run in a browser, live: charts, comparisons.
-
-    Args:
-        directory: Where to look: a directory of runs, or one name or version in it.
-        port: Where to listen; 0 takes any port that is free.
-        host: The address to listen on; any but a loopback address shows the runs to the network.
-    """
-    from rekindle.cli.dashboard import show_dashboard
-
-    return show_dashboard(directory, port=port, host=host)
-
-
 def check(
     env: Annotated[Positional[str], arg(metavar="ENV", help_behavior_hint="")],
     /,
@@ -464,63 +261,3 @@ def check(
     from rekindle.cli.check import check_environment
 
     return check_environment(env, modules=modules, as_json=as_json)
-
-
-def _schedule(words: list[str]) -> float | Linear:
-    parts = words[0].split(":")
-    try:
-        return float(words[0]) if len(parts) == 1 else Linear(float(parts[0]), float(parts[1]), int(parts[2]))
-    except (ValueError, IndexError) as error:
-        raise ValueError(f"{words[0]!r} is neither a number nor START:END:STEPS") from error
-
-
-def _shown_schedule(value: float | Linear) -> list[str]:
-    return [f"{value.start}:{value.end}:{value.steps}" if isinstance(value, Linear) else str(value)]
-
-
-REGISTRY = tyro.constructors.ConstructorRegistry()
-
-
-@cast("Any", REGISTRY).primitive_rule
-def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | Linear] | None:
-    """A number, or a schedule for it, as one word."""
-    if set(typing.get_args(info.type)) != {float, Linear}:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="FLOAT|START:END:STEPS",
-        instance_from_str=_schedule,
-        is_instance=lambda value: isinstance(value, int | float | Linear),
-        str_from_instance=_shown_schedule,
-    )
-
-
-PARSING: dict[str, Any] = {
-    "config": (
-        tyro.conf.FlagCreatePairsOff,
-        tyro.conf.HelptextFromCommentsOff,
-        tyro.conf.AvoidSubcommands,
-        tyro.conf.EnumChoicesFromValues,
-    ),
-    "registry": REGISTRY,
-}
-"""How every command reads its arguments."""
-
-
-COMMANDS: dict[str, Callable[..., int]] = {
-    "train": train,
-    "resume": resume,
-    "eval": evaluate,
-    "export": export,
-    "algos": algos,
-    "check": check,
-    "runs": runs,
-    "show": show,
-    "compare": compare,
-    "verify": verify,
-    "stop": stop,
-    "watch": watch,
-    "report": report,
-    "plot": plot,
-    "dashboard": dashboard,
-}

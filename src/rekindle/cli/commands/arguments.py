@@ -1,0 +1,61 @@
+"""How commands read their arguments, and the arguments that several of them take."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import tyro
+from tyro.conf import Positional, arg
+
+from rekindle.agents.settings import Linear
+
+__all__ = ["AsJson", "Modules", "PARSING", "RunPath", "Stay", "Ui"]
+
+RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
+AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
+Modules = Annotated[tuple[str, ...], arg(name="env-module", metavar="MODULE...", help_behavior_hint="")]
+Ui = Annotated[Literal["auto", "tui", "plain", "none"], arg(help_behavior_hint="(default: auto)")]
+Stay = Annotated[bool, arg(help_behavior_hint="")]
+
+
+def _schedule(words: list[str]) -> float | Linear:
+    parts = words[0].split(":")
+    try:
+        return float(words[0]) if len(parts) == 1 else Linear(float(parts[0]), float(parts[1]), int(parts[2]))
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{words[0]!r} is neither a number nor START:END:STEPS") from error
+
+
+def _shown_schedule(value: float | Linear) -> list[str]:
+    return [f"{value.start}:{value.end}:{value.steps}" if isinstance(value, Linear) else str(value)]
+
+
+REGISTRY = tyro.constructors.ConstructorRegistry()
+
+
+@cast("Any", REGISTRY).primitive_rule
+def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | Linear] | None:
+    """A number, or a schedule for it, as one word."""
+    if set(typing.get_args(info.type)) != {float, Linear}:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="FLOAT|START:END:STEPS",
+        instance_from_str=_schedule,
+        is_instance=lambda value: isinstance(value, int | float | Linear),
+        str_from_instance=_shown_schedule,
+    )
+
+
+PARSING: dict[str, Any] = {
+    "config": (
+        tyro.conf.FlagCreatePairsOff,
+        tyro.conf.HelptextFromCommentsOff,
+        tyro.conf.AvoidSubcommands,
+        tyro.conf.EnumChoicesFromValues,
+    ),
+    "registry": REGISTRY,
+}
+"""How every command reads its arguments."""

@@ -1,0 +1,189 @@
+"""Commands that look at runs and stop them; their docstrings are what `--help` shows, so they are short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from rekindle.cli.commands.arguments import AsJson, RunPath, Stay
+from rekindle.ui.output import complain
+
+__all__ = ["compare", "dashboard", "plot", "report", "runs", "show", "stop", "verify", "watch"]
+
+
+def runs(
+    directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
+    /,
+    *,
+    as_json: AsJson = False,
+) -> int:
+    """List every run: status, steps, episodes, returns, age.
+
+    Args:
+        directory: Where to look: a directory of runs, or one name or version in it.
+        as_json: Print a JSON list instead of a table.
+    """
+    from rekindle.cli.runs import list_runs
+
+    return list_runs(directory, as_json=as_json)
+
+
+def show(path: RunPath, /, *, as_json: AsJson = False) -> int:
+    """Show one run in full, live or not.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        as_json: Print a JSON object instead of tables.
+    """
+    from rekindle.cli.show import show_run
+
+    return show_run(path, as_json=as_json)
+
+
+def compare(
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
+    /,
+    *,
+    digests: Annotated[bool, arg(help_behavior_hint="")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Compare runs side by side.
+
+    Args:
+        paths: Runs, or version or name directories (the newest run of each).
+        digests: Read every file, and say whether weights, state and logs are equal to the bit.
+        as_json: Print a JSON object instead of a table.
+    """
+    if not paths:
+        complain("compare needs at least one PATH; see rekindle compare --help")
+        return 2
+    from rekindle.cli.compare import compare_runs
+
+    return compare_runs(paths, digests=digests, as_json=as_json)
+
+
+def verify(path: RunPath, /, *, as_json: AsJson = False) -> int:
+    """Check every file of a run; exit code 1 if one is damaged.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        as_json: Print a JSON object: ok, grade, digests, problems. Equal digests mean equal runs, times aside.
+    """
+    from rekindle.cli.verify import verify_run
+
+    return verify_run(path, as_json=as_json)
+
+
+def stop(
+    path: RunPath,
+    /,
+    *,
+    wait: Annotated[float, arg(metavar="SECONDS", help_behavior_hint="(default: 0)")] = 0.0,
+    as_json: AsJson = False,
+) -> int:
+    """Ask a live run of any process to checkpoint and stop.
+
+    Args:
+        path: A run, or a version or name directory (its newest unfinished run, or else its newest).
+        wait: How long to wait until it has stopped; it takes about a second. Exit code 1 if it has not by then.
+        as_json: Print a JSON object: asked, live, status, steps.
+    """
+    from rekindle.cli.stop import stop_run
+
+    return stop_run(path, wait=wait, as_json=as_json)
+
+
+def watch(
+    path: RunPath,
+    /,
+    *,
+    plain: Annotated[bool, arg(help_behavior_hint="")] = False,
+    interval: Annotated[float, arg(metavar="S", help_behavior_hint="(default: 10)")] = 10.0,
+    stay: Stay = False,
+    theme: Annotated[
+        Literal["auto", "dark", "light"], arg(metavar="NAME", help_behavior_hint="(default: auto)")
+    ] = "auto",
+) -> int:
+    """Watch a run of any process in the terminal, live or not.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        plain: Print a line now and then, as is done wherever there is no terminal.
+        interval: Seconds between two lines.
+        stay: When the run ends, stay and show the summary.
+        theme: Colours for a terminal: auto, dark or light.
+    """
+    from rekindle.cli.watch import watch_run
+
+    return watch_run(path, plain=plain, interval=interval, stay=stay, theme=theme)
+
+
+def report(
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
+    /,
+    *,
+    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: report.html)")] = Path(
+        "report.html"
+    ),
+) -> int:
+    """Write one self-contained web page about runs: curves, tables, config, video.
+
+    Args:
+        paths: Runs, or version or name directories (the newest run of each).
+        output: The file to write; it is replaced if it exists.
+    """
+    if not paths:
+        complain("report needs at least one PATH; see rekindle report --help")
+        return 2
+    from rekindle.cli.report import report_runs
+
+    return report_runs(paths, output)
+
+
+def plot(
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
+    /,
+    *,
+    output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: plot.png)")] = Path(
+        "plot.png"
+    ),
+    metrics: Annotated[
+        tuple[str, ...], arg(metavar="NAME...", help_behavior_hint="(default: returns of training and evaluation)")
+    ] = (),
+    smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
+) -> int:
+    """Plot learning curves as png or svg; runs of one name are a mean and a band.
+
+    Args:
+        paths: Runs, or directories: every run below.
+        output: The file to write; it is replaced if it exists.
+        metrics: What to plot, a panel each.
+        smoothing: How large a part of a curve each point is blended with; 0 for none.
+    """
+    if not paths:
+        complain("plot needs at least one PATH; see rekindle plot --help")
+        return 2
+    from rekindle.cli.plot import plot_runs
+
+    return plot_runs(paths, output, metrics=metrics, smoothing=smoothing)
+
+
+def dashboard(
+    directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
+    /,
+    *,
+    port: Annotated[int, arg(metavar="N")] = 8642,
+    host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1",
+) -> int:
+    """Show every run in a browser, live: charts, comparisons.
+
+    Args:
+        directory: Where to look: a directory of runs, or one name or version in it.
+        port: Where to listen; 0 takes any port that is free.
+        host: The address to listen on; any but a loopback address shows the runs to the network.
+    """
+    from rekindle.cli.dashboard import show_dashboard
+
+    return show_dashboard(directory, port=port, host=host)

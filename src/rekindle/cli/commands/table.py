@@ -1,0 +1,28 @@
+"""Every command by its name, in the order in which `--help` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rekindle.cli.commands.monitoring import compare, dashboard, plot, report, runs, show, stop, verify, watch
+from rekindle.cli.commands.training import algos, check, evaluate, export, resume, train
+
+__all__ = ["COMMANDS"]
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "train": train,
+    "resume": resume,
+    "eval": evaluate,
+    "export": export,
+    "algos": algos,
+    "check": check,
+    "runs": runs,
+    "show": show,
+    "compare": compare,
+    "verify": verify,
+    "stop": stop,
+    "watch": watch,
+    "report": report,
+    "plot": plot,
+    "dashboard": dashboard,
+}
