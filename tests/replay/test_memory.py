@@ -12,7 +12,19 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import KINDS, Kind, Model, Step, World, assert_batch_is, assert_same_batch, events, transitions
+from worlds import (
+    KINDS,
+    Kind,
+    Model,
+    Step,
+    World,
+    assert_batch_is,
+    assert_same_batch,
+    events,
+    remembered,
+    transitions,
+    walk,
+)
 
 from rekindle.agent import Replay
 from rekindle.checkpoint import decode, encode
@@ -111,43 +123,6 @@ def test_a_batch_is_remembered_like_its_transitions_one_by_one(kind: Kind, batch
         np.testing.assert_array_equal(column, single.read(single.first, single.end)[name])
 
 
-def walk(count: int, *, stack: int = 1, stream: int = 0, last: int = 0) -> list[Step]:
-    """An episode of one stream: frame 0 (repeated to a stack), then 1, 2, 3..."""
-    frames = [0] * stack + list(range(1, count + 1))
-    return [
-        Step(
-            stream,
-            tuple(frames[index : index + stack]),
-            index,
-            1,
-            tuple(frames[index + 1 : index + 1 + stack]),
-            last if index == count - 1 else 0,
-        )
-        for index in range(count)
-    ]
-
-
-def remembered(kind: Kind, capacity: int, *episodes: list[Step]) -> Memory:
-    memory = kind.memory(capacity)
-    for episode in episodes:
-        for step in episode:
-            memory.append(*transitions(kind, [step]))
-    return memory
-
-
-def test_windows_end_at_terminations_truncations_cuts_and_the_newest_step_each_with_its_own_discount() -> None:
-    kind = KINDS["vector"]
-    memory = remembered(kind, 100, walk(3, last=1), walk(3, last=2), walk(3))
-    memory.cut(np.array([0]))
-    for step in walk(2):
-        memory.append(*transitions(kind, [step]))
-    batch = memory.gather(np.array([1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14]), n_step=2, gamma=0.5)
-    np.testing.assert_array_equal(batch.rewards, np.array([1.5, 1.5, 1, 1.5, 1.5, 1, 1.5, 1.5, 1, 1.5, 1], np.float32))
-    np.testing.assert_array_equal(
-        batch.discounts, np.array([0.25, 0, 0, 0.25, 0.25, 0.5, 0.25, 0.25, 0.5, 0.25, 0.5], np.float32)
-    )
-
-
 def test_an_episode_that_starts_where_the_last_one_ended_is_not_linked_to_it() -> None:
     kind = KINDS["vector"]
     there, back = Step(0, (0,), 1, 1, (1,), 0), Step(0, (1,), 2, 2, (0,), 0)
@@ -184,30 +159,6 @@ def test_a_step_whose_start_is_overwritten_by_its_own_batch_cannot_be_sampled() 
 def test_every_observation_is_stored_once() -> None:
     assert remembered(KINDS["vector"], 100, walk(20, last=1), walk(20)).end == 42
     assert remembered(KINDS["stacks of 4"], 100, walk(20, stack=4, last=1), walk(20, stack=4)).end == 48
-
-
-def test_every_transition_is_drawn_equally_often() -> None:
-    for memory in (
-        remembered(KINDS["vector"], 30, *[walk(3, last=1)] * 4, walk(9)),
-        remembered(KINDS["stacks of 4"], 60, *[walk(1, stack=4, last=1)] * 20),  # too few to find by trying
-    ):
-        drawn, times = np.unique(memory.sample(np.random.default_rng(1), 40_000).rows, return_counts=True)
-        assert len(drawn) == len(memory)
-        np.testing.assert_allclose(times * len(memory) / 40_000, 1, atol=0.1)
-
-
-def test_sampling_depends_on_nothing_but_the_generator() -> None:
-    memory = remembered(KINDS["vector"], 50, *[walk(4, last=1)] * 5)
-    assert_same_batch(memory.sample(np.random.default_rng(5), 64), memory.sample(np.random.default_rng(5), 64))
-
-
-def test_a_sample_does_not_change_when_its_rows_are_overwritten() -> None:
-    kind = KINDS["dict"]
-    memory = remembered(kind, 10, walk(9))
-    batch, before = memory.sample(np.random.default_rng(0), 5), memory.sample(np.random.default_rng(0), 5)
-    for step in walk(20):
-        memory.append(*transitions(kind, [step]))
-    assert_same_batch(batch, before)
 
 
 def test_what_was_given_may_be_reused_by_the_host() -> None:
@@ -335,18 +286,6 @@ def test_an_observation_of_one_array_must_be_one() -> None:
         memory.append(
             Transitions(named, given.actions, given.rewards, given.next_observations, given.statuses), streams
         )
-
-
-def test_nothing_can_be_sampled_that_is_not_there() -> None:
-    memory = KINDS["vector"].memory(10)
-    with pytest.raises(InputError, match="holds no transition"):
-        memory.sample(np.random.default_rng(0), 1)
-    memory = remembered(KINDS["vector"], 10, walk(3))
-    for rows in ([0], [4], [-1]):
-        with pytest.raises(InputError, match="cannot be sampled"):
-            memory.gather(np.array(rows))
-    with pytest.raises(InputError, match="n_step is 0"):
-        memory.sample(np.random.default_rng(0), 1, n_step=0)
 
 
 def test_without_its_rows_a_loaded_memory_is_empty_and_goes_on() -> None:

@@ -273,3 +273,27 @@ def assert_same_batch(one: Batch, other: Batch) -> None:
 
 def parts(observations: Observations) -> dict[str, Array]:
     return {"": observations} if isinstance(observations, np.ndarray) else dict(observations)
+
+
+def walk(count: int, *, stack: int = 1, stream: int = 0, last: int = 0) -> list[Step]:
+    """An episode of one stream: frame 0 (repeated to a stack), then 1, 2, 3..."""
+    frames = [0] * stack + list(range(1, count + 1))
+    return [
+        Step(
+            stream,
+            tuple(frames[index : index + stack]),
+            index,
+            1,
+            tuple(frames[index + 1 : index + 1 + stack]),
+            last if index == count - 1 else 0,
+        )
+        for index in range(count)
+    ]
+
+
+def remembered(kind: Kind, capacity: int, *episodes: list[Step]) -> Memory:
+    memory = kind.memory(capacity)
+    for episode in episodes:
+        for step in episode:
+            memory.append(*transitions(kind, [step]))
+    return memory

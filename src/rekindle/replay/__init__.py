@@ -1,6 +1,7 @@
 """Replay memories and rollouts: what an agent remembers of past transitions."""
 
-from rekindle.replay.memory import Appended, Batch, Memory
+from rekindle.replay.batches import Batch
+from rekindle.replay.memory import Appended, Memory
 from rekindle.replay.priorities import Priorities, PrioritizedMemory
 from rekindle.replay.ring import Ring
 from rekindle.replay.rollout import Advantages, Rollout, Steps

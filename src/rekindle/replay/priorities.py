@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from rekindle.agent import State, StreamSlots
 from rekindle.errors import ConfigError, InputError, StateError
-from rekindle.experience import Array, Transitions
+from rekindle.experience import Transitions
+from rekindle.replay.batches import Batch
 from rekindle.replay.links import RowNumbers
-from rekindle.replay.memory import Appended, Batch, Memory
-from rekindle.spaces import ArraySpec
+from rekindle.replay.memory import Appended, Memory
+from rekindle.replay.rows import NumberedRows
 
 __all__ = ["Priorities", "PrioritizedMemory"]
 
@@ -128,7 +129,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     largest: Annotated[float, msgspec.Meta(gt=0)]
 
 
-class PrioritizedMemory:
+class PrioritizedMemory(NumberedRows):
     """A memory, and a priority for each of its transitions.
 
     A transition is drawn with the likelihood of `priority ** alpha` in the sum of all; `alpha=0` draws uniformly. A new
@@ -140,6 +141,7 @@ class PrioritizedMemory:
         if not 0 <= alpha <= 1:
             raise ConfigError(f"alpha is {alpha!r}: use a number from 0 to 1")
         self.memory = memory
+        self._rows = memory._rows
         self.alpha = alpha
         self._priorities = Priorities(memory.capacity)
         self._largest = 1.0
@@ -205,27 +207,6 @@ class PrioritizedMemory:
         self._priorities.set(rows % self.memory.capacity, powers)
         self._largest = max(self._largest, float(powers.max(initial=0)))
 
-    # The rows, for the journal
-
-    @property
-    def columns(self) -> Mapping[str, ArraySpec]:
-        """The layout, by name."""
-        return self.memory.columns
-
-    @property
-    def first(self) -> int:
-        """The number of the oldest row still held."""
-        return self.memory.first
-
-    @property
-    def end(self) -> int:
-        """One past the number of the newest row."""
-        return self.memory.end
-
-    def read(self, first: int, end: int) -> dict[str, Array]:
-        """A copy of the rows `first <= number < end`."""
-        return self.memory.read(first, end)
-
     def restore(self, first: int, columns: Mapping[str, ArrayLike]) -> None:
         """Hold exactly these rows, the first of them numbered `first`, with the priorities that were loaded."""
         memory = self.memory
@@ -238,8 +219,6 @@ class PrioritizedMemory:
         self._priorities.clear()
         self._priorities.set(rows % memory.capacity, priorities)
         self._unplaced = None
-
-    # Going on later
 
     def state(self) -> State:
         """Everything but the rows."""

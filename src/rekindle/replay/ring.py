@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 
 from rekindle.errors import InputError
 from rekindle.experience import Array, Observations, Transitions
-from rekindle.replay.rows import Rows
+from rekindle.replay.rows import NumberedRows, Rows
 from rekindle.spaces import ArraySpec
 
 __all__ = ["Ring"]
 
 
-class Ring:
+class Ring(NumberedRows):
     """Holds the newest `capacity` transitions, one a row.
 
     The columns are `observation`, `action`, `reward`, `next_observation` and `status`, and whatever else the agent
@@ -37,26 +37,6 @@ class Ring:
                 **more,
             },
         )
-
-    @property
-    def capacity(self) -> int:
-        """How many transitions there is room for."""
-        return self._rows.capacity
-
-    @property
-    def columns(self) -> Mapping[str, ArraySpec]:
-        """The layout, by name."""
-        return self._rows.columns
-
-    @property
-    def first(self) -> int:
-        """The number of the oldest row still held."""
-        return self._rows.first
-
-    @property
-    def end(self) -> int:
-        """One past the number of the newest row."""
-        return self._rows.end
 
     def __len__(self) -> int:
         """How many rows are held."""
@@ -80,10 +60,6 @@ class Ring:
     def take(self, numbers: ArrayLike) -> dict[str, Array]:
         """A copy of the rows with these numbers, in this order; a number may occur more than once."""
         return self._rows.take(numbers)
-
-    def read(self, first: int, end: int) -> dict[str, Array]:
-        """A copy of the rows `first <= number < end`."""
-        return self._rows.read(first, end)
 
     def restore(self, first: int, columns: Mapping[str, ArrayLike]) -> None:
         """Hold exactly these rows, the first of them numbered `first`."""

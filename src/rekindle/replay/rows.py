@@ -12,7 +12,7 @@ from rekindle.experience import Array
 from rekindle.replay.columns import problem_with
 from rekindle.spaces import ArraySpec
 
-__all__ = ["Rows"]
+__all__ = ["NumberedRows", "Rows"]
 
 
 class Rows:
@@ -127,3 +127,33 @@ class Rows:
 
     def _held(self) -> str:
         return f"{self.first} to {self.end - 1}" if len(self) else "none"
+
+
+class NumberedRows:
+    """What a journal reads of a memory that keeps its rows in `_rows`; abstract."""
+
+    _rows: Rows
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there is room for."""
+        return self._rows.capacity
+
+    @property
+    def columns(self) -> Mapping[str, ArraySpec]:
+        """The columns by name."""
+        return self._rows.columns
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest row still held."""
+        return self._rows.first
+
+    @property
+    def end(self) -> int:
+        """One past the number of the newest row."""
+        return self._rows.end
+
+    def read(self, first: int, end: int) -> dict[str, Array]:
+        """A copy of the rows `first <= number < end`."""
+        return self._rows.read(first, end)
