@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite, isnan, nan, sqrt
-from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, cast, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -127,90 +128,70 @@ class Mean:
         self._count, self._total = _fields(state, "mean", count=int, total=float)
 
 
-class Max:
+class _Kept(ABC):
+    """Keeps one of the values."""
+
+    _kind: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def _replaces(value: float, kept: float) -> bool:
+        """Whether a new value takes the place of the one kept."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def update(self, value: float) -> None:
+        """Take one more number."""
+        if self._replaces(value, self._value) or isnan(self._value):
+            self._value = float(value)
+
+    @property
+    def value(self) -> float:
+        """The value kept; NaN when there is none."""
+        return self._value
+
+    def reset(self) -> None:
+        """Forget every number."""
+        self._value = nan
+
+    def state(self) -> State:
+        """The value kept."""
+        return {"kind": self._kind, "value": self._value}
+
+    def load_state(self, state: State) -> None:
+        """Continue from a saved state."""
+        (self._value,) = _fields(state, self._kind, value=float)
+
+
+class Max(_Kept):
     """The greatest value."""
 
-    def __init__(self) -> None:
-        self.reset()
+    _kind = "max"
 
-    def update(self, value: float) -> None:
-        """Take one more number."""
-        if value > self._value or isnan(self._value):
-            self._value = float(value)
-
-    @property
-    def value(self) -> float:
-        """The greatest so far; NaN when there is none."""
-        return self._value
-
-    def reset(self) -> None:
-        """Forget every number."""
-        self._value = nan
-
-    def state(self) -> State:
-        """The greatest so far."""
-        return {"kind": "max", "value": self._value}
-
-    def load_state(self, state: State) -> None:
-        """Go on from there."""
-        (self._value,) = _fields(state, "max", value=float)
+    @staticmethod
+    def _replaces(value: float, kept: float) -> bool:
+        return value > kept
 
 
-class Min:
+class Min(_Kept):
     """The least value."""
 
-    def __init__(self) -> None:
-        self.reset()
+    _kind = "min"
 
-    def update(self, value: float) -> None:
-        """Take one more number."""
-        if value < self._value or isnan(self._value):
-            self._value = float(value)
-
-    @property
-    def value(self) -> float:
-        """The least so far; NaN when there is none."""
-        return self._value
-
-    def reset(self) -> None:
-        """Forget every number."""
-        self._value = nan
-
-    def state(self) -> State:
-        """The least so far."""
-        return {"kind": "min", "value": self._value}
-
-    def load_state(self, state: State) -> None:
-        """Go on from there."""
-        (self._value,) = _fields(state, "min", value=float)
+    @staticmethod
+    def _replaces(value: float, kept: float) -> bool:
+        return value < kept
 
 
-class Last:
+class Last(_Kept):
     """The newest value."""
 
-    def __init__(self) -> None:
-        self.reset()
+    _kind = "last"
 
-    def update(self, value: float) -> None:
-        """Take one more number."""
-        self._value = float(value)
-
-    @property
-    def value(self) -> float:
-        """The newest; NaN when there is none."""
-        return self._value
-
-    def reset(self) -> None:
-        """Forget every number."""
-        self._value = nan
-
-    def state(self) -> State:
-        """The newest."""
-        return {"kind": "last", "value": self._value}
-
-    def load_state(self, state: State) -> None:
-        """Go on from there."""
-        (self._value,) = _fields(state, "last", value=float)
+    @staticmethod
+    def _replaces(value: float, kept: float) -> bool:  # noqa: ARG004 - the newest always does
+        return True
 
 
 class RollingMean:
