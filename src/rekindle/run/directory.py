@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import msgspec
 
@@ -28,7 +28,7 @@ from rekindle.storage import files, logs
 from rekindle.storage.lock import Lock
 from rekindle.storage.logs import JsonLines, LogPosition, encode_numpy
 
-__all__ = ["TrainingRun"]
+__all__ = ["RunOptions", "TrainingRun"]
 
 logger = logging.getLogger("rekindle")
 
@@ -51,6 +51,15 @@ def _checked_name(kind: str, text: str) -> str:
     return text
 
 
+class RunOptions(RunDetails, total=False):
+    """What a new run starts with."""
+
+    seed: int
+    """The seed in the metadata; 0 unless given."""
+    config: Config | None
+    """Everything needed to rebuild the environment and the agent; see `write_config`."""
+
+
 class TrainingRun:
     """The directory of one run, opened by its one writer.
 
@@ -71,30 +80,32 @@ class TrainingRun:
 
     @classmethod
     def create(
-        cls,
-        name: str,
-        version: str = "v1",
-        *,
-        root: str | Path = "runs",
-        seed: int = 0,
-        config: Config | None = None,
-        **details: Unpack[RunDetails],
+        cls, name: str, version: str = "v1", *, root: str | Path = "runs", **options: Unpack[RunOptions]
     ) -> TrainingRun:
         """Make `root/name/version/<YYYYMMDD_HHMMSS>`; a second run in one second gets `_2`, `_3`, ...
 
-        The run appears in one step, with its config and what `details` say of it, or not at all.
+        The run appears in one step, with its config and metadata, or not at all.
         """
-        seed = required_count("seed", seed, 0)
-        settings = None if config is None else _config_json(config, name)
-        directory = _version_directory(root, name, version)
-        with _starting(directory):
-            return cls._make(directory, name, version, seed, settings, details)
+        new = _new_run(root, name, version, **options)
+        with _starting(new.directory):
+            return cls._make(new)
 
     @classmethod
-    def _make(
-        cls, parent: Path, name: str, version: str, seed: int, settings: bytes | None, details: RunDetails
+    def create_or_resume(
+        cls, name: str, version: str = "v1", *, root: str | Path = "runs", **options: Unpack[RunOptions]
     ) -> TrainingRun:
+        """Open the newest run of a version that has not finished, or make one as `create` does.
+
+        If several processes call this at the same time, one of them makes the run.
+        """
+        new = _new_run(root, name, version, **options)
+        with _starting(new.directory):
+            return cls.resume_unfinished(name, version, root=root) or cls._make(new)
+
+    @classmethod
+    def _make(cls, new: _NewRun) -> TrainingRun:
         # Built under a name that no reader sees, then renamed: there is never half a run, nor one without its lock.
+        parent = new.directory
         building = parent / _half_made_name()
         with contextlib.ExitStack() as undo:
             undo.callback(files.remove_directory, building)
@@ -105,21 +116,21 @@ class TrainingRun:
             undo.callback(lock.release)
             for log in ALL_LOGS:
                 JsonLines(building / f"{log}.jsonl").close()
-            if settings is not None:
-                files.write_atomic(building / "config.json", settings, sync_name=False)
+            if new.config is not None:
+                files.write_atomic(building / "config.json", new.config, sync_name=False)
             while True:
                 run_id = _next_run_id(parent)
                 now = timestamp()
                 metadata = RunMetadata(
-                    name=name,
-                    version=version,
+                    name=new.name,
+                    version=new.version,
                     run_id=run_id,
-                    seed=seed,
+                    seed=new.seed,
                     status="running",
                     started_at=now,
                     last_updated=now,
                     environment={**environment(), "host": socket.gethostname()},
-                    **details,
+                    **new.details,
                 )
                 files.write_atomic(building / "metadata.json", _json(metadata))
                 try:
@@ -164,28 +175,6 @@ class TrainingRun:
                 files.require_directory(above)
         path = find_unfinished(directory)
         return None if path is None else cls.resume(path)
-
-    @classmethod
-    def create_or_resume(
-        cls,
-        name: str,
-        version: str = "v1",
-        *,
-        root: str | Path = "runs",
-        seed: int = 0,
-        config: Config | None = None,
-        **details: Unpack[RunDetails],
-    ) -> TrainingRun:
-        """Open the newest run of a version that has not finished, or make one as `create` does.
-
-        Of several processes that call this at the same time one makes the run.
-        """
-        seed = required_count("seed", seed, 0)
-        settings = None if config is None else _config_json(config, name)
-        directory = _version_directory(root, name, version)
-        with _starting(directory):
-            run = cls.resume_unfinished(name, version, root=root)
-            return run or cls._make(directory, name, version, seed, settings, details)
 
     @property
     def name(self) -> str:
@@ -343,6 +332,32 @@ class TrainingRun:
             for log in self._logs.values():
                 stack.callback(log.close)
             self._logs = {}
+
+
+class _NewRun(NamedTuple):
+    """What a run is made of, checked."""
+
+    directory: Path
+    """The directory that the runs of its version are in."""
+    name: str
+    version: str
+    seed: int
+    config: bytes | None
+    details: RunDetails
+
+
+def _new_run(
+    root: str | Path,
+    name: str,
+    version: str,
+    *,
+    seed: int = 0,
+    config: Config | None = None,
+    **details: Unpack[RunDetails],
+) -> _NewRun:
+    seed = required_count("seed", seed, 0)
+    settings = None if config is None else _config_json(config, name)
+    return _NewRun(_version_directory(root, name, version), name, version, seed, settings, details)
 
 
 def _version_directory(root: str | Path, name: str, version: str) -> Path:
