@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -276,6 +277,60 @@ def test_a_warning_is_told_once(rekindle: Rekindle, here: Path, ui: str) -> None
     (line,) = [line for line in outcome.err.splitlines() if "does not repeat an episode" in line]
     assert line.startswith("rekindle: FrozenLake-v1 ")
     assert RunReader(here / "runs/moody").warnings()[0]["message"] == line.removeprefix("rekindle: ")
+
+
+class TestRootThatIsNotUtf8:
+    """The bytes of a directory may be anything; only `/` and NUL are refused by the file system."""
+
+    @pytest.fixture
+    def root(self, here: Path) -> Path:
+        return here / os.fsdecode(b"r\xff")
+
+    def test_its_runs_are_trained_resumed_and_looked_at(self, rekindle: Rekindle, root: Path) -> None:
+        options = ("--runs", root, "--name", "lake", "--ui", "none", "--json")
+        outcome = rekindle(*LAKE, *options, "--steps", 60)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.json["path"].startswith(r"r\xff/lake/v1/")
+        run = RunReader(root / "lake").path
+        for file in (run / "checkpoints").iterdir():
+            file.unlink()  # so that the resume tells where it has moved the rows
+        assert rekindle("resume", root / "lake", "--steps", 90, "--ui", "none", "--json").code == 0
+        assert any(r"r\udcff" in note for note in RunReader(run).metadata.resumes[0].lost)
+        for command in ("show", "verify", "compare", "eval"):
+            outcome = rekindle(command, run, "--json")
+            assert (outcome.code, outcome.err) == (0, "")
+            assert outcome.json
+            assert rekindle(command, run).code == 0
+        assert rekindle("runs", root, "--json").json[0]["path"].startswith(str(root).replace("\udcff", r"\xff"))
+        assert rekindle("stop", run, "--json").json["asked"] is False
+        assert rekindle("report", run, "-o", "report.html").code == 0
+
+    def test_its_runs_may_be_parents(self, rekindle: Rekindle, root: Path) -> None:
+        options = ("--runs", root, "--ui", "none", "--json", "--steps", 60)
+        assert rekindle(*LAKE, *options, "--name", "parent").code == 0
+        assert rekindle(*LAKE, *options, "--name", "child", "--from", f"{root}/parent@best").code == 0
+        child = RunReader(root / "child")
+        for file in (child.path / "checkpoints").iterdir():
+            file.unlink()
+        before = child.metadata.parent
+        assert before is not None
+        assert before.startswith("file:///")
+        assert rekindle("resume", root / "child", "--ui", "none", "--json").code == 0
+        assert child.metadata.parent == before
+
+    def test_what_goes_wrong_there_is_logged(self, root: Path) -> None:
+        run = TrainingRun.create("a", root=root)
+        run.log_warning(f"cannot write {run.path}", {"env_steps": 1})
+        run.update_metadata(status="failed", stop_reason=f"StorageError: cannot write {run.path}")
+        run.close()
+        reader = RunReader(root / "a")
+        assert r"r\udcff/a/v1" in reader.warnings()[0]["message"]
+        assert r"r\udcff/a/v1" in (reader.metadata.stop_reason or "")
+
+    def test_a_setting_that_is_not_utf8_is_refused(self, rekindle: Rekindle, here: Path) -> None:
+        outcome = rekindle(*LAKE, "--env.arguments", "map_name", os.fsdecode(b"\xff"))
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+        assert list(here.iterdir()) == []
 
 
 def test_a_first_signal_checkpoints_and_stops(here: Path) -> None:

@@ -140,7 +140,7 @@ def _print(report: TrainingReport) -> None:
 def _value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError):
         return text
 
 

@@ -76,7 +76,7 @@ class Tracking:
             return found.info.run_id
         tags = {
             "rekindle.token": place.token,
-            "rekindle.path": str(run.path.resolve()),
+            "rekindle.path": os.fsencode(run.path.resolve()).decode(errors="backslashreplace"),
             "rekindle.agent": str(metadata.agent),
             "rekindle.seed": str(metadata.seed),
         }

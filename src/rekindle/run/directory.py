@@ -24,13 +24,14 @@ from rekindle.run.frames import Aggregate, Frame
 from rekindle.run.metadata import ALL_LOGS, LOGS, Resume, RunDetails, RunMetadata, environment, timestamp
 from rekindle.run.reader import RunReader
 from rekindle.stats import EpisodeRecord
-from rekindle.storage import files, logs
+from rekindle.storage import documents, files, logs
 from rekindle.storage.lock import Lock
 from rekindle.storage.logs import JsonLines, LogPosition, encode_numpy
 
 __all__ = ["RunOptions", "TrainingRun"]
 
 logger = logging.getLogger("rekindle")
+_ENCODER = msgspec.json.Encoder(enc_hook=encode_numpy)
 
 Config = Mapping[str, Any] | msgspec.Struct
 _DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
@@ -407,7 +408,7 @@ def _config_json(config: Config, of: str | Path) -> bytes:
 
 
 def _json(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_numpy), indent=2) + b"\n"
+    return msgspec.json.format(documents.encode(value, _ENCODER.encode), indent=2) + b"\n"
 
 
 def _next_run_id(parent: Path) -> str:

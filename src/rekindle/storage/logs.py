@@ -16,6 +16,7 @@ import numpy as np
 
 from rekindle.errors import LogCorrupt, StorageError
 from rekindle.owner import Owner
+from rekindle.storage import documents
 from rekindle.storage.files import (
     LARGE,
     PRIVATE,
@@ -115,7 +116,7 @@ class JsonLines:
         A row that JSON cannot hold raises `TypeError` or `ValueError`, and the log is as before.
         """
         self._owner.check(self.path)
-        line = self._encode({"row": self._position.rows, **fields}) + b"\n"
+        line = documents.encode({"row": self._position.rows, **fields}, self._encode) + b"\n"
         with self._guard:
             self._tail += line
             self._position = self._position.after(line)

@@ -98,7 +98,7 @@ def converted(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> msgspe
         raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice}")
     try:
         return msgspec.convert(plain(settings), kind)
-    except (msgspec.ValidationError, TypeError) as error:
+    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
         raise ConfigError(f"{kind.__name__}: {error}") from None
 
 

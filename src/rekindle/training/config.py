@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -82,8 +85,21 @@ class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The checkpoint of another run that a training begins with."""
 
     path: str
+    """The directory of the run, absolute; as a `file:` URI if it is not UTF-8."""
     file: str
     with_optimiser: bool = False
+
+    @classmethod
+    def of(cls, directory: Path, file: str, *, with_optimiser: bool) -> Parent:
+        """The parent in an absolute directory."""
+        text = str(directory)
+        return cls(text if _is_utf8(text) else directory.as_uri(), file, with_optimiser)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the run."""
+        is_uri = self.path.startswith("file://")
+        return Path(os.fsdecode(unquote_to_bytes(self.path.removeprefix("file://"))) if is_uri else self.path)
 
 
 class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
@@ -129,6 +145,14 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
             if mine != theirs:
                 told.append(f"agent.{name} was {_shown(mine)} and is {_shown(theirs)}")
         return told
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _IDENTITY = ("algorithm", "env", "seed", "num_envs")

@@ -70,14 +70,14 @@ def find_parent(source: str | Path, *, with_optimiser: bool) -> Parent:
         kind = "best" if file.name == "best.mpk" else "step"
         lasting = file.with_name(f"{kind}_{read_agent_state(file)[0]}.mpk")
         file = lasting if lasting.exists() else file
-    return Parent(str(file.parent.parent.resolve()), file.name, with_optimiser)
+    return Parent.of(file.parent.parent.resolve(), file.name, with_optimiser=with_optimiser)
 
 
 def take_over(agent: LearningAgent, parent: Parent) -> str:
     """Let an agent begin with what that of another run has learned; returns `PATH@STEP`."""
     if not isinstance(agent, TakesOver):
         raise ConfigError(f"{type(agent).__name__} cannot begin with what another agent learned: it has no take_over")
-    file = Path(parent.path) / "checkpoints" / parent.file
+    file = parent.directory / "checkpoints" / parent.file
     step, state = read_agent_state(file)
     try:
         agent.take_over(state, with_optimiser=parent.with_optimiser)

@@ -588,7 +588,7 @@ def _made_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
     config = TrainerConfig(**settings, **known)
     try:
         return msgspec.convert(algorithms.plain(config), TrainerConfig)
-    except (msgspec.ValidationError, TypeError) as error:
+    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
         raise ConfigError(f"the settings of the trainer cannot stand in a config: {error}") from None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from rekindle.storage import documents
 from rekindle.text import printable
 
 __all__ = ["complain", "write_json"]
@@ -21,5 +22,5 @@ def complain(message: str) -> None:
 
 def write_json(document: Any) -> None:
     """One JSON document on standard output; NaN becomes null, and what is not ASCII is escaped."""
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    text = msgspec.json.format(documents.encode(document), indent=2).decode()
     sys.stdout.write(re.sub(r"[^ -~\n]", lambda match: dumps(match[0])[1:-1], text) + "\n")

@@ -17,6 +17,7 @@ from rekindle.run.metadata import LOGS, Log, RunMetadata
 from rekindle.run.overview import tolerant
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import flat_settings, setting_text
+from rekindle.storage import documents
 from rekindle.text import printable
 from rekindle.ui.dashboard.blocks import Axis, Points
 from rekindle.ui.dashboard.listing import Listing, RunRow
@@ -161,7 +162,7 @@ class RunWatch:
             self._is_busy |= more
             message = self._new_points(log, index, more=more)
             if message is not None:
-                messages.append(msgspec.json.encode(message))
+                messages.append(documents.encode(message))
         if now >= self._next_details:
             messages[:0] = self._look_at_details()
             self._next_details = time.monotonic() + _DETAILS_PAUSE
@@ -205,7 +206,7 @@ class RunWatch:
             return
         self._signs = signs
         details = Gone(self.id) if row is None else _details(self.id, self.path, row, self._listing, self._indexes)
-        yield msgspec.json.encode(details)
+        yield documents.encode(details)
 
     def detail(self, axis: Axis, low: float, high: float) -> Iterator[LogPoints]:
         """A part of each log, as finely as it can be shown."""
