@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CALLS = ("open", "write", "pwrite", "ftruncate", "fsync", "mkdir", "link", "rename", "replace", "unlink")
+CALLS = ("open", "write", "pwrite", "ftruncate", "fsync", "mkdir", "link", "rename", "replace", "unlink", "rmdir")
 _BY_DESCRIPTOR = ("write", "pwrite", "ftruncate", "fsync")
 _BY_TARGET = ("link", "rename", "replace")
 
