@@ -1,7 +1,11 @@
 """Reinforcement-learning training inside any loop, with resumes that are exact to the bit."""
 
-from __future__ import annotations
+# First, and with no import before it (`from __future__` is one), so that none finds a module in the working directory.
+from rekindle import startup
 
+startup.drop_working_directory()
+
+# ruff: noqa: E402
 import importlib
 import typing
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rekindle.agent import HasPolicy
-from rekindle.cli.check import look_here_for_modules
+from rekindle.cli.modules import find_modules_here
 from rekindle.cli.video import Studio
 from rekindle.envs import Determinism
 from rekindle.errors import ConfigError
@@ -36,7 +36,7 @@ def evaluate_run(
     """Print what evaluating one or all agents of a run found."""
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}: use at least 1")
-    look_here_for_modules()
+    find_modules_here(modules)
     run = find_run(path)  # once: another may be started meanwhile
     files = checkpoint_files(run, checkpoint)
     rebuilt = rebuild(run, modules=modules)
@@ -81,7 +81,7 @@ def _row(report: EvalReport) -> list[str]:
 
 def export_policy(path: Path, output: Path, *, checkpoint: str, modules: Sequence[str], as_json: bool) -> int:
     """Write the policy of a run's agent to a file."""
-    look_here_for_modules()
+    find_modules_here(modules)
     run = find_run(path)
     files = checkpoint_files(run, checkpoint)
     if len(files) > 1:

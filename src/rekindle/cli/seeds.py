@@ -54,7 +54,8 @@ def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, 
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}: use at least 1")
     lines = "none" if ui == "none" else "plain"  # several runs have no room on one terminal
-    common = [sys.executable, "-m", "rekindle", "train", *_without(command), "--json", "--ui", lines]
+    # -P: it must not import what lies in the working directory, but for the modules that the command names.
+    common = [sys.executable, "-P", "-m", "rekindle", "train", *_without(command), "--json", "--ui", lines]
     crew = _Crew()
     with crew.signals(), ThreadPoolExecutor(jobs) as pool:
         commands = [[*common, "--seed", str(seed), "--version", f"{version}-seed{seed}"] for seed in chosen]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rekindle.agents.presets import Preset
-from rekindle.cli.check import look_here_for_modules
+from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.cli.progress import Progress, warnings_told
 from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
@@ -47,7 +47,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     as_json: bool,
 ) -> int:
     """Train from the beginning, or go on with a run of the same name."""
-    look_here_for_modules()
+    find_modules_here([*modules, *module_of(env), *module_of(getattr(agent, "network", None))])
     factory = EnvFactory(
         env,
         modules=tuple(modules),
@@ -83,7 +83,7 @@ def resume_run(
     as_json: bool,
 ) -> int:
     """Go on with a run."""
-    look_here_for_modules()
+    find_modules_here(modules)
     changes: dict[str, Any] = {} if record is None else {"record": record}
     trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, **changes)
     return _train(trainer, ui=ui, stay=stay, as_json=as_json)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
@@ -136,7 +138,7 @@ class EnvFactory:
         for module in self._known.modules:
             importlib.import_module(module)
         if self._known.id.startswith("ALE/"):
-            importlib.import_module("ale_py")  # registers them
+            _import_library("ale_py")  # registers them
         if self._make is not None:
             return self._make
         module, colon, name = self._known.id.partition(":")
@@ -184,6 +186,23 @@ class EnvFactory:
         if known.sign_rewards and training:
             env = wrappers.TransformReward(env, _sign)
         return env
+
+
+def _import_library(name: str) -> None:
+    """Import a library that an id stands for, never from the working directory: that may be a downloaded run."""
+    former = sys.path
+    sys.path = [entry for entry in former if not _is_here(entry)]
+    try:
+        importlib.import_module(name)
+    finally:
+        sys.path = former
+
+
+def _is_here(entry: str) -> bool:
+    try:
+        return os.path.samefile(entry or ".", ".")
+    except OSError:  # it is not there
+        return False
 
 
 def _without_order_check(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

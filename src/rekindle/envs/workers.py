@@ -24,7 +24,8 @@ from rekindle.errors import ConfigError, EnvError
 __all__ = ["WorkerEnvs"]
 
 # A new interpreter and not a fork: the parent may hold threads of JAX, and a lock on the run. It does not import the
-# script that the parent runs, either, so that a script needs no `if __name__ == "__main__"`.
+# script that the parent runs, either, so that a script needs no `if __name__ == "__main__"`. `-P` keeps the working
+# directory off its path, where a `json.py` could lie; then it searches where the parent does.
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from rekindle.envs.worker import serve; \
 serve(int(sys.argv[1]))"
 _PATIENCE = 5.0
@@ -96,7 +97,7 @@ class _Worker:
         self._name = name
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)]
+            command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)]
             self._process = subprocess.Popen(  # noqa: S603
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )

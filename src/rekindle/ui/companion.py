@@ -63,7 +63,9 @@ class Companion:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the terminal is given back
         sys.stdout.flush()
         said = self._said.fileno()
-        command = [sys.executable, "-m", "rekindle.ui.companion", path, str(os.getpid()), str(said), str(int(stay))]
+        # -P: it must not import what lies in the working directory.
+        view = [sys.executable, "-P", "-m", "rekindle.ui.companion"]
+        command = [*view, path, str(os.getpid()), str(said), str(int(stay))]
         self._view = subprocess.Popen(command, pass_fds=[said])  # noqa: S603
         self._kept = [(descriptor, os.dup(descriptor)) for descriptor in (1, 2)]
         for descriptor, _ in self._kept:
