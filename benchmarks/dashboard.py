@@ -115,7 +115,7 @@ def measure_long_run(root: Path, rows: int) -> Iterator[Figure]:
     def zoom(server: Server, part: float) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port)
         query = {"id": id_, "by": "step", "from": 0.3 * rows, "to": (0.3 + part) * rows}
-        connection.request("GET", f"/api/detail?{urlencode(query)}")
+        connection.request("GET", f"/api/detail?{urlencode(query)}", headers=server.headers)
         connection.getresponse().read()
         connection.close()
 

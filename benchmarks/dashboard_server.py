@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -24,14 +24,15 @@ def cpu_seconds(process: int) -> float:
 
 
 class Server:
-    def __init__(self, process: int, port: int) -> None:
+    def __init__(self, process: int, port: int, token: str) -> None:
         self.process = process
         self.port = port
+        self.headers = {"X-Rekindle-Token": token}
 
     @contextmanager
     def events(self, path: str, **query: str) -> Generator[Iterator[Any]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.request("GET", f"{path}?{urlencode(query)}")
+        connection.request("GET", f"{path}?{urlencode(query)}", headers=self.headers)
         response = connection.getresponse()
         yield (json.loads(line[6:]) for line in response if line.startswith(b"data: "))
         connection.close()
@@ -48,9 +49,11 @@ def serving(root: Path) -> Generator[Server]:
     command = [sys.executable, "-m", "rekindle", "dashboard", str(root), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
-    port = int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
+    address: str = process.stdout.readline().strip()
+    link = urlsplit(address)
+    assert link.port is not None
     try:
-        yield Server(process.pid, port)
+        yield Server(process.pid, link.port, parse_qs(link.query)["token"][0])
     finally:
         process.send_signal(signal.SIGINT)
         process.wait()

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import Client, Process, Training
@@ -22,11 +23,12 @@ def serve() -> Generator[Callable[..., Client]]:
 
     def start(root: Path) -> Client:
         listener = listen("127.0.0.1", 0)
-        server = Server(Dashboard(root))
+        dashboard = Dashboard(root)
+        server = Server(dashboard)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         running.append((server, thread))
-        return Client(listener.getsockname()[1])
+        return Client(listener.getsockname()[1], dashboard.token.text)
 
     yield start
     for server, thread in running:
@@ -41,8 +43,8 @@ def serve_process() -> Generator[Callable[..., Process]]:
     pytest.importorskip("uvicorn", reason="needs rekindle[dashboard]")
     servers: list[Process] = []
 
-    def start(root: Path, *arguments: str) -> Process:
-        servers.append(Process(root, *arguments))
+    def start(root: Path, *arguments: str, **options: Any) -> Process:
+        servers.append(Process(root, *arguments, **options))
         return servers[-1]
 
     yield start

@@ -13,25 +13,32 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import logged_runs
 
 
 class Client:
-    """Asks a dashboard."""
+    """Asks a dashboard, with its token unless told otherwise."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, token: str) -> None:
         self.port = port
-        self.address = f"http://127.0.0.1:{port}/"
+        self.token = token
+        self.address = f"http://127.0.0.1:{port}/?token={token}"
+        """The link that brings the token to a browser."""
+
+    @property
+    def cookie(self) -> str:
+        return f"rekindle-{self.port}={self.token}"
 
     def request(
         self, method: str, path: str, headers: dict[str, str] | None = None, /, **query: Any
     ) -> tuple[int, dict[str, str], bytes]:
+        """An answer: its status, its headers and its body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             target = f"{path}?{urlencode(query, doseq=True)}" if query else path
-            connection.request(method, target, headers=headers or {})
+            connection.request(method, target, headers={"X-Rekindle-Token": self.token, **(headers or {})})
             response = connection.getresponse()
             return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
         finally:
@@ -47,7 +54,7 @@ class Client:
         """The messages of an event stream, as they come."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request("GET", f"{path}?{urlencode(query, doseq=True)}")
+            connection.request("GET", f"{path}?{urlencode(query, doseq=True)}", headers={"Cookie": self.cookie})
             response = connection.getresponse()
             assert response.status == 200, response.read()
             yield (json.loads(line[6:]) for line in response if line.startswith(b"data: "))
@@ -67,16 +74,15 @@ def kill(process: subprocess.Popen[str]) -> None:
 class Process(Client):
     """A dashboard as a user starts it."""
 
-    def __init__(self, root: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rekindle", "dashboard", str(root), "--port", "0", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, root: Path, *arguments: str, descriptors: int | None = None) -> None:
+        command = [sys.executable, "-m", "rekindle", "dashboard", str(root), "--port", "0", *arguments]
+        if descriptors is not None:
+            command = ["prlimit", f"--nofile={descriptors}", *command]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         address = self.process.stdout.readline().strip()
-        super().__init__(urlsplit(address).port or 0)
+        parts = urlsplit(address)
+        super().__init__(parts.port or 0, parse_qs(parts.query)["token"][0])
         self.address = address
 
     def end(self) -> tuple[int, str]:

@@ -356,18 +356,23 @@ def test_the_stop_button_stops_a_live_run(tmp_path: Path, serve: Serve, train: T
     assert RunReader(training.path).metadata.stop_reason == "asked to stop in the dashboard"
 
 
-def test_the_printed_link_lets_somebody_stop_a_run_from_another_machine(
+def test_runs_are_shown_only_to_those_who_open_the_printed_link(
     tmp_path: Path, train: Train, serve_process: Callable[..., Process], open_page: Open
 ) -> None:
     training = train(tmp_path)
-    server = serve_process(tmp_path, "--host", "0.0.0.0")
+    server = serve_process(tmp_path)
     link, server.address = server.address, f"http://127.0.0.1:{server.port}/"
     page = open_page(server, place(training.id), tolerant=True)
-    page.get_by_role("button", name="Stop", exact=True).click()
-    page.get_by_role("button", name="Stop the run").click()
-    expect(page.locator(".dialog .problem")).to_contain_text("open the link that rekindle dashboard printed")
-    page = open_page(server, "#" + link.partition("#")[2])
-    page.locator(".runs tbody tr").click()
+    expect(page.locator("#lock")).to_contain_text("Open the link that rekindle dashboard printed")
+    expect(page.locator(".lamp")).to_have_text("no token")
+    assert str(tmp_path) not in page.content()
+    # The link opened in another tab of the browser lets this one go on too, and leaves no token in the address.
+    other = page.context.new_page()
+    other.goto(link + place(training.id))
+    expect(other.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+    assert other.url == server.address + place(training.id)
+    assert server.token not in other.evaluate("() => document.cookie")
+    page.bring_to_front()
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_role("button", name="Stop the run").click()
     assert training.process.wait(30) == 0
@@ -436,7 +441,7 @@ def test_a_run_that_is_not_there_is_told(tmp_path: Path, serve: Serve, open_page
     expect(page.get_by_role("alert")).to_contain_text("There is no such run here")
 
 
-def test_the_page_comes_back_when_the_server_does(
+def test_the_page_comes_back_when_the_server_does_and_its_new_link_is_opened(
     tmp_path: Path, train: Train, serve_process: Callable[..., Process], open_page: Open
 ) -> None:
     training = train(tmp_path)
@@ -450,6 +455,9 @@ def test_the_page_comes_back_when_the_server_does(
     count = len(returns(page))
     second = serve_process(tmp_path, "--port", port)
     assert second.port == first.port
+    expect(page.locator(".lamp")).to_have_text("no token")
+    page.context.new_page().goto(second.address)
+    page.bring_to_front()
     expect(page.locator(".lamp")).to_have_text("connected")
     wait_until(lambda: len(returns(page)) > count)
     page.get_by_role("button", name="Stop", exact=True).click()

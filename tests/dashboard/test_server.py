@@ -159,8 +159,7 @@ def test_episodes_are_given_by_the_page_the_newest_first(tmp_path: Path, serve: 
 def test_a_live_run_is_stopped_with_the_token(tmp_path: Path, serve: Serve, train: Train) -> None:
     training = train(tmp_path)
     server = serve(tmp_path)
-    token = server.json("/api/about")["token"]
-    headers = {"X-Rekindle-Token": token, "Origin": f"http://127.0.0.1:{server.port}"}
+    headers = {"Origin": f"http://127.0.0.1:{server.port}"}
     status, _, body = server.request("POST", "/api/stop", headers, id=training.id)
     assert (status, json.loads(body)) == (200, {"asked": True})
     assert training.process.wait(30) == 0
@@ -173,25 +172,78 @@ def test_a_live_run_is_stopped_with_the_token(tmp_path: Path, serve: Serve, trai
 def test_a_request_that_changes_a_run_needs_token_and_origin(tmp_path: Path, serve: Serve) -> None:
     run = TrainingRun.create("lake", root=tmp_path)
     server = serve(tmp_path)
-    token = server.json("/api/about")["token"]
     here = f"http://127.0.0.1:{server.port}"
     refused: list[dict[str, str]] = [
-        {},
-        {"Origin": here},
-        {"X-Rekindle-Token": token},
+        {"X-Rekindle-Token": ""},
+        {"X-Rekindle-Token": "", "Origin": here},
         {"X-Rekindle-Token": "wrong", "Origin": here},
-        {"X-Rekindle-Token": token, "Origin": "http://evil.example"},
-        {"X-Rekindle-Token": token, "Origin": "null"},
-        {"X-Rekindle-Token": token, "Origin": f"{here}.evil.example"},
-        {"X-Rekindle-Token": token, "Origin": f"http://127.0.0.1:{server.port + 1}"},
-        {"X-Rekindle-Token": token, "Origin": here, "Sec-Fetch-Site": "cross-site"},
+        {"X-Rekindle-Token": "", "Cookie": f"rekindle-{server.port}=wrong", "Origin": here},
+        {},
+        {"Cookie": server.cookie},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": f"{here}.evil.example"},
+        {"Origin": f"http://127.0.0.1:{server.port + 1}"},
+        {"Origin": here, "Sec-Fetch-Site": "cross-site"},
+        {"Origin": here, "Sec-Fetch-Site": "same-site"},
     ]
     id_ = run.path.relative_to(tmp_path).as_posix()
     for headers in refused:
-        assert server.request("POST", "/api/stop", headers, id=id_)[0] == 403, headers
-    assert server.request("GET", "/api/stop", {"X-Rekindle-Token": token, "Origin": here}, id=id_)[0] == 405
+        assert server.request("POST", "/api/stop", headers, id=id_)[0] in (401, 403), headers
+    assert server.request("GET", "/api/stop", {"Origin": here}, id=id_)[0] == 405
     assert list((run.path / "control").iterdir()) == []
     run.close()
+
+
+READS = ("/api/about", "/api/list", "/api/watch", "/api/detail", "/api/rows", "/api/", "/api", "/nowhere", "//api/list")
+
+
+def test_nothing_of_a_run_is_told_without_the_token(tmp_path: Path, serve: Serve) -> None:
+    write_run(tmp_path, "secret")
+    server = serve(tmp_path)
+    other_port = f"rekindle-{server.port + 1}={server.token}"
+    for path in READS:
+        for headers in ({}, {"Cookie": f"rekindle-{server.port}=wrong"}, {"Cookie": other_port}):
+            status, _, body = server.request("GET", path, {"X-Rekindle-Token": "wrong", **headers})
+            assert status == 401, path
+            assert b"open the link that rekindle dashboard printed" in body
+            assert server.token.encode() not in body
+    for headers in ({}, {"X-Rekindle-Token": "", "Cookie": f"other=1; {server.cookie}; more=2"}):
+        status, _, body = server.request("GET", "/api/about", headers)
+        assert status == 200
+        assert server.token.encode() not in body
+
+
+def test_the_link_brings_the_token_into_a_cookie_and_out_of_the_address(tmp_path: Path, serve: Serve) -> None:
+    server = serve(tmp_path)
+    nobody = {"X-Rekindle-Token": ""}
+    status, headers, _ = server.request("GET", "/", nobody, token=server.token)
+    assert (status, headers["location"]) == (303, "/")
+    cookie, *flags = headers["set-cookie"].split("; ")
+    assert (cookie, flags) == (server.cookie, ["Path=/", "HttpOnly", "SameSite=Strict"])
+    assert headers["cache-control"] == "no-store"
+    status, headers, _ = server.request("GET", "/", nobody, token="wrong")
+    assert status == 403
+    assert "set-cookie" not in headers
+    # The page itself says nothing, so that a link on another site can lead to it, where a strict cookie is not sent.
+    assert server.request("GET", "/", nobody)[0] == 200
+
+
+def test_other_sites_and_other_ports_may_not_ask_but_may_link(tmp_path: Path, serve: Serve) -> None:
+    server = serve(tmp_path)
+    for site in ("cross-site", "same-site", "unknown"):
+        foreign = {"Sec-Fetch-Site": site, "Cookie": server.cookie}
+        for path in ("/", "/api/about", "/api/list", "/static/main.js"):
+            for mode in ("no-cors", "cors", "websocket"):
+                assert server.request("GET", path, {**foreign, "Sec-Fetch-Mode": mode})[0] == 403, (site, path, mode)
+        navigation = {**foreign, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+        assert server.request("GET", "/", navigation)[0] == 200
+        assert server.request("GET", "/", navigation, token=server.token)[0] == 303
+        assert server.request("GET", "/api/list", navigation)[0] == 403
+        assert server.request("GET", "/", {**navigation, "Sec-Fetch-Dest": "iframe"})[0] == 403
+    for site in ("same-origin", "none"):
+        assert server.request("GET", "/api/about", {"Sec-Fetch-Site": site})[0] == 200
 
 
 def test_another_host_name_is_refused_so_that_no_site_can_take_ours(tmp_path: Path, serve: Serve) -> None:
@@ -248,20 +300,17 @@ def test_it_listens_on_the_loopback_interface_unless_told_otherwise(
     tmp_path: Path, serve_process: ServeProcess
 ) -> None:
     server = serve_process(tmp_path)
-    assert server.address == f"http://127.0.0.1:{server.port}/"
+    assert server.address == f"http://127.0.0.1:{server.port}/?token={server.token}"
+    assert len(server.token) >= 32
     with socket.socket() as other:  # the same port is free on every other address
         other.bind(("127.0.0.2", server.port))
 
 
-def test_the_network_gets_the_token_only_from_the_link_that_was_printed(
-    tmp_path: Path, serve_process: ServeProcess
-) -> None:
+def test_another_host_is_served_with_a_token_too(tmp_path: Path, serve_process: ServeProcess) -> None:
     server = serve_process(tmp_path, "--host", "0.0.0.0")
-    address, _, token = server.address.partition("#token=")
-    assert address == f"http://0.0.0.0:{server.port}/"
-    assert len(token) >= 32
-    assert "token" not in server.json("/api/about")
-    headers = {"X-Rekindle-Token": token, "Origin": f"http://127.0.0.1:{server.port}"}
+    assert server.address == f"http://0.0.0.0:{server.port}/?token={server.token}"
+    assert server.request("GET", "/api/about", {"X-Rekindle-Token": ""})[0] == 401
+    headers = {"Origin": f"http://127.0.0.1:{server.port}"}
     assert server.request("POST", "/api/stop", headers, id="none")[0] == 404
 
 

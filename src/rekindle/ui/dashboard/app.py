@@ -15,17 +15,19 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from rekindle.errors import RekindleError
 from rekindle.run.metadata import LOGS
 from rekindle.run.reader import RunReader
 from rekindle.text import path_text
 from rekindle.ui.dashboard.blocks import Axis
+from rekindle.ui.dashboard.connections import most_streams
 from rekindle.ui.dashboard.listing import Listing
-from rekindle.ui.dashboard.security import Guard, Token, is_loopback
+from rekindle.ui.dashboard.security import Guard, Token
 from rekindle.ui.dashboard.watching import IndexCache, RunWatch
 from rekindle.version import __version__
 
@@ -47,7 +49,7 @@ class Dashboard:
         self.token = Token()
         self.is_closing = asyncio.Event()
         """Set when the server ends, so that open streams end too."""
-        self._gives_token = is_loopback(host)
+        self._streams = _Streams(most_streams())
         self._listing = Listing(root)
         self._cache = IndexCache()
         self.app = Starlette(
@@ -61,19 +63,17 @@ class Dashboard:
                 Route("/api/stop", self._stop, methods=["POST"]),
                 Mount("/static", _Static(directory=STATIC)),
             ],
-            middleware=[Middleware(Guard, host=host)],
+            middleware=[Middleware(Guard, host=host, token=self.token)],
         )
 
     async def _page(self, _: Request) -> Response:
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
 
     async def _about(self, _: Request) -> Response:
-        about = {"root": path_text(self.root.absolute()), "version": __version__}
-        # Whoever reaches a page on the loopback interface is at this machine; others need the link that was printed.
-        return _json(about | {"token": self.token.text} if self._gives_token else about)
+        return _json({"root": path_text(self.root.absolute()), "version": __version__})
 
     async def _list(self, _: Request) -> Response:
-        return _stream(self._list_events())
+        return _EventStream(self._list_events(), self._streams)
 
     async def _list_events(self) -> AsyncIterator[bytes]:
         version, is_first = 0, True
@@ -90,7 +90,7 @@ class Dashboard:
 
     async def _watch(self, request: Request) -> Response:
         watches = await to_thread.run_sync(self._watches, request)
-        return _stream(self._watch_events(watches))
+        return _EventStream(self._watch_events(watches), self._streams)
 
     async def _watch_events(self, watches: list[RunWatch]) -> AsyncIterator[bytes]:
         with _all_of(watches):
@@ -146,8 +146,6 @@ class Dashboard:
         return await to_thread.run_sync(read)
 
     async def _stop(self, request: Request) -> Response:
-        if reason := self.token.refusal(request):
-            raise HTTPException(403, reason)
         id_ = request.query_params.get("id", "")
 
         def ask() -> Response:
@@ -203,8 +201,30 @@ def _event(value: Any) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def _stream(events: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(_with_heartbeats(events), media_type="text/event-stream")
+class _Streams(msgspec.Struct):
+    """How many event streams there may be, and how many there are."""
+
+    most: int
+    count: int = 0
+
+
+class _EventStream(StreamingResponse):
+    """Events as they come, if there is room for one more stream."""
+
+    def __init__(self, events: AsyncIterator[bytes], streams: _Streams) -> None:
+        super().__init__(_with_heartbeats(events), media_type="text/event-stream")
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._streams.count >= self._streams.most:
+            text = f"The dashboard is open {self._streams.count} times, which is the most: close a page.\n"
+            await PlainTextResponse(text, status_code=503, headers={"retry-after": "5"})(scope, receive, send)
+            return
+        self._streams.count += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.count -= 1
 
 
 async def _with_heartbeats(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

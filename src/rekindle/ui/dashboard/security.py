@@ -1,4 +1,4 @@
-"""Who may ask: only this machine's own pages, whatever a web site that is open in the same browser tries."""
+"""Who may ask: whoever has the token of the printed link, and only from the dashboard's own pages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["Guard", "Token", "is_loopback"]
+__all__ = ["Guard", "Token"]
 
 _HEADERS = {
     "content-security-policy": (
@@ -27,35 +27,59 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_ADVICE = "open the link that rekindle dashboard printed"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host can only be reached from this machine."""
+class Token:
+    """What every request for runs must carry, in a cookie or a header; new with every server."""
+
+    def __init__(self) -> None:
+        self.text = secrets.token_urlsafe(24)
+
+    def is_in(self, request: Request) -> bool:
+        """Whether a request carries it."""
+        given = (request.cookies.get(_cookie_name(request)), request.headers.get("x-rekindle-token"))
+        return any(self.is_equal(text) for text in given if text is not None)
+
+    def is_equal(self, text: str) -> bool:
+        """Whether a text is the token; how long that takes says nothing about it."""
+        return hmac.compare_digest(text.encode(), self.text.encode())
+
+    def cookie(self, request: Request) -> str:
+        """The header that makes a browser carry the token from now on."""
+        return f"{_cookie_name(request)}={self.text}; Path=/; HttpOnly; SameSite=Strict"
+
+
+def _cookie_name(request: Request) -> str:
+    # A browser sends the cookies of a host to all of its ports, so that two dashboards need two names.
+    return f"rekindle-{_split(request.headers.get('host', ''))[1]}"
+
+
+def _split(host: str) -> tuple[str, int]:
+    """Name and port of a Host header; an empty name if it is none."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        parts = urlsplit(f"//{host}")
+        return parts.hostname or "", parts.port or 80
     except ValueError:
-        return host == "localhost"
+        return "", 80
 
 
 class Guard:
-    """Answers only requests that name this server by an address or by its own name.
+    """Answers only requests that name this server, come from its own pages, and carry the token if they ask for runs.
 
     A web site can have its own name point here (DNS rebinding), and the browser would take it for the same origin; but
-    then the request carries that name.
+    then the request carries that name. Pages and scripts hold nothing of a run, and are given to everybody.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, token: Token) -> None:
         self._app = app
         self._host = host.lower()
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, with headers that keep the pages to themselves, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-            return
-        if not self._is_known(Headers(scope=scope).get("host", "")):
-            refusal = PlainTextResponse("This is not the name of the dashboard: use its address.\n", status_code=421)
-            await refusal(scope, receive, send)
             return
 
         async def send_guarded(message: MutableMapping[str, Any]) -> None:
@@ -66,38 +90,53 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        await self._app(scope, receive, send_guarded)
+        answer = self._answer(Request(scope)) or self._app
+        await answer(scope, receive, send_guarded)
 
-    def _is_known(self, header: str) -> bool:
+    def _answer(self, request: Request) -> Response | None:
+        """What to answer in place of the application."""
+        path, link = request.scope["path"], request.query_params.get("token")
+        if not self._is_known(request):
+            refusal = 421, "This is not the name of the dashboard: use its address."
+        elif not _is_own(request):
+            refusal = 403, "Another site may not ask for this."
+        elif path == "/" and link is not None:
+            if self._token.is_equal(link):
+                # Without the token in it, so that it stays neither in the address bar nor in the history.
+                return RedirectResponse("/", status_code=303, headers={"set-cookie": self._token.cookie(request)})
+            refusal = 403, f"This is not the token of this server: {_ADVICE}."
+        elif path != "/" and not path.startswith("/static/") and not self._token.is_in(request):
+            refusal = 401, f"The token of this server is missing: {_ADVICE}."
+        elif request.method not in ("GET", "HEAD") and not _is_of_own_origin(request):
+            refusal = 403, "Only the dashboard's own pages may change a run."
+        else:
+            return None
+        code, reason = refusal
+        return PlainTextResponse(f"{reason}\n", status_code=code)
+
+    def _is_known(self, request: Request) -> bool:
+        name, _ = _split(request.headers.get("host", ""))
         try:
-            name = urlsplit(f"//{header}").hostname or ""
-            if name in ("localhost", self._host):
-                return True
-            ipaddress.ip_address(name)
+            return name in ("localhost", self._host) or bool(ipaddress.ip_address(name))
         except ValueError:
             return False
+
+
+def _is_own(request: Request) -> bool:
+    """Whether no other site has the browser ask, or it just follows a link to the start page.
+
+    Another port of this machine is another site too: anybody may listen there, and it is sent our cookies.
+    """
+    if request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return True
+    is_followed = request.headers.get("sec-fetch-mode") == "navigate"
+    is_page = request.headers.get("sec-fetch-dest", "document") == "document"  # and no frame in theirs
+    return is_followed and is_page and request.method == "GET" and request.scope["path"] == "/"
 
 
-class Token:
-    """What a request that changes a run must carry; new with every server."""
-
-    def __init__(self) -> None:
-        self.text = secrets.token_urlsafe(24)
-
-    def refusal(self, request: Request) -> str | None:
-        """Why a request may not change anything; None if it may.
-
-        A page of another origin can send requests, but can neither read the token nor hide where it comes from.
-        """
-        origin = request.headers.get("origin", "")
-        is_same_origin = (
-            origin.startswith(("http://", "https://"))
-            and urlsplit(origin).netloc == request.headers.get("host")
-            and request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
-        )
-        if not is_same_origin:
-            return "requests that change a run must come from the dashboard's own pages"
-        if not hmac.compare_digest(request.headers.get("x-rekindle-token", "").encode(), self.text.encode()):
-            return "the token is missing or is not that of this server: open the link that rekindle dashboard printed"
-        return None
+def _is_of_own_origin(request: Request) -> bool:
+    origin = request.headers.get("origin", "")
+    try:
+        return origin.startswith(("http://", "https://")) and urlsplit(origin).netloc == request.headers.get("host")
+    except ValueError:
+        return False

@@ -1,4 +1,4 @@
-"""The server: one port on the loopback interface, until Ctrl-C."""
+"""The server: one port, on the loopback interface unless another host is given, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import uvicorn
 
 from rekindle.errors import ConfigError
 from rekindle.ui.dashboard.app import Dashboard
-from rekindle.ui.dashboard.security import is_loopback
+from rekindle.ui.dashboard.connections import BACKLOG, BoundedProtocol
 
 __all__ = ["Server", "listen", "serve"]
 
@@ -26,7 +26,11 @@ class Server(uvicorn.Server):
     def __init__(self, dashboard: Dashboard) -> None:
         config = uvicorn.Config(
             dashboard.app,
-            log_level="warning",
+            backlog=BACKLOG,
+            http=BoundedProtocol,
+            # The only event loop that accepts no more connections at once than the backlog.
+            loop="asyncio",
+            log_level="error",  # a warning for each bad request would let anybody fill the disk
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=_GRACE,
@@ -47,7 +51,7 @@ def serve(root: Path, *, host: str, port: int, announce: Callable[[str], None]) 
         dashboard = Dashboard(root, host=host)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
-        announce(address if is_loopback(host) else f"{address}#token={dashboard.token.text}")
+        announce(f"{address}?token={dashboard.token.text}")
         # The server has ended in good order by then: Ctrl-C is how it is meant to end.
         with contextlib.suppress(KeyboardInterrupt):
             Server(dashboard).run(sockets=[listener])

@@ -5,16 +5,16 @@ import { h, icon } from "./dom.js";
 import { listPage } from "./list.js";
 import { runPage } from "./run.js";
 import { applyTheme, remember, settings } from "./settings.js";
-import { connection, onConnection, takeToken } from "./stream.js";
+import { connection, onConnection } from "./stream.js";
 
 const main = document.getElementById("main");
 const THEMES = { auto: "light", light: "dark", dark: "auto" };
 let page = null;
 let onKey = () => false;
 
-takeToken();
 applyTheme();
 showBar();
+onConnection(showLock);
 addEventListener("hashchange", route);
 addEventListener("keydown", key);
 route();
@@ -28,6 +28,17 @@ function route() {
   else if (kind === "compare" && text) onKey = comparePage(main, [...new Set(text.split(",").map(decode))], page.signal);
   else onKey = listPage(main, page.signal);
   scrollTo(0, 0);
+}
+
+// The token is that of another start of the server, or there is none; a link opened in another tab brings it here too.
+function showLock(state) {
+  const lock = document.getElementById("lock");
+  if (state === "locked" && !lock) {
+    main.replaceChildren(h("p", { class: "empty", id: "lock" }, "Open the link that rekindle dashboard printed: it carries the token that this page needs."));
+  } else if (state === "live" && lock) {
+    showRoot();
+    route();
+  }
 }
 
 function decode(text) {
@@ -55,7 +66,7 @@ function showBar() {
   }
   function showLamp(state) {
     lamp.className = `lamp ${state}`;
-    lamp.textContent = { live: "connected", connecting: "connecting", lost: "no answer; trying again" }[state];
+    lamp.textContent = { live: "connected", connecting: "connecting", lost: "no answer; trying again", locked: "no token" }[state];
   }
   showTheme();
   showLamp(connection());
@@ -64,6 +75,11 @@ function showBar() {
   document.getElementById("bar").replaceChildren(
     h("a", { class: "brand", href: "#/" }, logo, "rekindle"), root, h("span", { class: "spring" }), lamp,
     h("button", { type: "button", class: "quiet", id: "help", title: "Keys", "aria-label": "Keys", onclick: () => help.showModal() }, "?"), theme, help);
+  showRoot();
+}
+
+function showRoot() {
+  const root = document.querySelector("#bar .root");
   fetch("/api/about").then((response) => response.json()).then((about) => {
     root.textContent = about.root;
     root.title = `rekindle ${about.version}`;

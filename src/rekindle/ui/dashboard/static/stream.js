@@ -24,33 +24,37 @@ export function open(address, receive, signal, { missing = () => {} } = {}) {
 
   function start() {
     stop();
-    report("connecting");
+    if (state !== "locked") report("connecting");
     source = new EventSource(address);
     source.onopen = () => report("live");
     source.onmessage = (event) => receive(JSON.parse(event.data));
     source.onerror = () => {
-      report("lost");
+      if (state !== "locked") report("lost");
       if (source?.readyState === EventSource.CLOSED) retry();
     };
   }
 
   async function retry() {
     stop();
-    if (await isMissing()) {
+    const status = await failure();
+    if (status === 404) {
       report("live");
       missing();
+    } else if (status === 401) {
+      report("locked");
+    } else if (status === 0) {
+      report("lost");
     }
     timer = setTimeout(start, 2000);
   }
 
   // A stream does not say why it failed; a plain request does.
-  async function isMissing() {
+  async function failure() {
     const controller = new AbortController();
     try {
-      const response = await fetch(address, { signal: controller.signal });
-      return response.status === 404;
+      return (await fetch(address, { signal: controller.signal })).status;
     } catch {
-      return false;
+      return 0;
     } finally {
       controller.abort();
     }
@@ -73,36 +77,8 @@ export function open(address, receive, signal, { missing = () => {} } = {}) {
   if (!document.hidden) start();
 }
 
-let token = null;
-
-export function takeToken() {
-  const match = location.hash.match(/^#token=([\w-]+)$/);
-  if (match) {
-    try {
-      sessionStorage.setItem("token", match[1]);
-    } catch {
-      // Then the token lasts as long as the page.
-    }
-    token = match[1];
-    history.replaceState(null, "", location.pathname);
-  }
-}
-
-async function currentToken(about) {
-  if (about.token) return about.token;
-  try {
-    return token ?? sessionStorage.getItem("token") ?? "";
-  } catch {
-    return token ?? "";
-  }
-}
-
 export async function stopRun(id) {
-  const about = await (await fetch("/api/about")).json();
-  const response = await fetch(`/api/stop?id=${encodeURIComponent(id)}`, {
-    method: "POST",
-    headers: { "X-Rekindle-Token": await currentToken(about) },
-  });
+  const response = await fetch(`/api/stop?id=${encodeURIComponent(id)}`, { method: "POST" });
   if (!response.ok) throw new Error(await response.text());
 }
 
