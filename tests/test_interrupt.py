@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -51,6 +52,15 @@ def test_of_many_threads_that_ask_one_is_heard() -> None:
 
 
 # The stop file
+
+
+def test_a_pipe_in_place_of_the_stop_file_stops_the_training_and_holds_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "stop")
+    interrupter = Interrupter()
+    interrupter.watch(tmp_path / "stop", seconds=0.001)
+    wait_for_stop(interrupter)
+    interrupter.unwatch()
+    assert interrupter.reason == "asked to stop by another process"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Interrupter:
         def look() -> None:
             while not self._unwatch.wait(seconds):
                 try:
-                    text = stop_file.read_text(errors="replace").strip()[:200]
+                    text = _read_reason(stop_file)
                 except FileNotFoundError:
                     continue
                 except OSError:  # that it is there is the request; why is only good to know
@@ -116,3 +116,12 @@ class Interrupter:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _read_reason(stop_file: Path) -> str:
+    # Without O_NONBLOCK a named pipe would hold the watching thread, and with it the end of the training.
+    descriptor = os.open(stop_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.read(descriptor, 800).decode(errors="replace").strip()[:200]
+    finally:
+        os.close(descriptor)

@@ -259,3 +259,17 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path, kind: str) -> None:
         path.symlink_to(tmp_path / "secret")
     index = LogIndex(path, "train_episodes")
     assert (index.poll(), index.rows) == (False, 0)
+
+
+def test_a_line_without_an_end_is_told_and_not_searched_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    write(path, range(3)).close()
+    size = path.stat().st_size
+    index = read_all(LogIndex(path, "train_episodes"))
+    os.truncate(path, 2**40)  # it takes no space, and reading it would take hours
+    read_all(index)
+    assert index.rows == 3
+    assert index.problem == "log.jsonl: line 4 has no end; what comes after is not shown"
+    os.truncate(path, size)
+    read_all(index)
+    assert index.problem is None

@@ -762,3 +762,31 @@ def test_a_lock_does_not_follow_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="cannot open"):
         Lock(tmp_path / "lock")
+
+
+class TestFilesThatAreNone:
+    """Pipes, links and endless files in the place of a file: refused, and never waited for."""
+
+    @pytest.mark.parametrize("use", [Lock, Lock.is_held, Lock.holder, JsonLines, files.read_bytes, LogTail.poll])
+    def test_a_pipe_is_refused_at_once(self, tmp_path: Path, use: Callable[[Any], Any]) -> None:
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        with pytest.raises(StorageError, match=r"pipe: it is not a regular file"):
+            use(LogTail(path) if use is LogTail.poll else path)
+
+    def test_a_file_that_is_larger_than_allowed_is_not_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "config.json"
+        path.write_bytes(b"12345")
+        assert files.read_bytes(path, most=5) == b"12345"
+        with pytest.raises(StorageError, match="it has 5 bytes, and at most 4 are expected"):
+            files.read_bytes(path, most=4)
+
+    def test_a_file_that_memory_cannot_hold_is_a_storage_error(self, tmp_path: Path) -> None:
+        path = tmp_path / "endless"
+        path.touch()
+        os.truncate(path, 2**42)
+        with pytest.raises(StorageError, match=f"its {2**42} bytes do not fit into memory"):
+            files.read_bytes(path)
+        for read in (logs.read_rows, lambda path: logs.surplus(path, LogPosition())):
+            with pytest.raises(LogCorrupt, match="parts of it were never written"):
+                read(path)

@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has had enough. Python would fail once more, flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except MemoryError:
+        complain("there is not enough memory for this")
+        return FAILED
     except (RekindleError, OSError) as error:
         complain(str(error))
         return WRONG_USAGE if isinstance(error, ConfigError) else FAILED

@@ -22,6 +22,7 @@ import msgspec
 from rekindle.errors import RunError, StorageError
 from rekindle.events import Media, MediaLogged, Stamp
 from rekindle.owner import Owner
+from rekindle.run.metadata import MOST_JSON
 from rekindle.run.reader import RunReader
 from rekindle.storage import files
 
@@ -337,7 +338,7 @@ class Follower:
 
     def _read_place(self) -> Place | None:
         try:
-            return msgspec.json.decode(files.read_bytes(self._file), type=Place)
+            return msgspec.json.decode(files.read_bytes(self._file, most=MOST_JSON), type=Place)
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None

@@ -21,7 +21,7 @@ from rekindle.errors import ConfigError, StorageError
 from rekindle.owner import Owner
 from rekindle.run.finding import find_run, find_unfinished
 from rekindle.run.frames import Aggregate, Frame
-from rekindle.run.metadata import ALL_LOGS, LOGS, Resume, RunDetails, RunMetadata, environment, timestamp
+from rekindle.run.metadata import ALL_LOGS, LOGS, MOST_CONFIG, Resume, RunDetails, RunMetadata, environment, timestamp
 from rekindle.run.reader import RunReader
 from rekindle.stats import EpisodeRecord
 from rekindle.storage import documents, files, logs
@@ -402,9 +402,12 @@ def _remove(path: Path) -> None:
 
 def _config_json(config: Config, of: str | Path) -> bytes:
     try:
-        return _json(config)
+        data = _json(config)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the config of {of} cannot be written as JSON: {error}") from None
+    if len(data) > MOST_CONFIG:
+        raise ConfigError(f"the config of {of} takes {len(data)} bytes: use at most {MOST_CONFIG}")
+    return data
 
 
 def _json(value: Any) -> bytes:

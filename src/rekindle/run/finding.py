@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from rekindle.errors import RunError, StorageError
+from rekindle.run.metadata import MOST_JSON
 from rekindle.storage import files
 
 __all__ = ["find_run", "find_runs", "find_unfinished"]
@@ -113,6 +114,6 @@ def _in_order_of_start(runs: list[Path]) -> list[_Started]:
 
 def _metadata(path: Path) -> _Metadata:
     try:
-        return msgspec.json.decode(files.read_bytes(path / "metadata.json"), type=_Metadata)
+        return msgspec.json.decode(files.read_bytes(path / "metadata.json", most=MOST_JSON), type=_Metadata)
     except (StorageError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _Metadata()  # whoever opens the run says what is wrong with it

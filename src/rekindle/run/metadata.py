@@ -24,6 +24,10 @@ LOGS: tuple[Log, ...] = ("train_episodes", "eval_episodes", "metrics")
 """The logs of the training, which a resume cuts back to the checkpoint."""
 ALL_LOGS: tuple[Log, ...] = (*LOGS, "warnings")
 """The warnings tell of the run, and stay."""
+MOST_JSON = 2**22
+"""Bytes of `metadata.json` or `config.json` that are read: a run may come from anywhere."""
+MOST_CONFIG = 2**20
+"""Bytes of a config that is written; the metadata repeat most of it."""
 
 
 class Resume(msgspec.Struct, frozen=True):

@@ -87,6 +87,9 @@ def tolerant(problems: list[str], read: Callable[[], T], otherwise: T) -> T:
     except (RekindleError, OSError, UnicodeDecodeError) as error:
         problems.append(str(error))
         return otherwise
+    except MemoryError:
+        problems.append("a file of it is too large for the memory of this machine")
+        return otherwise
 
 
 class Glimpse(msgspec.Struct, frozen=True):

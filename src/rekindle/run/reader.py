@@ -12,7 +12,7 @@ import msgspec
 from rekindle.errors import RunError
 from rekindle.run.finding import find_run
 from rekindle.run.frames import Aggregate, Frame, log_frame
-from rekindle.run.metadata import Log, RunMetadata
+from rekindle.run.metadata import MOST_JSON, Log, RunMetadata
 from rekindle.storage import files, logs
 from rekindle.storage.lock import Lock
 from rekindle.storage.tail import LogTail
@@ -31,7 +31,7 @@ class RunReader:
         """The run's metadata as last written."""
         path = self.path / "metadata.json"
         try:
-            return msgspec.json.decode(files.read_bytes(path), type=RunMetadata)
+            return msgspec.json.decode(files.read_bytes(path, most=MOST_JSON), type=RunMetadata)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{path} is not the metadata of a run: {error}") from None
 
@@ -53,10 +53,10 @@ class RunReader:
     def read_config(self) -> dict[str, Any]:
         """What `write_config` stored; empty if nothing was."""
         path = self.path / "config.json"
-        if not path.exists():
+        if not os.path.lexists(path):
             return {}
         try:
-            return msgspec.json.decode(files.read_bytes(path), type=dict[str, Any])
+            return msgspec.json.decode(files.read_bytes(path, most=MOST_JSON), type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{path} is not a JSON object: {error}") from None
 
@@ -106,6 +106,7 @@ class RunReader:
 
     def request_stop(self, reason: str = "asked to stop by another process") -> None:
         """Ask whoever writes this run to checkpoint and stop."""
+        files.require_directory(self.path / "control")  # a symbolic link could lead out of the run
         # Under a name of its own first, as several processes may ask at once.
         request = self.path / "control" / f"stop-{os.getpid()}-{secrets.token_hex(4)}"
         files.write_atomic(request, reason.encode(), sync_name=False)

@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from rekindle.errors import StorageError
 
@@ -18,6 +18,9 @@ __all__ = [
     "link",
     "make_directory",
     "move",
+    "open_regular",
+    "opened",
+    "read_all",
     "read_bytes",
     "remove",
     "remove_directory",
@@ -30,7 +33,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WITHOUT_WAITING = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""Flags without which opening a named pipe in place of a file would hold the process."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 PRIVATE = 0o600
 _TEMPORARY = ".tmp"
@@ -126,14 +130,48 @@ def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
         sync_directory(path.parent)
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a regular file; symbolic links are refused."""
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file and return its descriptor; never waits, and never follows a symbolic link.
+
+    Raises `StorageError` for anything that is not a regular file, and `OSError` as `os.open` does.
+    """
+    descriptor = os.open(path, flags | _WITHOUT_WAITING, PRIVATE)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        action = "read" if flags == os.O_RDONLY else "write"
+        raise StorageError(f"cannot {action} {path}: it is not a regular file")
+    return descriptor
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Generator[BinaryIO | None]:
+    """A regular file to read, or None if it is absent; raises `StorageError` for what cannot be read."""
     with reporting("read", path):
-        descriptor = os.open(path, READ | os.O_NONBLOCK)  # a named pipe would hold the process here
+        try:
+            descriptor = open_regular(path)
+        except FileNotFoundError:
+            yield None
+            return
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise StorageError(f"cannot read {path}: it is not a regular file")
-            return file.read()
+            yield file
+
+
+def read_all(path: Path, file: BinaryIO) -> bytes:
+    """What is left of a file; raises `StorageError` if memory cannot hold it."""
+    try:
+        return file.read()
+    except MemoryError:
+        size = os.fstat(file.fileno()).st_size
+        raise StorageError(f"cannot read {path}: its {size} bytes do not fit into memory") from None
+
+
+def read_bytes(path: Path, *, most: int | None = None) -> bytes:
+    """The content of a regular file; one of more than `most` bytes is refused, and so are symbolic links."""
+    with reporting("read", path), open(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            raise StorageError(f"cannot read {path}: it has {size} bytes, and at most {most} are expected")
+        return read_all(path, file) if most is None else file.read(most)
 
 
 def make_directory(path: Path, *, sync_name: bool = True) -> None:

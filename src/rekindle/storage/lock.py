@@ -10,10 +10,12 @@ import weakref
 from pathlib import Path
 
 from rekindle.errors import RunLocked
-from rekindle.storage.files import PRIVATE, READ, reporting
+from rekindle.storage.files import open_regular, opened, reporting
 
 __all__ = ["Lock"]
 
+_LONGEST_HOLDER = 200
+"""Bytes of what a process writes down about itself."""
 
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
@@ -35,7 +37,7 @@ class Lock:
         self.path = path
         self._advice = advice or f"stop it first (rekindle stop {path.parent})"
         with reporting("open", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             with reporting("lock", path):
                 self._take(descriptor, patience)
@@ -53,7 +55,7 @@ class Lock:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+                    holder = _holder(descriptor) or "another process"
                     raise RunLocked(f"{self.path.parent} is being written by {holder}; {self._advice}") from None
                 time.sleep(0.01)
         os.ftruncate(descriptor, 0)
@@ -68,14 +70,21 @@ class Lock:
     @staticmethod
     def is_held(path: Path) -> bool:
         """Whether some process holds the lock; takes it for microseconds to find out."""
-        try:
-            descriptor = os.open(path, READ)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
+        with opened(path) as file:
+            if file is None:
+                return False
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
         return False
+
+    @staticmethod
+    def holder(path: Path) -> str:
+        """The process that took the lock last, as it wrote itself down."""
+        with opened(path) as file:
+            return "" if file is None else _holder(file.fileno())
+
+
+def _holder(descriptor: int) -> str:
+    return os.pread(descriptor, _LONGEST_HOLDER, 0).decode(errors="replace").strip()

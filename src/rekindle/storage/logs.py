@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import threading
 import zlib
 from collections.abc import Mapping
@@ -19,10 +18,10 @@ from rekindle.owner import Owner
 from rekindle.storage import documents
 from rekindle.storage.files import (
     LARGE,
-    PRIVATE,
-    READ,
     make_directory,
-    read_bytes,
+    open_regular,
+    opened,
+    read_all,
     remove_temporaries,
     reporting,
     require_directory,
@@ -40,7 +39,9 @@ __all__ = [
     "read_rows",
     "surplus",
 ]
-_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT
+_MOST_WITH_HOLES = 2**26
+"""Bytes of a log that are read even if some were never written, as a power cut leaves it."""
 _UNSYNCED_LIMIT = 8 * 2**20
 """A log that nobody checkpoints is synced when this much of it is held in memory."""
 
@@ -103,7 +104,7 @@ class JsonLines:
         self._guard = threading.Lock()
         self._encode = msgspec.json.Encoder(enc_hook=encode_numpy).encode
         with reporting("open", path):
-            self._descriptor = os.open(path, _APPEND, PRIVATE)
+            self._descriptor = open_regular(path, _APPEND)
 
     @property
     def position(self) -> LogPosition:
@@ -200,7 +201,7 @@ class JsonLines:
         # A copy, as a write that fails is kept with its view of the data, and the tail must be able to grow.
         write_atomic(self.path, *durable, bytes(self._tail))
         with reporting("open", self.path):
-            descriptor = os.open(self.path, _APPEND, PRIVATE)
+            descriptor = open_regular(self.path, _APPEND)
         os.close(self._descriptor)
         self._descriptor = descriptor
         self._durable = self._written = self._position.size
@@ -224,7 +225,7 @@ def surplus(path: Path, position: LogPosition) -> bytes:
 
     Raises `LogCorrupt` when the log is shorter than the position, or is not what was written.
     """
-    data = read_bytes(path) if path.exists() else b""
+    data = _read_log(path)
     if len(data) < position.size:
         raise LogCorrupt(
             f"{path} has {len(data)} bytes, but the checkpoint was taken when it had {position.size} "
@@ -247,7 +248,7 @@ def cut(path: Path, tail: bytes, rewound: Path) -> int:
     remove_temporaries(rewound)  # of a resume that was killed right here, and would be in the way for ever
     write_atomic(rewound / path.name, tail)
     with reporting("cut", path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_WRONLY)
         try:
             os.ftruncate(descriptor, os.fstat(descriptor).st_size - len(tail))
         finally:
@@ -257,7 +258,7 @@ def cut(path: Path, tail: bytes, rewound: Path) -> int:
 
 def mend(path: Path, rewound: Path) -> LogPosition:
     """Where a log can go on of which no checkpoint tells: after its last sound row. The rest moves into `rewound`."""
-    data = read_bytes(path) if path.exists() else b""
+    data = _read_log(path)
     position = LogPosition()
     for line in data.split(b"\n")[:-1]:
         try:
@@ -290,13 +291,20 @@ def check_rows(path: Path, data: bytes, *, first: int = 0) -> list[dict[str, Any
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Every complete row of a log, live or not; an absent log has none."""
-    try:
-        data = read_bytes(path)
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return []
-        raise
-    return check_rows(path, data)
+    return check_rows(path, _read_log(path))
+
+
+def _read_log(path: Path) -> bytes:
+    """All of a log; nothing if it is absent."""
+    with opened(path) as file:
+        if file is None:
+            return b""
+        size = os.fstat(file.fileno()).st_size
+        # A hole reads as zeros, which no log holds, and takes no space on disk, so that it may be larger than memory.
+        if size > _MOST_WITH_HOLES and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size:
+            raise LogCorrupt(f"{path}: it has {size} bytes, and parts of it were never written")
+        file.seek(0)
+        return read_all(path, file)
 
 
 def read_last_rows(path: Path, count: int, *, most_bytes: int = 2**24) -> list[dict[str, Any]]:
@@ -305,15 +313,9 @@ def read_last_rows(path: Path, count: int, *, most_bytes: int = 2**24) -> list[d
     What comes before them is neither read nor checked. Raises `LogCorrupt` when they are not rows that follow one
     another, or when not one of them fits into `most_bytes`.
     """
-    try:
-        descriptor = os.open(path, READ | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    with reporting("read", path), open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise StorageError(f"cannot read {path}: it is not a regular file")
+    with opened(path) as file:
+        if file is None:
+            return []
         end = file.seek(0, os.SEEK_END)
         block = min(LARGE, most_bytes)
         while True:

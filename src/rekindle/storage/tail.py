@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rekindle.errors import LogCorrupt
-from rekindle.storage.files import READ
+from rekindle.storage.files import opened, read_all
 from rekindle.storage.logs import check_rows
 
 __all__ = ["LogTail"]
@@ -48,11 +47,9 @@ class LogTail:
 
         Of a long log, `most_bytes` takes a part at a time: call until there are no rows. A longer row is read whole.
         """
-        try:
-            descriptor = os.open(self.path, READ)
-        except FileNotFoundError:
-            return [], False
-        with open(descriptor, "rb") as file:
+        with opened(self.path) as file:
+            if file is None:
+                return [], False
             data = self._read(file, most_bytes)
             # The last line seen must still be there, byte for byte (every row carries its own wall time).
             rewound = not data.startswith(self._last)
@@ -71,7 +68,7 @@ class LogTail:
     def _read(self, file: BinaryIO, most_bytes: int) -> bytes:
         file.seek(self._offset - len(self._last))
         if most_bytes < 0:
-            return file.read()
+            return read_all(self.path, file)
         data = file.read(len(self._last) + most_bytes)
         if data.count(b"\n") <= bool(self._last):
             data += file.readline(_LONGEST_ROW)

@@ -16,7 +16,8 @@ import msgspec
 from rekindle.run.metadata import RunMetadata
 from rekindle.run.overview import RunSummary, glimpse, real, summarise, tolerant
 from rekindle.run.reader import RunReader
-from rekindle.storage import codec, files
+from rekindle.storage import codec
+from rekindle.storage.lock import Lock
 
 __all__ = [
     "CheckpointFile",
@@ -100,7 +101,7 @@ def writer(reader: RunReader) -> str | None:
     """The process that writes a run now, and its host."""
     if not reader.is_live:
         return None
-    return files.read_bytes(reader.path / "lock")[:200].decode(errors="replace").strip()
+    return Lock.holder(reader.path / "lock")
 
 
 def replay_size(run_path: Path) -> int:

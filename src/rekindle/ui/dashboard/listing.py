@@ -19,6 +19,7 @@ from rekindle.run.metadata import LOGS, Log, RunMetadata
 from rekindle.run.overview import BestReturn, greatest, mapping, real, tolerant
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import algorithm_name, environment_name, flat_settings, setting_text
+from rekindle.storage.files import open_regular
 from rekindle.storage.lock import Lock
 from rekindle.text import moment, path_text, printable
 from rekindle.ui.dashboard.rows import Floats, decode_returns
@@ -206,7 +207,7 @@ class _Sample(msgspec.Struct, frozen=True):
 def _sample(path: Path, log: Log) -> _Sample | None:
     """Look into a log; None if it has no rows."""
     try:
-        descriptor = os.open(path / f"{log}.jsonl", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_regular(path / f"{log}.jsonl")
     except FileNotFoundError:
         return None
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import threading
 import zlib
 from collections.abc import Generator, Iterator
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 
 from rekindle.run.metadata import Log
+from rekindle.storage.files import open_regular
 from rekindle.text import printable
 from rekindle.ui.dashboard.blocks import MOST_BLOCKS, Axis, Blocks, Points
 from rekindle.ui.dashboard.rows import Columns, decode
@@ -23,6 +23,8 @@ __all__ = ["LogIndex"]
 
 PIECE = 2**22
 """Bytes read at a time; a longer line is not a row."""
+LONGEST_LINE = 2**28
+"""Bytes in which the end of a line is looked for; a file with a longer one is not read further."""
 _LINE_HEAD = 2**12
 """Bytes of a line by which it is known again."""
 _LONGEST_SHOWN = 2**16
@@ -71,12 +73,19 @@ class LogIndex:
     def problem(self) -> str | None:
         """What is wrong with the log, in a line."""
         with self.guard:
+            if self._is_endless:
+                return f"{self.path.name}: line {self.rows + 1:,} has no end; what comes after is not shown"
             if not self.broken_count:
                 return None
             named = ", ".join(str(row + 1) for row in self._broken[:5])
             more = ", ..." if self.broken_count > 5 else ""
             lines = "line" if self.broken_count == 1 else "lines"
             return f"{self.path.name}: {self.broken_count:,} {lines} cannot be read ({named}{more})"
+
+    @property
+    def _is_endless(self) -> bool:
+        """Whether the line after the last row was searched for its end, far enough to give up."""
+        return self._searched - self.offset >= LONGEST_LINE
 
     def poll(self) -> bool:
         """Read what is new, up to a piece; returns whether there is more to read at once."""
@@ -89,6 +98,8 @@ class LogIndex:
             if self.rows and (identity != self._identity or not self._is_intact(descriptor, *self._last)):
                 self._go_back(descriptor)
             self._identity = identity
+            if self.size < self._searched:  # it was cut back, so that the line may end now
+                self._searched = self.offset
             if self.size == self.offset:
                 return False
             data = os.pread(descriptor, PIECE, self.offset)
@@ -102,12 +113,12 @@ class LogIndex:
     @contextlib.contextmanager
     def _opened(self) -> Generator[int | None]:
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = open_regular(self.path)
         except OSError:  # gone, or nothing of ours: what is wrong with it is said where the run is read
             yield None
             return
         try:
-            yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+            yield descriptor
         finally:
             os.close(descriptor)
 
@@ -147,7 +158,7 @@ class LogIndex:
         """Step over a line that is longer than any row, without holding it; true when its end was found."""
         head = os.pread(descriptor, _LINE_HEAD, self.offset)
         self._searched = max(self._searched, self.offset)
-        while data := os.pread(descriptor, PIECE, self._searched):
+        while not self._is_endless and (data := os.pread(descriptor, PIECE, self._searched)):
             end = data.find(b"\n")
             if end < 0:
                 self._searched += len(data)

@@ -1,0 +1,161 @@
+"""Runs with pipes, devices, directories, links and endless files in them: no command waits, the others are shown."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import make_run
+
+from rekindle import RunReader
+from rekindle.training import Trainer
+from rekindle.ui.dashboard.listing import Listing
+
+Rekindle = Callable[..., Any]
+
+LOGS = ("train_episodes.jsonl", "eval_episodes.jsonl", "metrics.jsonl", "warnings.jsonl")
+NAMES = ("lock", "config.json", "metadata.json", *LOGS)
+PLACES = (*NAMES, "checkpoints/best.mpk", "checkpoints/latest.mpk")
+ENDLESS = 2**40
+"""Bytes of a file that takes no space."""
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def socket_file(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(path.parent, os.O_DIRECTORY)
+        try:  # the whole path would be too long for a socket
+            server.bind(f"/proc/self/fd/{here}/{path.name}")
+        finally:
+            os.close(here)
+
+
+def endless(path: Path) -> None:
+    path.touch()
+    os.truncate(path, ENDLESS)
+
+
+KINDS = (pipe, directory, link_to_a_device, link_to_itself, socket_file, endless)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a run of a trainer and a run of a script."""
+    root = tmp_path_factory.mktemp("sound")
+    Trainer("FrozenLake-v1", "tabular", name="bad", root=root, steps=300, eval_episodes=1, eval_every=100).train()
+    make_run(root, "good")
+    return root
+
+
+@pytest.fixture
+def runs(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "runs"
+    shutil.copytree(sound, root)
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+def spoil(root: Path, name: str, kind: Callable[[Path], None]) -> Path:
+    """Put something else in the place of a file of the bad run; returns the run."""
+    path = RunReader(root / "bad").path
+    file = path / name
+    file.unlink(missing_ok=True)
+    kind(file)
+    return path
+
+
+SEVERAL = [
+    ("runs", "runs"),
+    ("compare", "BAD", "GOOD"),
+    ("report", "BAD", "GOOD", "-o", "report.html"),
+    ("plot", "runs", "-o", "plot.svg"),
+]
+ONE = [
+    ("show", "BAD"),
+    ("show", "BAD", "--json"),
+    ("verify", "BAD"),
+    ("stop", "BAD"),
+    ("watch", "BAD"),
+    ("report", "BAD", "-o", "report.html"),
+    ("plot", "BAD", "-o", "plot.png"),
+    ("eval", "BAD", "--episodes", "1"),
+    ("export", "BAD", "-o", "policy.mpk"),
+    ("resume", "BAD", "--steps", "320", "--ui", "none"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("place", PLACES)
+def test_no_command_hangs_or_breaks_down_on_a_file_that_is_none(
+    runs: Path, rekindle: Rekindle, place: str, kind: Callable[[Path], None]
+) -> None:
+    good = RunReader(runs / "good").path
+    bad = spoil(runs, place, kind)
+    for command in (*SEVERAL, *ONE):
+        words = [{"BAD": bad, "GOOD": good}.get(word, word) for word in command]
+        outcome = rekindle(*words)
+        assert outcome.code in (0, 1, 2), command
+        assert outcome.err.count("\n") <= 3, (command, outcome.err)
+        if command[0] in ("runs", "compare"):
+            assert "finished" in outcome.out or outcome.code, (command, outcome.out, outcome.err)
+    assert "good" in rekindle("runs", "runs").out
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("place", PLACES)
+def test_the_list_of_the_dashboard_shows_the_other_runs(runs: Path, place: str, kind: Callable[[Path], None]) -> None:
+    spoil(runs, place, kind)
+    listing = Listing(runs)
+    while listing.refresh():
+        pass
+    rows, _, _ = listing.changed_since(0)
+    assert {row.name: row.status for row in rows}["good"] == "finished"
+
+
+@pytest.mark.parametrize("status", ["running", "finished"])
+def test_a_pipe_for_a_lock_is_named(runs: Path, rekindle: Rekindle, status: str) -> None:
+    bad = spoil(runs, "lock", pipe)
+    metadata = bad / "metadata.json"
+    metadata.write_text(metadata.read_text().replace('"finished"', f'"{status}"'))
+    for command in ("show", "stop", "resume"):
+        outcome = rekindle(command, bad, *(("--steps", "320", "--ui", "none") if command == "resume" else ()))
+        if command != "show" or status == "running":
+            assert f"{bad / 'lock'}: it is not a regular file" in outcome.flat.replace("│", " ") + outcome.err
+
+
+def test_stop_follows_no_link_in_place_of_the_directory_for_requests(runs: Path, rekindle: Rekindle) -> None:
+    from rekindle.storage.lock import Lock
+
+    bad = RunReader(runs / "bad").path
+    outside = runs.parent / "outside"
+    outside.mkdir()
+    (bad / "control").rmdir()
+    (bad / "control").symlink_to(outside)
+    lock = Lock(bad / "lock")
+    try:
+        outcome = rekindle("stop", bad)
+    finally:
+        lock.release()
+    assert outcome.code == 1
+    assert f"cannot use {bad / 'control'}: it is a symbolic link" in outcome.err
+    assert list(outside.iterdir()) == []
