@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,3 +162,40 @@ def test_stop_follows_no_link_in_place_of_the_directory_for_requests(runs: Path,
     assert outcome.code == 1
     assert f"cannot use {bad / 'control'}: it is a symbolic link" in outcome.err
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("report", "GOOD", "-o", "shared/out.html"), "out.html"),
+        (("plot", "GOOD", "-o", "shared/out.svg"), "out.svg"),
+        (("eval", "BAD", "--checkpoint", "latest", "--episodes", "1", "--video", "shared"), "step_300-episode_0.gif"),
+    ],
+    ids=["report", "plot", "video"],
+)
+def test_outputs_follow_no_link_that_others_planted(
+    runs: Path, rekindle: Rekindle, command: tuple[str, ...], name: str
+) -> None:
+    if command[0] == "eval":
+        pytest.importorskip("pygame")
+    victim, shared = runs.parent / "victim", runs.parent / "shared"
+    victim.write_text("mine")
+    shared.mkdir()
+    for planted in (f".{name}.{os.getpid()}.tmp", f".{name}.tmp", name):
+        (shared / planted).symlink_to(victim)
+    paths = {"BAD": RunReader(runs / "bad").path, "GOOD": RunReader(runs / "good").path}
+    outcome = rekindle(*(paths.get(word, word) for word in command))
+    assert outcome.code == 0, outcome.err
+    assert victim.read_text() == "mine"
+    assert (shared / name).stat().st_size > 100
+    assert not (shared / name).is_symlink()
+
+
+def test_a_matplotlibrc_in_the_working_directory_changes_no_plot(runs: Path, tmp_path: Path) -> None:
+    program = "import sys; from rekindle.cli import main; sys.exit(main(['plot', 'runs', '-o', 'plot.svg']))"
+    pictures: list[bytes] = []
+    for text in ("svg.hashsalt: a\n", "svg.hashsalt: a\nfigure.facecolor: red\ntext.usetex: True\n"):
+        (tmp_path / "matplotlibrc").write_text(text)
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True)
+        pictures.append(re.sub(rb'(id="|#)[mpcP]\w{10,}', b"", (tmp_path / "plot.svg").read_bytes()))
+    assert pictures[0] == pictures[1]

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.cli.outputs import write_output
 from rekindle.errors import ConfigError, MissingExtra, RunError
 from rekindle.run.curve import Points
 from rekindle.run.finding import find_runs
 from rekindle.run.frames import log_columns
 from rekindle.run.reader import RunReader
+from rekindle.storage.files import write_output
 from rekindle.text import bytes_text, printable
 
 __all__ = ["RETURNS", "plot_runs"]
@@ -104,9 +104,11 @@ def _names(reader: RunReader) -> list[str]:
 
 def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: float) -> bytes:
     try:
+        import matplotlib
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise MissingExtra(f"plot needs {error.name}: pip install rekindle[plot]", name=error.name) from None
+    matplotlib.rcdefaults()  # not what a matplotlibrc in the working directory, which may be a run of others, says
     figure = Figure(figsize=(6.4 * len(panels), 4), dpi=150, layout="constrained")
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     for axes, (metric, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):

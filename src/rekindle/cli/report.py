@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rekindle.cli.outputs import write_output
+from rekindle.storage.files import write_output
 from rekindle.text import bytes_text, printable
 from rekindle.ui.report import report_page
 

@@ -8,12 +8,12 @@ from typing import Any
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
-from rekindle.cli.outputs import write_output
 from rekindle.envs import EnvFactory
 from rekindle.errors import ConfigError, EnvError, MissingExtra, StorageError
 from rekindle.experience import Array
 from rekindle.recorders.extras import require
 from rekindle.recorders.video import gif
+from rekindle.storage.files import write_output
 from rekindle.training import EpisodeEvaluator
 from rekindle.training.evaluation import Act
 

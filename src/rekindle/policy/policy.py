@@ -83,7 +83,7 @@ def save(policy: NetworkPolicy, path: str | Path) -> None:
     """Write a policy to a file that `load` reads with numpy alone."""
     saved = _Saved(policy.algorithm, policy.encoding, policy.layers, policy.head, policy.normaliser)
     tree: State = {"kind": "policy", "policy": msgspec.to_builtins(saved, builtin_types=(np.ndarray,), enc_hook=_keep)}
-    files.write_atomic(Path(path), *codec.encode(tree))
+    files.write_output(Path(path), *codec.encode(tree))
 
 
 def load(path: str | Path) -> NetworkPolicy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "require_directory",
     "sync_directory",
     "write_atomic",
+    "write_output",
 ]
 
 T = TypeVar("T")
@@ -37,6 +39,7 @@ _WITHOUT_WAITING = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 """Flags without which opening a named pipe in place of a file would hold the process."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 PRIVATE = 0o600
+_PUBLIC = 0o666
 _TEMPORARY = ".tmp"
 LARGE = 2**16
 _NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -112,22 +115,38 @@ def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
     """
     temporary = _temporary(path)
     with reporting("write", path):
-        descriptor = _anew(temporary, lambda: os.open(temporary, _CREATE, PRIVATE))
-        try:
-            try:
-                for chunk in _coalesced(chunks):
-                    write_all(descriptor, chunk)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
-        except BaseException:
-            # A descriptor whose fsync failed says "done" when asked again, so the file is dropped, not retried.
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        _put(_anew(temporary, lambda: os.open(temporary, _CREATE, PRIVATE)), temporary, path, chunks)
     if sync_name:
         sync_directory(path.parent)
+
+
+def write_output(path: Path, *chunks: Any) -> None:
+    """Write a file for the user, wherever that is: whole or not at all, durably, with the permissions of the umask.
+
+    Others may be able to write in that directory, so nothing there is followed: the temporary name cannot be guessed,
+    and a symbolic link in the place of the file is replaced.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
+    with reporting("write", path):
+        _put(os.open(temporary, _CREATE, _PUBLIC), temporary, path, chunks)
+    sync_directory(path.parent)
+
+
+def _put(descriptor: int, temporary: Path, path: Path, chunks: Iterable[Any]) -> None:
+    """Write to a new file, and give it its name once it is durable."""
+    try:
+        try:
+            for chunk in _coalesced(chunks):
+                write_all(descriptor, chunk)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        # A descriptor whose fsync failed says "done" when asked again, so the file is dropped, not retried.
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:

@@ -172,7 +172,7 @@ def _video(run_path: Path) -> str:
     if not found:
         return ""
     path = max(found)[2]
-    source = f"data:{_VIDEOS[path.suffix]};base64,{base64.b64encode(files.read_bytes(path)).decode()}"
+    source = f"data:{_VIDEOS[path.suffix]};base64,{base64.b64encode(files.read_bytes(path, most=_MOST_VIDEO)).decode()}"
     shown = (
         f'<img src="{source}" alt="the policy at work">'
         if path.suffix == ".gif"
