@@ -89,7 +89,9 @@ def test_times_have_the_two_units_that_matter(seconds: float | None, shown: str)
     assert time_text(seconds) == shown
 
 
-@pytest.mark.parametrize("text", [None, "", "yesterday", "2026-13-01", "\x1b", "9" * 400])
+@pytest.mark.parametrize(
+    "text", [None, "", "yesterday", "2026-13-01", "\x1b", "9" * 400, "0001-01-01", "9999-12-31T23:59:59-14:00"]
+)
 def test_text_that_is_no_moment_is_none(text: str | None) -> None:
     assert moment(text) is None
 

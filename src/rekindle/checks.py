@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import cmath
+import functools
 import math
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, SupportsIndex, TypeVar, cast
 
+import msgspec
 import numpy as np
 
-from rekindle.errors import ConfigError, InputError
+from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus
 
 __all__ = [
@@ -23,8 +25,13 @@ __all__ = [
     "checked_status",
     "every_row",
     "finite_rows",
+    "refuses_misfits",
     "required_count",
 ]
+
+_Self = TypeVar("_Self")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 _SMALL = 32
 """Up to this many numbers Python is quicker than numpy."""
@@ -123,3 +130,23 @@ def finite_rows(arrays: Sequence[Array]) -> Array | None:
 def every_row(flags: Array) -> Array:
     """Whether all flags of each row are set."""
     return flags if flags.ndim == 1 else np.all(flags.reshape(len(flags), -1), axis=1)
+
+
+def refuses_misfits(
+    load: Callable[Concatenate[_Self, _Arguments], _Result],
+) -> Callable[Concatenate[_Self, _Arguments], _Result]:
+    """Make a method that loads a state raise `StateError` for one of another form, which may come from any file.
+
+    An array where a dict is expected is an `AttributeError` or a `ValueError` in the middle of the method otherwise.
+    """
+
+    @functools.wraps(load)
+    def checked(self: _Self, *args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        try:
+            return load(self, *args, **options)
+        except StateError:
+            raise
+        except (msgspec.ValidationError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise StateError(f"not the state of a {type(self).__name__}: {error}") from error
+
+    return checked

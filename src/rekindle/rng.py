@@ -84,6 +84,9 @@ def _unpack(value: Any) -> Any:
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value)
         if set(items) == {"integer"}:
-            return int.from_bytes(np.asarray(items["integer"], np.uint8).tobytes(), "little")
+            digits = items["integer"]
+            if not isinstance(digits, np.ndarray) or cast("Any", digits).dtype != np.uint8:
+                raise ValueError("an integer must be an array of bytes")
+            return int.from_bytes(cast("Any", digits).tobytes(), "little")
         return {key: _unpack(item) for key, item in items.items()}
     return value

@@ -91,9 +91,11 @@ def moment(stamp: str | None) -> datetime | None:
     """The moment that the text in a file means; None if it means none."""
     try:
         parsed = datetime.fromisoformat(stamp or "")
-    except ValueError:
+        then = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    # At the ends of the calendar, another time zone is another year that there is not.
+    return then if 1970 <= then.year < 9999 else None
 
 
 def seconds_since(then: datetime | None, until: datetime | None = None) -> float | None:

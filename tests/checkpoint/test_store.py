@@ -363,3 +363,21 @@ def test_old_checkpoints_of_an_earlier_process_are_pruned_too(run_path: Path) ->
     resumed, _ = gone_back(run_path)
     saved(resumed, 400)
     assert list_steps(resumed.directory) == [200, 300, 400]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"kind": "best"},
+        {"kind": "best", "step": 5},
+        {"kind": "best", "step": "5", "agent": {}},
+        {"kind": "best", "step": -1, "agent": {}},
+        {"kind": "checkpoint", "step": 5, "agent": np.zeros(3)},
+        {"kind": "policy", "step": 5, "agent": {}},
+    ],
+)
+def test_a_file_without_the_state_of_an_agent_is_refused(tmp_path: Path, tree: Any) -> None:
+    path = tmp_path / "best.mpk"
+    path.write_bytes(b"".join(codec.encode(tree)))
+    with pytest.raises(FileRefused, match=r"best\.mpk"):
+        read_agent_state(path)

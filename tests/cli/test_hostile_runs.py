@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -199,3 +200,35 @@ def test_a_matplotlibrc_in_the_working_directory_changes_no_plot(runs: Path, tmp
         subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True)
         pictures.append(re.sub(rb'(id="|#)[mpcP]\w{10,}', b"", (tmp_path / "plot.svg").read_bytes()))
     assert pictures[0] == pictures[1]
+
+
+NUMBERS = (10**400, 10**30, -(10**30), 1e308, -1e308, 1e15)
+DATES = ("0001-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59", "9999-12-31T23:59:59-14:00")
+
+
+def show_everything(rekindle: Rekindle, run: Path) -> None:
+    for command in SEVERAL[:2] + ONE[:7]:
+        words = [{"BAD": run, "GOOD": run, "runs": run}.get(word, word) for word in command]
+        outcome = rekindle(*words)
+        assert outcome.code in (0, 1, 2), command
+
+
+@pytest.mark.parametrize("date", DATES)
+@pytest.mark.parametrize("field", ["started_at", "last_updated"])
+def test_dates_at_the_ends_of_the_calendar_are_shown(runs: Path, rekindle: Rekindle, field: str, date: str) -> None:
+    path = RunReader(runs / "bad").path
+    metadata = json.loads((path / "metadata.json").read_text())
+    (path / "metadata.json").write_text(json.dumps({**metadata, field: date}))
+    show_everything(rekindle, path)
+    assert rekindle("runs", "runs").code == 0
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: f"{number:.4}" if isinstance(number, float) else "int")
+@pytest.mark.parametrize("field", ["env_steps", "total_reward", "wall_time", "length"])
+def test_numbers_that_no_run_can_have_are_shown(runs: Path, rekindle: Rekindle, field: str, number: float) -> None:
+    path = RunReader(runs / "bad").path
+    for log in ("train_episodes.jsonl", "eval_episodes.jsonl"):
+        *rows, last = (path / log).read_text().splitlines()
+        changed = json.dumps({**json.loads(last), field: number, "total_steps_at_eval": number})
+        (path / log).write_text("\n".join([*rows, changed]) + "\n")
+    show_everything(rekindle, path)

@@ -78,3 +78,19 @@ def test_an_empty_log_has_no_columns_and_a_damaged_one_is_an_error(tmp_path: Pat
     path.write_text("nonsense\n")
     with pytest.raises(LogCorrupt):
         log_columns(path)
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_an_integer_that_no_float_can_be_is_no_number(tmp_path: Path, number: int) -> None:
+    rows = [{"row": row, "env_steps": number if row else 1, "total_reward": number} for row in range(2)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = log_columns(tmp_path / "log.jsonl")
+    assert np.isnan(columns["total_reward"]).all()
+    assert np.isnan(columns["env_steps"]).tolist() == [False, True]
+
+
+def test_a_log_with_a_new_name_in_every_row_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    rows = ({"row": row, "env_steps": row, "metrics": {f"name{row}": {"mean": 1.0}}} for row in range(20_000))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(LogCorrupt, match=r"columns, and nearly all are empty"):
+        log_columns(tmp_path / "metrics.jsonl")

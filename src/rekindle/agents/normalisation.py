@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rekindle.agent import State, StreamSlots
 from rekindle.agents.counting import saved_count
+from rekindle.checks import refuses_misfits
 from rekindle.errors import StateError
 from rekindle.experience import Array
 from rekindle.policy.network import Normaliser
@@ -129,6 +130,7 @@ class ReturnScale:
             "open": [[stream, total] for stream, total in sorted(self._open.items())],
         }
 
+    @refuses_misfits
     def loaded(self, state: Any) -> ReturnScale:
         """One that goes on from there; raises `StateError`."""
         try:

@@ -26,6 +26,7 @@ from rekindle.agents.normalisation import RunningMoments, moments_of
 from rekindle.agents.settings import Linear, Setting, check_flag, check_number, check_whole, value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.weights import Weights
+from rekindle.checks import refuses_misfits
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy.actions import ActionHead
@@ -352,6 +353,7 @@ class OffPolicyAgent(Generic[Config]):
             "sampling": generator_state(self._sampling),
         }
 
+    @refuses_misfits
     def load_state(self, state: State) -> None:
         """Go on from there; until its rows are restored, the memory is empty."""
         learner, before = self._learner, self._learned

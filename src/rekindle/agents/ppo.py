@@ -58,6 +58,7 @@ from rekindle.agents.settings import (
 )
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.weights import Parts, Weights, norm
+from rekindle.checks import refuses_misfits
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy.actions import ActionHead
@@ -739,6 +740,7 @@ class PPO:
             "made": learning.made,
         }
 
+    @refuses_misfits
     def load_state(self, state: State) -> None:
         """Go on from there."""
         if state.get("algorithm") != _ALGORITHM:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.agent import Metrics, State, StreamSlots
+from rekindle.checks import refuses_misfits
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay import Ring
@@ -318,6 +319,7 @@ class Tabular:
             "sampling": generator_state(self._sampling),
         }
 
+    @refuses_misfits
     def load_state(self, state: State) -> None:
         """Go on from there; until its rows are restored, the memory is empty."""
         try:

@@ -270,4 +270,7 @@ def read_agent_state(path: Path) -> tuple[int, State]:
     tree: Mapping[str, Any] = codec.read_file(path)
     if tree.get("kind") not in ("checkpoint", "best"):
         raise FileRefused(f"{path}: neither a checkpoint nor a best file")
-    return cast("int", tree["step"]), cast("State", tree["agent"])
+    step, agent = tree.get("step"), tree.get("agent")
+    if type(step) is not int or step < 0 or not isinstance(agent, dict):
+        raise FileRefused(f"{path}: it has no step, or no state of an agent")
+    return step, cast("State", agent)

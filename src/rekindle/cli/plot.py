@@ -28,6 +28,7 @@ RETURNS = ("episode/return", "eval/return")
 _COLOURS = ("#b3400a", "#0a62a0", "#7d3bb8", "#1a6b33", "#835400", "#b3231d")
 _GRID = 400
 """Points of a mean over runs."""
+_LARGEST = 1e100
 _FORMATS = (".png", ".svg")
 
 Numbers = NDArray[np.float64]
@@ -91,7 +92,8 @@ def _curve(reader: RunReader, metric: str) -> _Curve:
     columns = log_columns(reader.path / f"{log}.jsonl")
     if value not in columns:
         return _Curve(np.empty(0), np.empty(0))
-    is_there = np.isfinite(columns[value])
+    # What is not finite has no place in a picture, and neither has what overflows when it is scaled.
+    is_there = np.all([np.abs(columns[name]) < _LARGEST for name in (step, value)], axis=0)
     steps, where = np.unique(columns[step][is_there], return_inverse=True)  # episodes that ended at one step are one
     sums = np.bincount(where, weights=columns[value][is_there], minlength=len(steps))
     return _Curve(steps.astype(np.float64), sums / np.bincount(where, minlength=len(steps)))

@@ -56,7 +56,7 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        missing = [name for name in _ARRAYS.get(self.kind, ()) if name not in self.arrays]
+        missing = [name for name in ARRAYS.get(self.kind, ()) if name not in self.arrays]
         if missing:
             raise ValueError(f"a layer {self.kind} has no {', '.join(missing)}")
         if self.kind == "activation" and self.name not in _ACTIVATIONS:
@@ -69,7 +69,7 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
         return own + noise_size(self.value) + noise_size(self.advantage)
 
 
-_ARRAYS = {
+ARRAYS = {
     "dense": ("weight", "bias"),
     "noisy_dense": ("weight", "bias", "weight_noise", "bias_noise"),
     "conv": ("weight", "bias"),

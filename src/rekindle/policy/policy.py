@@ -17,6 +17,7 @@ from rekindle.agent import State
 from rekindle.errors import FileRefused, InputError
 from rekindle.experience import ActMode, Array, Observations
 from rekindle.policy.actions import ActionHead
+from rekindle.policy.checking import check_policy
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer, Normaliser, draw_noise, forward, noise_size
 from rekindle.storage import codec, files
@@ -93,10 +94,11 @@ def load(path: str | Path) -> NetworkPolicy:
         raise FileRefused(f"{path}: not an exported policy")
     try:
         saved = msgspec.convert(tree.get("policy"), _Saved, dec_hook=_array)
+        check_policy(saved.encoding, saved.layers, saved.head, saved.normaliser)
         return NetworkPolicy(
             saved.encoding, saved.layers, saved.head, normaliser=saved.normaliser, algorithm=saved.algorithm
         )
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
+    except (msgspec.ValidationError, AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise FileRefused(f"{path}: not a policy this rekindle can run: {error}") from None
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.agent import State, StreamSlots
+from rekindle.checks import refuses_misfits
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import EpisodeStatus, Transitions
 from rekindle.replay.batches import Batch, BatchReader
@@ -230,6 +231,7 @@ class Memory(NumberedRows):
             "whole_stacks": self.whole_stacks,
         }
 
+    @refuses_misfits
     def load_state(self, state: State) -> None:
         """Continue from a saved state; the memory is empty until its rows are restored."""
         try:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.agent import State, StreamSlots
+from rekindle.checks import refuses_misfits
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Transitions
 from rekindle.replay.batches import Batch
@@ -229,6 +230,7 @@ class PrioritizedMemory(NumberedRows):
             "largest": self._largest,
         }
 
+    @refuses_misfits
     def load_state(self, state: State) -> None:
         """Go on from there; until its rows are restored, the memory is empty."""
         try:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.agent import State, StreamSlots
+from rekindle.checks import refuses_misfits
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay.columns import ObservationColumns, fitted, space_column
@@ -215,6 +216,7 @@ class Rollout:
             "heads": [list(head) for head in sorted(self._heads.items())],
         }
 
+    @refuses_misfits
     def load_state(self, state: State) -> None:
         """Go on from there."""
         try:

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rekindle.errors import LogCorrupt
 from rekindle.storage.tail import LogTail
 
 __all__ = ["Aggregate", "Frame", "log_columns", "log_frame"]
@@ -22,6 +23,8 @@ Aggregate = Literal["mean", "min", "max", "last", "count"]
 _PART = 2**22
 """Bytes of a log that are held as rows at a time."""
 _WORDS = ("stream", "status", "message")
+_MOST_GAPS = 100
+"""Empty places of a table for each value in it; a log with a new name in every row would fill the memory with them."""
 _COUNTS = ("row", "env_steps", "updates", "episodes", "length", "total_steps_at_eval")
 
 
@@ -42,7 +45,7 @@ def log_columns(path: Path, *, aggregate: Aggregate = "mean") -> dict[str, NDArr
     """
     numbers: dict[str, array[float]] = {}
     words: dict[str, list[Any]] = {}
-    tail, count = LogTail(path), 0
+    tail, count, present = LogTail(path), 0, 0
     while rows := tail.poll(_PART)[0]:
         for row in rows:
             for name, value in _flat(row, aggregate).items():
@@ -52,8 +55,11 @@ def log_columns(path: Path, *, aggregate: Aggregate = "mean") -> dict[str, NDArr
                 else:
                     values = numbers.setdefault(name, array("d"))
                     values.extend([np.nan] * (count - len(values)))
-                    values.append(float(value) if isinstance(value, int | float) else np.nan)
+                    values.append(_number(value))
+                    present += 1
             count += 1
+            if len(numbers) * count > _MOST_GAPS * present + 2**20:
+                raise LogCorrupt(f"{path}: row {count - 1} makes {len(numbers)} columns, and nearly all are empty")
     columns: dict[str, NDArray[Any]] = {}
     for name, values in numbers.items():
         values.extend([np.nan] * (count - len(values)))
@@ -64,6 +70,13 @@ def log_columns(path: Path, *, aggregate: Aggregate = "mean") -> dict[str, NDArr
         known = texts + [None] * (count - len(texts))
         columns[name] = np.array(known, None if all(type(value) is int for value in known) else object)
     return columns
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value) if isinstance(value, int | float) else np.nan
+    except OverflowError:  # an integer of hundreds of digits
+        return np.nan
 
 
 def _flat(row: Mapping[str, Any], aggregate: Aggregate) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rekindle.agent import LearningAgent, State
 from rekindle.checkpoint.store import Checkpoint
+from rekindle.checks import refuses_misfits
 from rekindle.errors import AgentError
 from rekindle.interrupt import Interrupter
 from rekindle.rng import generator_from_state, generator_state
@@ -105,6 +106,7 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
             "owed": msgspec.to_builtins(self.owed) if self.owed.updates else None,
         }
 
+    @refuses_misfits
     def load_state(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
         saved = msgspec.convert(_current(checkpoint.session), _Saved)

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from rekindle.agent import State
+from rekindle.checks import refuses_misfits
 from rekindle.errors import StateError
 
 __all__ = ["Hook", "Interval", "Schedule"]
@@ -110,6 +111,7 @@ class Schedule:
         due = [place for place, hook in enumerate(self._hooks) if hook.is_due(env_steps)]
         return {"metrics": self.metrics.is_due(env_steps), "hooks": sorted({*due, *self._still_due})}
 
+    @refuses_misfits
     def load_state(self, state: State | None, env_steps: int) -> None:
         """Go on at this step, with what was due there."""
         try:

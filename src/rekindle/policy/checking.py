@@ -1,0 +1,154 @@
+"""Whether a policy that was read from a file can be run: every shape follows from the one before it.
+
+Broadcasting makes a few numbers in a file billions when a policy acts, so nothing is broadcast that should not be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rekindle.experience import Array
+from rekindle.policy.actions import ActionHead
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import ARRAYS, Layer, Normaliser
+
+__all__ = ["check_policy"]
+
+Shape = tuple[int, ...]
+
+_MOST = 2**31
+"""Values of a discrete action or observation, and elements of a shape."""
+
+
+def check_policy(encoding: Encoding, layers: Sequence[Layer], head: ActionHead, normaliser: Normaliser | None) -> None:
+    """Raise `ValueError` for a policy whose parts do not fit together."""
+    _check_encoding(encoding)
+    for name, array in _arrays(layers):
+        _require(array.dtype.kind == "f" and array.size > 0, f"{name} is {array.shape} of {array.dtype}")
+    held = sum(array.size for _, array in _arrays(layers))
+    size = math.prod(encoding.shape)
+    _require(bool(encoding.image) or size <= held, f"{size} inputs are more than the {held} numbers of the network")
+    if normaliser is not None:
+        for name, array in (("mean", normaliser.mean), ("variance", normaliser.variance)):
+            _require(array.dtype.kind == "f" and array.shape == encoding.shape, f"the {name} is {array.shape}")
+    _check_head(head, _output(layers, encoding.shape), encoding.mask_size)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _arrays(layers: Sequence[Layer]) -> Iterator[tuple[str, Array]]:
+    for layer in layers:
+        for name, array in layer.arrays.items():
+            yield f"{name} of a layer {layer.kind}", array
+        yield from _arrays(layer.value)
+        yield from _arrays(layer.advantage)
+
+
+def _are_counts(numbers: Sequence[int]) -> bool:
+    return all(0 < number < _MOST for number in numbers)
+
+
+def _are_starts(starts: Sequence[int], counts: Sequence[int]) -> bool:
+    return len(starts) == len(counts) and all(abs(start) < 2**62 for start in starts)
+
+
+def _check_encoding(encoding: Encoding) -> None:
+    _require(bool(encoding.parts), "it has no observation")
+    for part in encoding.parts:
+        elements = math.prod(part.shape)
+        _require(_are_counts(part.shape) and elements < _MOST, f"an observation of the shape {part.shape}")
+        if part.kind == "discrete":
+            is_sound = len(part.counts) == elements and _are_counts(part.counts)
+            _require(
+                is_sound and _are_starts(part.starts, part.counts), f"{part.name!r} has other counts than elements"
+            )
+    if encoding.image:
+        dimensions = 2 if encoding.image == "one_channel" else 3
+        (part, *others) = encoding.parts
+        is_image = not others and not encoding.is_dict and part.kind == "box" and len(part.shape) == dimensions
+        _require(is_image, f"its observations are no image ({encoding.image})")
+    elif not encoding.is_dict:
+        _require(len(encoding.parts) == 1, "several observations have no names")
+
+
+def _output(layers: Sequence[Layer], shape: Shape) -> Shape:
+    for layer in layers:
+        fitting = _layer_output(layer, shape)
+        if fitting is None:
+            sizes = ", ".join(f"{name} {array.shape}" for name, array in layer.arrays.items())
+            raise ValueError(f"a layer {layer.kind} ({sizes}) does not fit inputs of the shape {shape}")
+        shape = fitting
+    return shape
+
+
+def _layer_output(layer: Layer, shape: Shape) -> Shape | None:  # noqa: PLR0911 - one for each kind
+    """The shape that a layer makes of an input's, or None if it does not fit."""
+    arrays = layer.arrays
+    if set(arrays) != set(ARRAYS.get(layer.kind, ())):
+        return None
+    match layer.kind:
+        case "dense" | "noisy_dense":
+            weight = arrays["weight"].shape
+            noise = {name.removesuffix("_noise"): array.shape for name, array in arrays.items() if "_noise" in name}
+            own = {"weight": weight, "bias": weight[1:]}
+            fits = len(weight) == 2 and shape == weight[:1] and arrays["bias"].shape == weight[1:]
+            return weight[1:] if fits and (not noise or noise == own) else None
+        case "conv":
+            return _conv_output(arrays["weight"].shape, arrays["bias"].shape, layer.stride, shape)
+        case "layer_norm":
+            fits = arrays["weight"].shape == shape[-1:] == arrays["bias"].shape
+            return shape if fits else None
+        case "activation" | "scale":
+            return shape
+        case "flatten":
+            return (math.prod(shape),)
+        case "dueling":
+            value, advantage = _output(layer.value, shape), _output(layer.advantage, shape)
+            fits = layer.atoms > 0 and value == (layer.atoms,) and len(advantage) == 1
+            return advantage if fits and advantage[0] % layer.atoms == 0 else None
+        case "expectation":
+            fits = layer.atoms > 0 and len(shape) == 1 and shape[0] % layer.atoms == 0
+            return (shape[0] // layer.atoms,) if fits and arrays["support"].shape == (layer.atoms,) else None
+
+
+def _conv_output(weight: Shape, bias: Shape, stride: int, shape: Shape) -> Shape | None:
+    if len(weight) != 4 or len(shape) != 3 or stride < 1:
+        return None
+    outputs, inputs, size, width = weight
+    channels, *sides = shape
+    if size != width or inputs != channels or bias != (outputs,) or min(sides) < size:
+        return None
+    return (outputs, *((side - size) // stride + 1 for side in sides))
+
+
+def _check_head(head: ActionHead, output: Shape, mask_size: int) -> None:
+    dtype = np.dtype(head.dtype)
+    _require(dtype.kind in "iufb" and not dtype.hasobject, f"actions of {dtype}")
+    elements = math.prod(head.shape)
+    _require(_are_counts(head.shape) and elements < _MOST, f"an action of the shape {head.shape}")
+    _require(math.isfinite(head.exploration), f"exploration of {head.exploration}")
+    if head.kind in ("greedy", "softmax", "categorical"):
+        is_sound = head.counts and _are_counts(head.counts) and _are_starts(head.starts, head.counts)
+        _require(bool(is_sound) and len(head.counts) == elements, "actions with other counts than elements")
+        _require(head.kind == "categorical" or elements == 1, f"{elements} actions of the kind {head.kind}")
+        expected = sum(head.counts)
+        _require(mask_size in (0, expected), f"a mask of {mask_size} for {expected} actions")
+        _require(not head.anywhere, "discrete actions anywhere in their bounds")
+    else:
+        bounds = {"low": head.low, "high": head.high, "scale": head.scale}
+        if head.kind != "gaussian" and head.scale.shape == (0,):
+            del bounds["scale"]  # only a gaussian has one
+        for name, bound in bounds.items():
+            is_sound = bound.dtype.kind == "f" and bound.shape == (elements,)
+            _require(is_sound, f"{name} is {bound.shape} of {bound.dtype} for {elements} actions")
+        is_range = bool(np.isfinite(head.low).all() and np.isfinite(head.high).all() and (head.low <= head.high).all())
+        _require(is_range or not head.anywhere, "actions anywhere in bounds that are none")
+        _require(mask_size == 0, "a mask for continuous actions")
+        expected = 2 * elements if head.kind == "squashed" else elements
+    _require(output == (expected,), f"the network gives {output}, and the actions take {(expected,)}")
