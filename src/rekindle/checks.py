@@ -86,26 +86,27 @@ def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
     return checked
 
 
-def checked_count(name: str, value: object, least: int) -> int | None:
-    """A setting that is None or a whole number of at least `least`, as a plain int; see `required_count`."""
-    return None if value is None else _count(name, value, least, advice=", or None")
+def checked_count(name: str, value: object, least: int, most: int | None = None) -> int | None:
+    """A setting that is None or a whole number from `least` to `most`, as a plain int; see `required_count`."""
+    return None if value is None else _count(name, value, least, most, advice=", or None")
 
 
-def required_count(name: str, value: object, least: int) -> int:
-    """A whole number of at least `least` as a plain int; raises `ConfigError` for anything else.
+def required_count(name: str, value: object, least: int, most: int | None = None) -> int:
+    """A whole number from `least` to `most` as a plain int; raises `ConfigError` for anything else.
 
     Integers of numpy and other libraries are accepted. Booleans and floats are not, even if they are whole.
     """
-    return _count(name, value, least, advice="")
+    return _count(name, value, least, most, advice="")
 
 
-def _count(name: str, value: object, least: int, *, advice: str) -> int:
+def _count(name: str, value: object, least: int, most: int | None, *, advice: str) -> int:
     try:
         count = None if isinstance(value, bool) else operator.index(cast("SupportsIndex", value))
     except TypeError:
         count = None
-    if count is None or count < least:
-        raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}{advice}")
+    if count is None or count < least or (most is not None and count > most):
+        high = "" if most is None else f" and at most {most}"
+        raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}{high}{advice}")
     return count
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -101,10 +102,30 @@ def check_number(name: str, value: Any, least: float = 0.0, most: float = math.i
             raise ConfigError(f"{name} is {value!r}: use a {kind}{low}{high}")
 
 
+_MOST_STEPS = 2**53
+_MOST = {
+    "atoms": 10_001,
+    "batch_size": 2**24,
+    "capacity": 2**32,
+    "critics": 100,
+    "frame_stack": 1_000,
+    "minibatch_size": 2**24,
+    "n_step": 10_000,
+    "rollout_steps": 2**28,
+    "updates_each": 2**20,
+}
+"""Beyond these a setting is a mistake, or the config of a hostile run: it would fill the memory, or never end."""
+_MOST_LAYERS, _MOST_UNITS, _MOST_WEIGHTS = 100, 2**16, 2**28
+"""Hidden layers, units of each, and weights between two."""
+
+
 def check_whole(name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number of at least so much."""
+    """Refuse what is not a whole number of at least so much, or is absurdly large."""
+    most = _MOST.get(name, _MOST_STEPS)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}")
+        raise ConfigError(f"{name} is {value!r:.60}: use a whole number of at least {least}")
+    if value > most:
+        raise ConfigError(f"{name} is {value:.3g}: use a whole number of at most {most}")
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -125,4 +146,10 @@ def check_sizes(name: str, value: Any) -> None:
         return
     sizes = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
     if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
-        raise ConfigError(f"{name} is {value!r}: use one or more whole numbers of at least 1")
+        raise ConfigError(f"{name} is {value!r:.200}: use one or more whole numbers of at least 1")
+    weights = max((before * after for before, after in pairwise(sizes)), default=0)
+    if len(sizes) > _MOST_LAYERS or max(sizes) > _MOST_UNITS or weights > _MOST_WEIGHTS:
+        raise ConfigError(
+            f"{name} is {value!r:.200}: use at most {_MOST_LAYERS} layers of at most {_MOST_UNITS}, and at most "
+            f"{_MOST_WEIGHTS} weights between two of them"
+        )

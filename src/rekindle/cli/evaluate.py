@@ -31,6 +31,7 @@ def evaluate_run(
     seed: int | None,
     video: Path | None,
     modules: Sequence[str],
+    files: Sequence[str],
     as_json: bool,
 ) -> int:
     """Print what evaluating one or all agents of a run found."""
@@ -38,8 +39,8 @@ def evaluate_run(
         raise ConfigError(f"episodes is {episodes}: use at least 1")
     find_modules_here(modules)
     run = find_run(path)  # once: another may be started meanwhile
-    files = checkpoint_files(run, checkpoint)
-    rebuilt = rebuild(run, modules=modules)
+    checkpoints = checkpoint_files(run, checkpoint)
+    rebuilt = rebuild(run, modules=modules, files=files)
     config = rebuilt.config
     first = config.seed if seed is None else seed
     rebuilds = config.determinism is Determinism.LEAKS
@@ -50,7 +51,7 @@ def evaluate_run(
     films: list[Path] = []
     try:
         reports: list[EvalReport] = []
-        for file in files:
+        for file in checkpoints:
             step = load(rebuilt.agent, file)
             evaluation = evaluator.evaluate(greedy(rebuilt.agent), episodes)
             reports.append(EvalReport.of(evaluation.records, step))
@@ -79,15 +80,17 @@ def _row(report: EvalReport) -> list[str]:
     return [whole(report.total_steps), *numbers, *ends]
 
 
-def export_policy(path: Path, output: Path, *, checkpoint: str, modules: Sequence[str], as_json: bool) -> int:
+def export_policy(
+    path: Path, output: Path, *, checkpoint: str, modules: Sequence[str], files: Sequence[str], as_json: bool
+) -> int:
     """Write the policy of a run's agent to a file."""
     find_modules_here(modules)
     run = find_run(path)
-    files = checkpoint_files(run, checkpoint)
-    if len(files) > 1:
+    checkpoints = checkpoint_files(run, checkpoint)
+    if len(checkpoints) > 1:
         raise ConfigError("one policy goes into a file: use best, latest or a step")
-    agent = rebuild(run, modules=modules).agent
-    step = load(agent, files[0])
+    agent = rebuild(run, modules=modules, files=files).agent
+    step = load(agent, checkpoints[0])
     policy = agent.policy() if isinstance(agent, HasPolicy) else None
     if not isinstance(policy, policies.NetworkPolicy):
         raise ConfigError(f"the policy of {type(agent).__name__} cannot be exported: only networks can")

@@ -78,6 +78,7 @@ def resume_run(
     strict: bool,
     record: tuple[RecorderName, ...] | None,
     modules: Sequence[str],
+    files: Sequence[str],
     ui: str,
     stay: bool,
     as_json: bool,
@@ -85,7 +86,7 @@ def resume_run(
     """Go on with a run."""
     find_modules_here(modules)
     changes: dict[str, Any] = {} if record is None else {"record": record}
-    trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, **changes)
+    trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, files=files, **changes)
     return _train(trainer, ui=ui, stay=stay, as_json=as_json)
 
 

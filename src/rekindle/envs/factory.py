@@ -7,7 +7,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
 import msgspec
@@ -20,7 +20,11 @@ from rekindle.spaces import Layout
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["EnvFactory", "EnvSettings", "EnvWrapping", "required_modules"]
+__all__ = ["EnvFactory", "EnvSettings", "EnvWrapping", "required_files", "required_modules"]
+
+
+_MOST_FRAMES = 1000
+"""Frames that are stacked: each is held in memory once for every environment."""
 
 
 class EnvWrapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,8 +45,8 @@ class EnvWrapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         """Refuse what is out of range, and make plain integers of numpy's."""
-        for name in ("max_episode_steps", "frame_stack"):
-            msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), 1))
+        for name, most in (("max_episode_steps", None), ("frame_stack", _MOST_FRAMES)):
+            msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), 1, most))
 
 
 class EnvSettings(EnvWrapping, frozen=True, kw_only=True):
@@ -244,6 +248,23 @@ def required_modules(settings: EnvSettings) -> list[str]:
     """The modules that making an environment imports because its settings name them."""
     module, colon, _ = settings.id.partition(":")
     return [*settings.modules, *([module] if colon else [])]
+
+
+def required_files(settings: EnvSettings) -> list[str]:
+    """The arguments that could make an environment open a file or an address, such as `xml_file` of MuJoCo."""
+    return [text for text in _texts(settings.arguments) if text[:1] in ("~", ".") or "/" in text or "\\" in text]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, Any]", value).items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in cast("list[Any]", value):
+            yield from _texts(item)
 
 
 def _import_name(function: Callable[..., Any]) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import re
 import secrets
 import threading
 import time
@@ -34,6 +35,7 @@ _MOST_BYTES = 2**20
 """Of the log, read at once."""
 _MOST_MEDIA = 100
 """Histograms, texts and videos that wait for a service."""
+_TOKEN = re.compile(r"[0-9a-f]{8}")
 _LAST_PATIENCE = 5.0
 """Seconds, when the process ends without a word."""
 
@@ -338,13 +340,16 @@ class Follower:
 
     def _read_place(self) -> Place | None:
         try:
-            return msgspec.json.decode(files.read_bytes(self._file, most=MOST_JSON), type=Place)
+            place = msgspec.json.decode(files.read_bytes(self._file, most=MOST_JSON), type=Place)
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
             raise
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{self._file} is damaged ({error}): remove it to begin a new outside run") from None
+        if not _TOKEN.fullmatch(place.token):  # it becomes a part of names and patterns of files
+            raise RunError(f"{self._file} is damaged (its token is none): remove it to begin a new outside run")
+        return place
 
     def _save(self, place: Place) -> None:
         files.write_atomic(self._file, msgspec.json.encode(place), sync_name=False)

@@ -10,7 +10,7 @@ from rekindle.recorders.mlflow import MLflow
 from rekindle.recorders.tensorboard import TensorBoard
 from rekindle.recorders.wandb import WandB
 
-__all__ = ["RECORDERS", "RecorderName"]
+__all__ = ["OUTSIDE", "RECORDERS", "RecorderName"]
 
 RecorderName: TypeAlias = Literal["tensorboard", "mlflow", "wandb"]
 
@@ -20,3 +20,6 @@ RECORDERS: dict[RecorderName, Callable[[], RunRecorder]] = {
     "wandb": WandB,
 }
 """What `record` of a trainer may name."""
+
+OUTSIDE: tuple[RecorderName, ...] = ("mlflow", "wandb")
+"""Those that write outside of the run: to a database or a service."""

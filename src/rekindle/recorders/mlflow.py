@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rekindle.errors import ConfigError
 from rekindle.events import Histogram, Media, Stamp, Text
 from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
@@ -62,6 +63,8 @@ class Tracking:
         if place.external_id is None:
             place.external_id = self._made_before(run, place, artifacts)
         self._run_id = place.external_id
+        if self._client.get_run(self._run_id).data.tags.get("rekindle.token") != place.token:
+            raise ConfigError(f"the MLflow run {self._run_id!r} belongs to another run: remove recorders/mlflow.json")
         self._client.update_run(self._run_id, status="RUNNING")
 
     def _made_before(self, run: RunReader, place: Place, artifacts: str | None) -> str:

@@ -57,8 +57,11 @@ class EventFiles:
             with contextlib.suppress(OSError, ValueError):  # it failed before
                 self._writer.close()
         files.make_directory(self._directory)
+        files.require_directory(self._directory)
         self._prefix = f"rekindle-{place.token}-"
         there = {path.name: path for path in self._directory.glob(f"*.{self._prefix}*")}
+        for path in there.values():
+            os.close(files.open_regular(path))  # a symbolic link could have another file cut off in its place
         sizes = {name: path.stat().st_size for name, path in there.items()}
         is_short = any(sizes.get(name, -1) < size for name, size in place.files.items())
         self._number = max((int(name.rpartition("-")[2]) for name in there), default=0)

@@ -19,6 +19,7 @@ from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
 from rekindle.recorders.video import gif
 from rekindle.run.reader import RunReader
+from rekindle.storage import files
 
 __all__ = ["WandB", "history"]
 
@@ -56,6 +57,8 @@ class Project:
         failed, self._run = self._run, None
         if failed is not None:
             failed.finish(exit_code=1)
+        for name in ("wandb", ".wandb"):  # either is where W&B keeps its files
+            _check_directory(run.path / name)
         mode = self._mode or os.environ.get("WANDB_MODE") or "online"
         if mode == "online" and not wandb.login(prompt=False, verify=False):
             raise ConfigError("you are not logged in: run `wandb login`, or set WANDB_MODE=offline")
@@ -117,6 +120,17 @@ class Project:
         self._run = None
 
 
+def _check_directory(directory: Path) -> None:
+    """Refuse what a run from elsewhere may bring: a link out of it, or settings that W&B would take from there.
+
+    Those can name another server, which would then be sent your key.
+    """
+    if os.path.lexists(directory):
+        files.require_directory(directory)
+        if os.path.lexists(directory / "settings"):
+            raise ConfigError(f"{directory / 'settings'} would be used by W&B: remove it if it is not yours")
+
+
 def _look_up(path: Path, place: Place) -> None:
     """Go by the rows that an offline run's files hold: W&B's own process dies with ours, and may not have written all.
 
@@ -137,7 +151,7 @@ def _look_up(path: Path, place: Place) -> None:
 def history(path: Path) -> Iterator[dict[str, Any]]:
     """The rows in a `.wandb` file, up to where a kill tore it."""
     records = load("wandb.proto.wandb_internal_pb2")
-    for data in _chunks(path.read_bytes()):
+    for data in _chunks(files.read_bytes(path)):
         record = records.Record.FromString(data)
         if record.WhichOneof("record_type") == "history":
             yield {

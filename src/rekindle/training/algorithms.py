@@ -65,7 +65,16 @@ def make_agent(
         )
     config = converted(config_type(name), settings or {})
     fields = {field: getattr(config, field) for field in config.__struct_fields__}
-    return getattr(agents, algorithm.agent)(observation_space, action_space, seed=seed, **fields)
+    try:
+        return getattr(agents, algorithm.agent)(observation_space, action_space, seed=seed, **fields)
+    except MemoryError as error:
+        sizes = {field: fields[field] for field in _SIZES if fields.get(field) is not None}
+        told = ", ".join(f"{field}={value!r:.40}" for field, value in sizes.items())
+        raise ConfigError(f"{name} needs more memory than this machine has: lower {told}") from error
+
+
+_SIZES = ("capacity", "hidden_sizes", "batch_size", "rollout_steps", "minibatch_size", "atoms", "critics")
+"""The settings that an agent's memory grows with."""
 
 
 def algorithm_of(agent: LearningAgent) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,29 @@ import msgspec
 from rekindle.checkpoint.store import list_steps
 from rekindle.checks import checked_choice, checked_count, required_count
 from rekindle.envs import Determinism, EnvSettings
-from rekindle.envs.factory import required_modules
+from rekindle.envs.factory import required_files, required_modules
 from rekindle.envs.making import Vectorization
 from rekindle.errors import ConfigError, RunError
 from rekindle.recorders import RECORDERS, RecorderName
+from rekindle.recorders.known import OUTSIDE
 from rekindle.run.reader import RunReader
 
-__all__ = ["Parent", "TrainerConfig", "TrainerSettings", "check_modules", "check_unedited", "read_config"]
+__all__ = [
+    "Parent",
+    "TrainerConfig",
+    "TrainerSettings",
+    "check_files",
+    "check_modules",
+    "check_recorders",
+    "check_unedited",
+    "read_config",
+]
+
+_MOST_MADE, _MOST_NATIVE = 2**12, 2**20
+"""Environments that are made one by one, and rows of a vector environment."""
+_MOST_WORKERS = 2**10
+_MOST_EPISODES = 10**6
+_CHECKPOINT = re.compile(r"(?:best|latest|(?:best|step)_\d{1,18})\.mpk")
 
 
 class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,18 +79,24 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     def __post_init__(self) -> None:
         """Refuse what is out of range, and make plain integers of numpy's."""
-        for name, least in (("seed", 0), ("num_envs", 1), ("eval_episodes", 0), ("eval_envs", 1)):
-            msgspec.structs.force_setattr(self, name, required_count(name, getattr(self, name), least))
-        for name, least in (
-            ("steps", 0),
-            ("workers", 1),
-            ("checkpoint_every", 1),
-            ("keep_checkpoints", 1),
-            ("metrics_every", 1),
-            ("eval_every", 1),
-            ("patience", 1),
+        # A config may come with a run from anywhere, and a wrong number must not run until memory or patience ends.
+        for name, least, most in (
+            ("seed", 0, None),
+            ("num_envs", 1, _MOST_NATIVE if self.vectorization == "native" else _MOST_MADE),
+            ("eval_episodes", 0, _MOST_EPISODES),
+            ("eval_envs", 1, _MOST_MADE),
         ):
-            msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), least))
+            msgspec.structs.force_setattr(self, name, required_count(name, getattr(self, name), least, most))
+        for name, least, most in (
+            ("steps", 0, None),
+            ("workers", 1, _MOST_WORKERS),
+            ("checkpoint_every", 1, None),
+            ("keep_checkpoints", 1, None),
+            ("metrics_every", 1, None),
+            ("eval_every", 1, None),
+            ("patience", 1, None),
+        ):
+            msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), least, most))
         checked_choice("vectorization", self.vectorization, ("sync", "async", "native"))
         for name in self.record:
             checked_choice("record", name, tuple(RECORDERS))
@@ -88,6 +111,11 @@ class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The directory of the run, absolute; as a `file:` URI if it is not UTF-8."""
     file: str
     with_optimiser: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a name that leads out of the directory of checkpoints."""
+        if not _CHECKPOINT.fullmatch(self.file):
+            raise ConfigError(f"{self.file!r:.80} is not the name of a checkpoint")
 
     @classmethod
     def of(cls, directory: Path, file: str, *, with_optimiser: bool) -> Parent:
@@ -120,6 +148,11 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     def env_modules(self) -> list[str]:
         """The modules that making the environment would import."""
         return [] if self.env is None else required_modules(self.env)
+
+    @property
+    def env_files(self) -> list[str]:
+        """The files that making the environment may open."""
+        return [] if self.env is None else required_files(self.env)
 
     @property
     def agent_modules(self) -> list[str]:
@@ -197,4 +230,24 @@ def check_modules(named: Sequence[str], allowed: Sequence[str]) -> None:
         raise ConfigError(
             f"the run's config names the module {missing[0]}, which is imported only if you name it too: "
             f"--env-module {missing[0]}, or modules=[{missing[0]!r}] in Python"
+        )
+
+
+def check_files(named: Sequence[str], allowed: Sequence[str]) -> None:
+    """Refuse to let an environment open what only the run names: it may be any file of the user, or a pipe."""
+    missing = [file for file in named if file not in allowed]
+    if missing:
+        raise ConfigError(
+            f"the run's config gives {missing[0]!r:.200} to the environment, which may open it only if you name it "
+            f"too: --env-file {missing[0]:.200}, or files=[{missing[0]!r:.200}] in Python"
+        )
+
+
+def check_recorders(named: Sequence[RecorderName]) -> None:
+    """Refuse to send metrics out of the run because only the run says so."""
+    if outside := [name for name in named if name in OUTSIDE]:
+        again = " ".join(named)
+        raise ConfigError(
+            f"the run's config sends metrics to {outside[0]}, outside of the run, which is done only if you name it "
+            f"too: --record {again}, or record={list(named)!r} in Python; --record alone, or record=[], goes on without"
         )

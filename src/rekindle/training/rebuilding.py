@@ -13,7 +13,7 @@ from rekindle.envs import EnvFactory
 from rekindle.errors import CheckpointError, ConfigError, StateError
 from rekindle.run.reader import RunReader
 from rekindle.training.algorithms import make_agent
-from rekindle.training.config import Parent, TrainerConfig, check_modules, read_config
+from rekindle.training.config import Parent, TrainerConfig, check_files, check_modules, read_config
 
 __all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "rebuild", "take_over"]
 
@@ -26,11 +26,15 @@ class Rebuilt(NamedTuple):
     agent: LearningAgent
 
 
-def rebuild(path: str | Path, *, modules: Sequence[str] = ()) -> Rebuilt:
-    """Make the environment and a new agent from a run's config; modules that it names are imported only if given."""
+def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[str] = ()) -> Rebuilt:
+    """Make the environment and a new agent from a run's config.
+
+    Modules that it names are imported, and files opened by the environment, only if they are given.
+    """
     reader = RunReader(path)
     config = read_config(reader)
     check_modules([*config.env_modules, *config.agent_modules], modules)
+    check_files(config.env_files, files)
     if config.env is None or config.algorithm is None:
         what = "environment" if config.env is None else "agent"
         raise ConfigError(f"{reader.path}: the {what} is one of its script's own, and cannot be made from the config")

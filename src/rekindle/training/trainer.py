@@ -32,9 +32,17 @@ from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
-from rekindle.storage import files
+from rekindle.storage.files import absolute
 from rekindle.training import algorithms
-from rekindle.training.config import TrainerConfig, TrainerSettings, check_modules, check_unedited, read_config
+from rekindle.training.config import (
+    TrainerConfig,
+    TrainerSettings,
+    check_files,
+    check_modules,
+    check_recorders,
+    check_unedited,
+    read_config,
+)
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
 from rekindle.training.rebuilding import find_parent, take_over
 from rekindle.training.report import TrainingReport
@@ -226,6 +234,7 @@ class Trainer:
         agent: AgentSource | None = None,
         steps: int | None = None,
         modules: Sequence[str] = (),
+        files: Sequence[str] = (),
         **options: Any,
     ) -> Trainer:
         """A trainer that goes on with the run at a path, made from its config.
@@ -236,13 +245,18 @@ class Trainer:
             agent: needed if the agent is one of your own.
             steps: another end.
             modules: those that the config names and that may be imported.
+            files: those that the config names and that the environment may open.
             options: the arguments of `Trainer` that a config cannot hold.
         """
-        reader = RunReader(files.absolute(find_run(path, unfinished_first=True)))
+        reader = RunReader(absolute(find_run(path, unfinished_first=True)))
         config = read_config(reader)
         named = config.env_modules if env is None else []
         named += config.agent_modules if agent is None else []
         check_modules(named, modules)
+        if env is None:
+            check_files(config.env_files, files)
+        if "record" not in options:
+            check_recorders(config.record)
         source = config.env if env is None else env
         if source is None:
             raise ConfigError(f"{reader.path} was trained on a function that only its script has: pass it as env")

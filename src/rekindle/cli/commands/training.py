@@ -152,6 +152,7 @@ def resume(
         tuple[RecorderName, ...] | None, arg(metavar="NAME...", help_behavior_hint="(default: as before)")
     ] = None,
     modules: Modules = (),
+    files: Files = (),
     ui: Ui = "auto",
     stay: Stay = False,
     as_json: AsJson = False,
@@ -164,6 +165,7 @@ def resume(
         strict: Refuse if the result could not be exact to the bit.
         record: Where else to send metrics: tensorboard, mlflow, wandb.
         modules: Modules that the run's config names, and that may be imported.
+        files: Files that the run's config names, and that the environment may open.
         ui: The terminal UI (tui; auto where there is a terminal), a line of progress (plain), or nothing.
         stay: With the terminal UI: at the end, stay and show the summary.
         as_json: Print the report as a JSON object.
@@ -171,7 +173,7 @@ def resume(
     from rekindle.cli.train import resume_run
 
     return resume_run(
-        path, steps=steps, strict=strict, record=record, modules=modules, ui=ui, stay=stay, as_json=as_json
+        path, steps=steps, strict=strict, record=record, modules=modules, files=files, ui=ui, stay=stay, as_json=as_json
     )
 
 
@@ -184,6 +186,7 @@ def evaluate(
     seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: the run's)")] = None,
     video: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None,
     modules: Modules = (),
+    files: Files = (),
     as_json: AsJson = False,
 ) -> int:
     """Evaluate the agent of a run.
@@ -195,12 +198,20 @@ def evaluate(
         seed: What the seeds of the episodes are derived from.
         video: Write films of the first episodes there, as animated gifs.
         modules: Modules that the run's config names, and that may be imported.
+        files: Files that the run's config names, and that the environment may open.
         as_json: Print a JSON list of reports.
     """
     from rekindle.cli.evaluate import evaluate_run
 
     return evaluate_run(
-        path, checkpoint=checkpoint, episodes=episodes, seed=seed, video=video, modules=modules, as_json=as_json
+        path,
+        checkpoint=checkpoint,
+        episodes=episodes,
+        seed=seed,
+        video=video,
+        modules=modules,
+        files=files,
+        as_json=as_json,
     )
 
 
@@ -211,6 +222,7 @@ def export(
     output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(required)")],
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP")] = "best",
     modules: Modules = (),
+    files: Files = (),
     as_json: AsJson = False,
 ) -> int:
     """Write the policy of a run to a file that runs with numpy alone.
@@ -220,11 +232,12 @@ def export(
         output: The file; `rekindle.policy.load` reads it.
         checkpoint: Which agent: the best, the latest, or that of a step.
         modules: Modules that the run's config names, and that may be imported.
+        files: Files that the run's config names, and that the environment may open.
         as_json: Print a JSON object: file, algorithm, step.
     """
     from rekindle.cli.evaluate import export_policy
 
-    return export_policy(path, output, checkpoint=checkpoint, modules=modules, as_json=as_json)
+    return export_policy(path, output, checkpoint=checkpoint, modules=modules, files=files, as_json=as_json)
 
 
 def algos(
