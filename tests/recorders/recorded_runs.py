@@ -20,6 +20,7 @@ from toys import Corridor, ToyAgent, drive
 from rekindle import RunReader, TrainingSession
 from rekindle.errors import AgentError
 from rekindle.events import Histogram, Media, Stamp, Text, Video
+from rekindle.experience import Array, Transitions
 from rekindle.recorders.following import Follower, Row
 
 STEPS, METRICS_EVERY, CHECKPOINT_EVERY = 40, 5, 10
@@ -30,6 +31,20 @@ MEDIA = {
     "train/remark": Text("all is well"),
     "eval/episode": Video(FRAMES, fps=10),
 }
+
+
+class Breakable(ToyAgent):
+    """An agent that can fail at its next step, so that nothing is saved any more."""
+
+    is_broken = False
+
+    def break_down(self) -> None:
+        self.is_broken = True
+
+    def observe(self, transitions: Transitions, streams: Array) -> None:
+        if self.is_broken:
+            raise AgentError("on purpose")
+        super().observe(transitions, streams)
 
 
 def train(
@@ -44,7 +59,8 @@ def train(
 ) -> Path:
     """Train to the end, a stop or a failure of the agent, or go on; a loss makes the resume approximate."""
     chosen = {"max_steps": STEPS, "metrics_every": METRICS_EVERY, "checkpoint_every": CHECKPOINT_EVERY, **options}
-    session = TrainingSession.open("walk", ToyAgent(), root=root, recorders=recorders, **chosen)
+    agent = ToyAgent() if fail_at is None else Breakable()
+    session = TrainingSession.open("walk", agent, root=root, recorders=recorders, **chosen)
     assert session.run is not None
     if not session.run.read_config():
         session.run.write_config({"agent": {"learning_rate": 0.1}, "steps": STEPS})
@@ -52,17 +68,13 @@ def train(
         session.every(METRICS_EVERY, partial(session.show, name, item))
     if stop_at is not None:
         session.every(stop_at, lambda: session.stop("enough for now"))
-    if fail_at is not None:
-        session.every(fail_at, _fail)
+    if fail_at is not None and isinstance(agent, Breakable):
+        session.every(fail_at, agent.break_down)
     if loss is not None:
         session.mark_inexact(loss)
     with contextlib.suppress(AgentError), session:
         drive(session, Corridor(wind=0.0 if loss is None else 0.5))
     return session.run.path
-
-
-def _fail() -> None:
-    raise AgentError("on purpose")  # nothing is saved after this
 
 
 def expected(path: Path) -> list[tuple[int, dict[str, float]]]:
