@@ -22,6 +22,7 @@ from rekindle.errors import AgentError
 from rekindle.events import Histogram, Media, Stamp, Text, Video
 from rekindle.experience import Array, Transitions
 from rekindle.recorders.following import Follower, Row
+from rekindle.run.processor import EventProcessor
 
 STEPS, METRICS_EVERY, CHECKPOINT_EVERY = 40, 5, 10
 MARKS = list(range(5, 45, 5))
@@ -123,7 +124,12 @@ def _train_until_killed(recorder: str, root: str, save: int) -> None:
         while follower._place is None or follower._place.last.env_steps < stamp.env_steps:
             time.sleep(0.002)
 
-    notice = Follower.record
+    def submit_and_wait(processor: EventProcessor, event: Any) -> None:
+        submit(processor, event)
+        processor.flush()  # or training would log more rows meanwhile, and they would be sent together
+
+    submit, notice = EventProcessor.submit, Follower.record
+    setattr(EventProcessor, "submit", submit_and_wait)  # noqa: B010
     setattr(Follower, "record", record_and_wait)  # noqa: B010
     setattr(Follower, "_save", save_or_die)  # noqa: B010
     made = getattr(importlib.import_module(module), name)
