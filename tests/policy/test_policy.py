@@ -200,3 +200,23 @@ def test_a_dqn_is_exported_whole(tmp_path: Path) -> None:
     seen = rng().normal(size=(20, 3)).astype(np.float32)
     streams = np.arange(20)
     np.testing.assert_array_equal(policy.load(tmp_path / "dqn.mpk").act(seen), agent.act(seen, EXPLOIT, streams))
+
+
+def test_a_policy_runs_where_there_is_no_fcntl(tmp_path: Path) -> None:
+    """As on Windows: importing, saving and loading a policy need nothing that only POSIX has."""
+    path = tmp_path / "policy.mpk"
+    policy.save(small(), path)
+    program = f"""if True:
+        import os, sys
+        sys.modules["fcntl"] = None  # from now on importing it fails
+        flags = ("O_NOFOLLOW", "O_CLOEXEC", "O_DIRECTORY", "O_NONBLOCK", "O_NOCTTY")
+        for name in (*flags, "fork", "register_at_fork", "pread", "readv"):
+            delattr(os, name)
+        import numpy, rekindle, rekindle.policy
+        policy = rekindle.policy.load({str(path)!r})
+        print(policy.act(numpy.zeros((1, 2), "f4")).tolist())
+        rekindle.policy.save(policy, {str(tmp_path / "again.mpk")!r})
+        assert not any(name.startswith(("rekindle.run", "rekindle.session")) for name in sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again.mpk").read_bytes() == path.read_bytes()

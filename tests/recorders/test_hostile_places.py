@@ -37,7 +37,8 @@ def test_a_token_that_could_lead_elsewhere_is_refused(tmp_path: Path, token: str
     run = train(tmp_path, [])
     (run / "recorders").mkdir()
     (run / "recorders" / "any.json").write_text(json.dumps({"token": token}))
-    service, told = Service(), list[str]()
+    service: Any = Service()
+    told: list[str] = []
     follower = Follower("any", service, run, told.append, patience=0.01)
     follower.close("finished")
     assert service.started == []

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from rekindle.agent import State
 from rekindle.errors import FileRefused, StateError, StorageError
+from rekindle.storage.files import WITHOUT_WAITING
 
 __all__ = [
     "FORMAT_VERSION",
@@ -408,27 +409,27 @@ def _check_prefix(head: memoryview, size: int, name: str) -> None:
 
 def _read(name: str) -> memoryview:
     try:
-        # Without O_NONBLOCK a named pipe would hold the process here.
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(name, os.O_RDONLY | WITHOUT_WAITING)
         try:
-            status = os.fstat(file)
+            status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise FileRefused(f"{name}: not a regular file")
             if status.st_size > MAX_FILE:
                 raise FileRefused(f"{name}: {status.st_size} bytes long, and a file holds at most {MAX_FILE}")
-            head = os.pread(file, _HEADER_SIZE, 0)
-            _check_prefix(memoryview(head), status.st_size, name)
-            # np.empty leaves out the zeros that a bytearray would write first.
-            data = np.empty(status.st_size, np.uint8).data
-            done = 0
-            while done < len(data):
-                count = os.readv(file, [data[done:]])
-                if count == 0:
-                    raise FileRefused(f"{name}: ended after {done} of {len(data)} bytes while it was read")
-                done += count
+            with open(descriptor, "rb", buffering=0, closefd=False) as file:
+                _check_prefix(memoryview(file.read(_HEADER_SIZE)), status.st_size, name)
+                file.seek(0)
+                # np.empty leaves out the zeros that a bytearray would write first.
+                data = np.empty(status.st_size, np.uint8).data
+                done = 0
+                while done < len(data):
+                    count = file.readinto(data[done:])
+                    if not count:
+                        raise FileRefused(f"{name}: ended after {done} of {len(data)} bytes while it was read")
+                    done += count
             return data
         finally:
-            os.close(file)
+            os.close(descriptor)
     except FileNotFoundError:
         raise FileRefused(f"{name}: missing") from None
     except OSError as error:

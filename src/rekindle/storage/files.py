@@ -35,9 +35,18 @@ __all__ = [
 
 T = TypeVar("T")
 
-_WITHOUT_WAITING = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+def _flags(*names: str) -> int:
+    """Those of these flags that the system has: an exported policy is read and written on Windows too."""
+    flags = 0
+    for name in (*names, "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    return flags
+
+
+WITHOUT_WAITING = _flags("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY")
 """Flags without which opening a named pipe in place of a file would hold the process."""
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = _flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
 PRIVATE = 0o600
 _PUBLIC = 0o666
 _TEMPORARY = ".tmp"
@@ -99,9 +108,11 @@ def _anew(temporary: Path, create: Callable[[], T]) -> T:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the names in a directory durable; Windows, where no run is written, has no such call."""
+    if os.name == "nt":
+        return
     with reporting("sync", path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, _flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
         try:
             os.fsync(descriptor)
         finally:
@@ -154,7 +165,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
     Raises `StorageError` for anything that is not a regular file, and `OSError` as `os.open` does.
     """
-    descriptor = os.open(path, flags | _WITHOUT_WAITING, PRIVATE)
+    descriptor = os.open(path, flags | WITHOUT_WAITING, PRIVATE)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         action = "read" if flags == os.O_RDONLY else "write"

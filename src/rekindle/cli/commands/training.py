@@ -15,7 +15,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
-from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Ui
+from rekindle.cli.commands.arguments import PARSING, AsJson, Files, Modules, RunPath, Stay, Ui
 from rekindle.envs import EnvWrapping
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
