@@ -28,7 +28,7 @@ gymnasium.register("Odd-v0", entry_point=Odd)
 def test_a_good_environment_passes(rekindle: Rekindle) -> None:
     outcome = rekindle("check", "FrozenLake-v1")
     assert outcome.code == 0
-    assert "an open episode is lived again exactly" in outcome.flat
+    assert "an open episode is replayed exactly" in outcome.flat
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 

@@ -1,4 +1,4 @@
-"""Streams: two calls make an episode of what a host sees, and an open one is lived again after a resume."""
+"""Streams: two calls make an episode of what a host sees, and an open one is replayed after a resume."""
 
 from __future__ import annotations
 

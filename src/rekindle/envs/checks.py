@@ -206,7 +206,7 @@ def _repetition(factory: EnvFactory) -> Iterator[Finding]:
 _REPETITION = {
     Determinism.REPEATS: (
         Finding("good", "determinism", "the same seed and actions give the same episode"),
-        Finding("good", "replay", "an open episode is lived again exactly after a resume"),
+        Finding("good", "replay", "an open episode is replayed exactly after a resume"),
     ),
     Determinism.LEAKS: (
         Finding(
@@ -215,7 +215,7 @@ _REPETITION = {
             "earlier episodes show in later ones, although each is seeded: a new instance is made for every episode, "
             "which takes longer",
         ),
-        Finding("good", "replay", "in a new instance an open episode is lived again exactly after a resume"),
+        Finding("good", "replay", "in a new instance an open episode is replayed exactly after a resume"),
     ),
     Determinism.RANDOM: (
         Finding(
