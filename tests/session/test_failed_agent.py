@@ -16,6 +16,7 @@ from rekindle.checkpoint.store import list_steps
 from rekindle.errors import AgentError, InputError
 from rekindle.events import EpisodeEnded, Event, MetricsFlushed, Updated
 from rekindle.experience import ActMode, Array, Observations, Transitions
+from rekindle.run import find_run
 
 
 class Failing(PolicyAgent):
@@ -173,9 +174,7 @@ def test_a_call_that_a_signal_tears_apart_is_not_saved(
 
     with pytest.raises(error):
         train(tmp_path / "torn", torn=True)
-    run = tmp_path / "torn" / "walk" / "v1"
-    (path,) = run.iterdir()
-    assert max(list_steps(path / "checkpoints")) == 8
+    assert max(list_steps(find_run(tmp_path / "torn" / "walk") / "checkpoints")) == 8
     session = train(tmp_path / "torn", torn=False)
     assert session.resumed is not None
     assert (session.resumed.step, session.resumed.grade) == (8, "exact")

@@ -18,6 +18,7 @@ from toys import PolicyAgent, ToyAgent, drive, line, move
 
 from rekindle import Interrupter, KeepLast, RunReader, TrainingRun, TrainingSession, verify
 from rekindle.errors import ConfigError, InputError, RekindleError
+from rekindle.run import find_runs
 from rekindle.session.session import SessionOptions
 
 
@@ -99,7 +100,7 @@ def test_a_session_that_cannot_be_made_leaves_no_thread(learner: Any, tmp_path: 
     with pytest.raises(RuntimeError, match="no compiler"):
         TrainingSession.open("walk", Broken(), root=tmp_path, learner=learner)
     assert threads() == before
-    assert not list(tmp_path.glob("walk/v1/*"))
+    assert find_runs(tmp_path) == []
 
 
 def test_signals_of_a_host_written_in_c_are_left_to_it(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_open_takes_exactly_the_options_of_a_session() -> None:
 def test_an_option_that_there_is_not_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="checkpoint_evry"):
         TrainingSession.open("walk", ToyAgent(), root=tmp_path, checkpoint_evry=5)  # type: ignore[call-arg]
-    assert not list(tmp_path.glob("walk/v1/*"))
+    assert find_runs(tmp_path) == []
 
 
 @pytest.mark.parametrize("keep", ["3", 0, -1, 2.5, True, [], [3], None, object()])

@@ -92,7 +92,11 @@ class Ending:
                 problem = error
                 if status != "failed":  # whatever it had reached, what it holds is not all on disk
                     status, reason = "failed", f"{type(error).__name__}: {error}"
-            parts.logbook.close(status)
+            try:
+                parts.logbook.close(status)
+            except RekindleError as error:  # the thread that writes metrics died: rows may be missing
+                problem = problem or error
+                status, reason = "failed", str(error)
             if self._run is not None:
                 try:
                     self._write_status(self._run, status, reason)
