@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rekindle.errors import Interrupted, StorageError
 from rekindle.interrupt import Interrupter
 
 
@@ -51,6 +52,18 @@ def test_of_many_threads_that_ask_one_is_heard() -> None:
         assert interrupter.is_complete == (int(interrupter.reason[-1]) % 2 == 0)
 
 
+def test_a_goal_that_was_reached_interrupts_nothing_until_somebody_asks_for_a_stop() -> None:
+    interrupter = Interrupter()
+    interrupter.stop("solved", complete=True)
+    assert (interrupter.should_stop(), interrupter.interruption) == (False, None)
+    interrupter.check()
+    interrupter.stop("SIGTERM")
+    interrupter.stop("too late")
+    assert (interrupter.should_stop(), interrupter.interruption) == (True, "SIGTERM")
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        interrupter.check()
+
+
 # The stop file
 
 
@@ -80,6 +93,34 @@ def test_a_stop_file_stops_with_the_reason_in_it(tmp_path: Path, content: bytes,
     wait_for_stop(interrupter)
     interrupter.unwatch()
     assert (interrupter.reason, interrupter.is_complete) == (reason, False)
+
+
+def test_listeners_are_told_of_an_interruption_and_of_no_goal(tmp_path: Path) -> None:
+    interrupter, told, reasons = Interrupter(), threading.Event(), list[str]()
+    interrupter.tell(reasons.append)
+    interrupter.tell(lambda _: told.set())
+    interrupter.watch(tmp_path / "stop")
+    interrupter.stop("solved", complete=True)
+    interrupter.stop("SIGINT")
+    assert told.wait(20)
+    interrupter.unwatch()
+    assert reasons == ["SIGINT"]
+
+
+def test_a_listener_that_fails_is_a_warning_and_the_next_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(reason: str) -> None:
+        raise StorageError("the disk is full")
+
+    interrupter, told = Interrupter(), threading.Event()
+    interrupter.tell(fail)
+    interrupter.tell(lambda _: told.set())
+    interrupter.watch(tmp_path / "stop")
+    interrupter.stop("SIGINT")
+    assert told.wait(20)
+    interrupter.unwatch()
+    assert "not everybody knows that the run is stopping: the disk is full" in caplog.text
 
 
 def test_after_unwatch_nobody_looks_for_the_file(tmp_path: Path) -> None:

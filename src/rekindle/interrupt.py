@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 
+from rekindle.errors import Interrupted, RekindleError
 from rekindle.owner import Owner
 
-__all__ = ["Interrupter"]
+__all__ = ["Interrupter", "ShouldStop", "never"]
+
+logger = logging.getLogger("rekindle")
+
+ShouldStop = Callable[[], bool]
+"""What work that takes long asks between two parts of it; when it is told to stop, it raises `Interrupted`."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TICK = 0.1
+"""Seconds until those who listen are told of a stop."""
+
+
+def never() -> bool:
+    """A `ShouldStop` for work that nobody interrupts."""
+    return False
 
 
 class Interrupter:
@@ -22,8 +37,8 @@ class Interrupter:
 
     >>> interrupter = Interrupter()
     >>> interrupter.stop("solved", complete=True)
-    >>> interrupter.is_stopped, interrupter.reason
-    (True, 'solved')
+    >>> interrupter.is_stopped, interrupter.reason, interrupter.should_stop()
+    (True, 'solved', False)
     """
 
     def __init__(self) -> None:
@@ -34,6 +49,7 @@ class Interrupter:
         """Whether the training stops because it reached its goal."""
         self.interruption: str | None = None
         """Why the training is interrupted before its end: the first reason that is not `complete`."""
+        self._listeners: list[Callable[[str], object]] = []
         self._guard = threading.Lock()
         self._unwatch = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -57,23 +73,52 @@ class Interrupter:
         """
         return self.interruption is not None
 
+    def check(self) -> None:
+        """Raise `Interrupted` if `should_stop()`."""
+        if self.should_stop():
+            raise Interrupted(f"stopped: {self.interruption}")
+
+    def tell(self, listener: Callable[[str], object]) -> None:
+        """Call a function with the reason as soon as the training is interrupted, on the thread of `watch`."""
+        self._listeners.append(listener)
+
     def watch(self, stop_file: Path, *, seconds: float = 1.0) -> None:
-        """Look for a stop file now and then, on a thread of its own, until `unwatch`."""
+        """On a thread of its own, until `unwatch`: look for a stop file, and tell listeners of an interruption.
 
-        def look() -> None:
-            while not self._unwatch.wait(seconds):
-                try:
-                    text = _read_reason(stop_file)
-                except FileNotFoundError:
-                    continue
-                except OSError:  # that it is there is the request; why is only good to know
-                    text = ""
-                self.stop(text or "asked to stop by another process")
+        A second call changes nothing.
+        """
+        if self._watcher is None:
+            self._owner = Owner()
+            self._watcher = threading.Thread(
+                target=self._watch, args=(stop_file, seconds), name="rekindle-stop-file", daemon=True
+            )
+            self._watcher.start()
+
+    def _watch(self, stop_file: Path, seconds: float) -> None:
+        due = time.monotonic() + seconds
+        while not self._unwatch.wait(min(seconds, _TICK)):
+            if self.interruption is not None:
+                self._announce(self.interruption)
                 return
+            if time.monotonic() >= due:
+                due = time.monotonic() + seconds
+                self._look_for(stop_file)
 
-        self._owner = Owner()
-        self._watcher = threading.Thread(target=look, name="rekindle-stop-file", daemon=True)
-        self._watcher.start()
+    def _look_for(self, stop_file: Path) -> None:
+        try:
+            text = _read_reason(stop_file)
+        except FileNotFoundError:
+            return
+        except OSError:  # that it is there is the request; why is only good to know
+            text = ""
+        self.stop(text or "asked to stop by another process")
+
+    def _announce(self, reason: str) -> None:
+        for listener in self._listeners:
+            try:
+                listener(reason)
+            except RekindleError as error:
+                logger.warning("not everybody knows that the run is stopping: %s", error)
 
     def unwatch(self) -> None:
         """Stop looking for the stop file; a forked child has no thread that does."""

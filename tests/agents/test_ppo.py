@@ -34,6 +34,7 @@ from probes import (
 from rekindle.agent import (
     HasPolicy,
     HasReplay,
+    InterruptibleUpdates,
     LearningAgent,
     ReportsEpisodes,
     SkipsUpdates,
@@ -43,7 +44,7 @@ from rekindle.agent import (
 )
 from rekindle.agents import PPO, Linear, PPOConfig
 from rekindle.agents.acting import CompiledPolicy
-from rekindle.errors import AgentError, ConfigError, InputError, StateError
+from rekindle.errors import AgentError, ConfigError, InputError, Interrupted, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
 from rekindle.policy import policy as policies
 from rekindle.policy.network import Normaliser
@@ -423,7 +424,9 @@ def test_a_background_learner_is_told_which_policy_chose() -> None:
 
 
 def test_it_follows_every_protocol_but_those_of_a_memory() -> None:
-    protocols = (LearningAgent, HasPolicy, ReportsEpisodes, TracksStreams, VersionsPolicies, WarmsUp)
+    protocols = (
+        *(LearningAgent, HasPolicy, InterruptibleUpdates, ReportsEpisodes, TracksStreams, VersionsPolicies, WarmsUp),
+    )
     assert all(isinstance(agent(), protocol) for protocol in protocols)
     assert not any(isinstance(agent(), protocol) for protocol in (HasReplay, SkipsUpdates))
 
@@ -685,6 +688,38 @@ def test_a_state_in_the_middle_of_everything_goes_on_to_the_bit() -> None:
         assert same(state, other.state())
         assert same(go_on(other, steps), go_on(learner, steps))
     assert met == {"waiting", "learning"}
+
+
+def test_interrupted_updates_are_made_up_for_as_if_there_had_been_no_interruption() -> None:
+    settings: dict[str, Any] = {"minibatch_size": 1, "normalise_observations": True}
+    learner, other = agent(**settings), agent(seed=1, **settings)
+    fill(learner)
+    before, due = learner.state(), learner.updates_due()
+    metrics = {name: np.asarray(value) for name, value in learner.update(due).items()}
+    after = learner.state()
+    looks = 0
+    while True:
+        looks += 1
+        learner.load_state(before)
+        answers = iter([False] * (looks - 1))
+        try:
+            learner.update_until(due, lambda answers=answers: next(answers, True))
+            break
+        except Interrupted:
+            assert learner.updates == before["updates"]
+        other.load_state(codec.decode(b"".join(map(bytes, codec.encode(learner.state()))), name="state"))
+        assert same(learner.state(), other.state())
+        again = other.update(other.updates_due())
+        assert same({name: np.asarray(value) for name, value in again.items()}, metrics)
+        assert same(other.state(), after)
+    assert looks > 3, "before the first update, and between dispatches"
+    assert same(learner.state(), after)
+
+
+@pytest.mark.parametrize("table", [np.zeros((2, 3), np.float32), np.zeros(7, np.float32), [[0.0] * 7]])
+def test_metrics_of_updates_that_cannot_be_are_refused(table: Any) -> None:
+    with pytest.raises(StateError, match="not the metrics of updates"):
+        agent().load_state({**agent().state(), "unreported": table})
 
 
 def test_a_state_of_another_algorithm_or_shape_is_refused_and_nothing_changes() -> None:

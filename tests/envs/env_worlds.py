@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import pathlib
 import signal
+import time
 from typing import Any
 
 import gymnasium
@@ -149,6 +151,38 @@ class Deadly(gymnasium.Env[Any, Any]):
             os.kill(os.getpid(), signal.SIGKILL)
         self._place = (self._place + (1 if action else -1) + int(self.np_random.integers(-1, 2))) % 20
         return self._place, float(self._place == 0), False, False, {}
+
+
+class Endless(gymnasium.Env[Any, Any]):
+    """Never ends an episode. Environment variables let a test know where it is, and hold it there.
+
+    `ENDLESS_MARK` is `STEP:FILE`: an instance that makes so many steps makes the file. Then, if there is
+    `ENDLESS_HOLD`, it waits until that file is there.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as Gymnasium has it
+    observation_space, action_space = Discrete(3), Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Answer:
+        self._steps += 1
+        step, _, mark = os.environ.get("ENDLESS_MARK", "").partition(":")
+        if str(self._steps) == step:
+            pathlib.Path(mark).touch()
+            hold = os.environ.get("ENDLESS_HOLD")
+            while hold and not os.path.exists(hold):
+                time.sleep(0.01)
+        return int(self.np_random.integers(3)), 1.0, False, False, {}
+
+    def render(self) -> Any:
+        return np.zeros((8, 8, 3), np.uint8)
 
 
 def no_env() -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from toys import Corridor, PolicyAgent, ReplayAgent, ToyAgent, drive, line, move
 
-from rekindle import RunReader, TrainingRun, TrainingSession, verify
+from rekindle import RunReader, TrainingRun, TrainingSession, errors, verify
 from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import AgentError, ConfigError, InputError, RunLocked, StateError, StorageError
 from rekindle.events import (
@@ -393,6 +393,52 @@ def test_a_hook_may_add_another() -> None:
 def test_an_interval_is_a_whole_number_or_none(setting: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{setting} is"):
         TrainingSession(ToyAgent(), **{setting: value})
+
+
+def test_a_hook_that_is_interrupted_is_called_when_the_run_is_resumed_before_anything_else(tmp_path: Path) -> None:
+    calls: list[tuple[str, int]] = []
+    with opened(tmp_path, checkpoint_every=4, max_steps=9) as session:
+
+        def interrupted() -> None:
+            session.stop("enough")
+            raise errors.Interrupted("enough")
+
+        session.every(2, lambda: calls.append(("first", session.total_steps)))
+        session.every(4, interrupted)
+        session.every(4, lambda: calls.append(("third", session.total_steps)))
+        while not session.is_done:
+            walk(session, 1, start=session.total_steps)
+    assert calls == [("first", 2), ("first", 4)]
+    assert reader_of(session).metadata.stop_reason == "enough"
+    calls.clear()
+    with opened(tmp_path, checkpoint_every=4, max_steps=9) as session:
+        for name, steps in (("first", 2), ("second", 4), ("third", 4)):
+            session.every(steps, lambda name=name: calls.append((name, session.total_steps)))
+        walk(session, 1, start=4)
+        assert calls == [("second", 4), ("third", 4)]
+        walk(session, 3, start=5)
+    assert calls[2:] == [("first", 6), ("first", 8), ("second", 8), ("third", 8)]
+
+
+def test_what_is_interrupted_inside_with_is_a_stop_and_no_failure(tmp_path: Path) -> None:
+    with opened(tmp_path) as session:
+        walk(session, 3)
+        session.stop("enough")
+        raise errors.Interrupted("replaying")
+    assert (session.run is not None, reader_of(session).status) == (True, "stopped")
+    assert (steps_saved(session), reader_of(session).metadata.stop_reason) == ([3], "enough")
+
+
+def test_an_end_that_is_interrupted_is_none(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        raise errors.Interrupted("enough")
+
+    for end, status in ((interrupted, "stopped"), (lambda: None, "finished")):
+        with opened(tmp_path, max_steps=3) as session:
+            session.at_end(end)
+            walk(session, 3 - session.total_steps)
+        assert reader_of(session).status == status
+        assert steps_saved(session) == [3]
 
 
 def test_a_hook_is_called_every_whole_number_of_steps_or_refused() -> None:

@@ -205,6 +205,8 @@ def test_events_tell_the_story_in_order(tmp_path: Path) -> None:
     feed.reader.request_stop("enough")
     feed.poll()
     assert feed.is_stop_requested
+    assert (feed.status, feed.shown_status) == ("running", "stopping")
+    assert progress_line(feed).startswith("stopping: step ")
     assert texts(feed)[-1] == "asked to checkpoint and stop"
     writer.end("stopped", "enough")
     feed.poll()

@@ -59,8 +59,9 @@ from rekindle.agents.settings import (
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.checks import refuses_misfits
-from rekindle.errors import AgentError, ConfigError, InputError, StateError
+from rekindle.errors import AgentError, ConfigError, InputError, Interrupted, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
+from rekindle.interrupt import ShouldStop, never
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer, Normaliser
@@ -80,6 +81,8 @@ _MOST_SCORED, _MOST_IMAGES_SCORED = 1024, 128
 """Rows of a rollout scored in one dispatch."""
 _FEW_SCORED = 64
 """Rows for which there is a smaller dispatch: usually those after the last step of each stream."""
+_LARGE_MINIBATCH = 1 << 24
+"""Rows times weights of a minibatch from which on a dispatch makes few updates, so that a stop need not wait long."""
 
 
 class PPOConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -401,6 +404,8 @@ class PPO:
         self._is_waiting = False
         """Whether the other rollout is full, and nothing was learned from it yet."""
         self._learning: _Learning | None = None
+        self._unreported: list[Outcome] = []
+        """Updates that were made before an interruption: the next `update` reports them."""
         self._chosen_by: dict[int, int] = {}
         """By stream, the version of the policy that chose its open action."""
         # Generators of their own, so that how much is learned does not change which actions are tried.
@@ -412,8 +417,12 @@ class PPO:
         self._minibatches = _minibatches(config)
         self._updates_each = config.epochs * len(self._minibatches)
         """Updates on a rollout."""
+        is_large = bool(encoding.image) or self._weights.size * self._minibatches.shape[1] >= _LARGE_MINIBATCH
         self._dispatch = Dispatch(
-            self._learner.step, self._learner.metrics, example={"indices": self._minibatches[0].astype(np.int32)}
+            self._learner.step,
+            self._learner.metrics,
+            example={"indices": self._minibatches[0].astype(np.int32)},
+            most=2 if is_large else None,
         )
         self._actor = Actor(
             self._weights,
@@ -514,41 +523,47 @@ class PPO:
 
     def update(self, n: int) -> Metrics:
         """Make `n` of the updates that are due: all of them if they are fewer, or those that `target_kl` allows."""
+        return self.update_until(n, never)
+
+    def update_until(self, n: int, should_stop: ShouldStop) -> Metrics:
+        """As `update`, but raise `Interrupted` between two dispatches once `should_stop()`."""
         due = self.updates_due()
         if n < 1 or not due:
             raise InputError(f"update({n}): {due} updates are due")
-        outcomes: list[Outcome] = []
         about: dict[str, float] = {}
-        goal = self.updates + n
-        while self.updates < goal and self._is_ahead:
-            learning = self._learning = self._learning or self._begun()
+        left = n
+        while left > 0 and self._is_ahead:
+            learning = self._learning = self._learning or self._begun(should_stop)
             about = {**self._settings_at(learning.began_at), "explained_variance": learning.explained_variance}
-            outcomes += self._learn_from(learning, goal - self.updates)
+            left -= self._learn_from(learning, left, should_stop)
+        outcomes, self._unreported = self._unreported, []
+        self.updates += sum(outcome.count for outcome in outcomes)
         metrics = self._dispatch.metrics(outcomes)
         self._losses.add(metrics["loss"])
         return {**metrics, **about, "stale_steps": self.stale_steps}
 
-    def _learn_from(self, learning: _Learning, n: int) -> list[Outcome]:
-        """Make up to `n` updates on a rollout, in as few dispatches as there can be."""
+    def _learn_from(self, learning: _Learning, n: int, should_stop: ShouldStop) -> int:
+        """Make up to `n` updates on a rollout, in as few dispatches as there can be; returns how many."""
         inputs = _inputs(learning.columns, self._settings_at(learning.began_at), self._learner.device)
-        size = self._minibatches.shape[1]
-        outcomes: list[Outcome] = []
+        size, before = self._minibatches.shape[1], learning.made
         is_over = False
         for count in self._dispatch.split(min(n, self._updates_each - learning.made)):
+            if should_stop():
+                raise Interrupted(f"stopped after {learning.made} of the {self._updates_each} updates of a rollout")
             rows = slice(learning.made * size, (learning.made + count) * size)
             self._learned, outcome = self._dispatch(self._learned, {"indices": learning.order[rows]}, count, inputs)
             made = count
             if self.config.target_kl is not None:
                 made, is_over = int(self._learned.made) - learning.made, bool(self._learned.is_over)
             learning.made += made
-            self.updates += made
             outcome.count = made
-            outcomes.append(outcome)
+            self._unreported.append(outcome)
             if is_over:
                 break
+        made = learning.made - before
         if is_over or learning.made == self._updates_each:
             self._finish()
-        return outcomes
+        return made
 
     def warm_up(self) -> None:
         """Compile everything that acting and learning may need."""
@@ -560,19 +575,22 @@ class PPO:
             self._scores(self._acting, columns["observations"][:rows], None, None)
         self._actor.warm_up(self.observation_space)
 
-    def _begun(self) -> _Learning:
-        """Score the rollout that waits with the weights that chose its actions, and have it on the device."""
+    def _begun(self, should_stop: ShouldStop) -> _Learning:
+        """Score the rollout that waits with the weights that chose its actions, and have it on the device.
+
+        Nothing has changed if it is interrupted, which it can be while it scores.
+        """
         config, steps = self.config, self._other.steps()
         encoded, mask = self._encoding.encode(steps.observations), self._encoding.mask(steps.observations)
         actions = self._scored_actions(steps)
         observations = _normalised(self._acting, encoded)
-        log_probs, values = self._scores(self._acting, observations, mask, actions)
+        log_probs, values = self._scores(self._acting, observations, mask, actions, should_stop)
         older = steps.versions < self.policy_version
         if older.any():
-            others = self._scores(self._previous, _normalised(self._previous, encoded), mask, actions)
+            others = self._scores(self._previous, _normalised(self._previous, encoded), mask, actions, should_stop)
             log_probs, values = (np.where(older, *pair) for pair in zip(others, (log_probs, values), strict=True))
         last = _normalised(self._acting, self._encoding.encode(steps.last_observations))
-        _, last_values = self._scores(self._acting, last, None, None)
+        _, last_values = self._scores(self._acting, last, None, None, should_stop)
         rewards = None
         if self._reward_scale is not None:
             self._reward_scale.publish()
@@ -615,7 +633,12 @@ class PPO:
         self._publish()
 
     def _scores(
-        self, version: _Version, observations: Array, mask: Array | None, actions: Array | None
+        self,
+        version: _Version,
+        observations: Array,
+        mask: Array | None,
+        actions: Array | None,
+        should_stop: ShouldStop = never,
     ) -> tuple[Array, Array]:
         """Log-probabilities and values of rows, so many at a time; without actions only the values mean anything."""
         rows = len(observations)
@@ -630,6 +653,8 @@ class PPO:
         params = self._there(version.params)
         pieces: list[tuple[Array, Array]] = []
         for start in range(0, rows, most):
+            if should_stop():
+                raise Interrupted("stopped before the first update of a rollout")
             size = few if rows - start <= few else most
             piece = each_array(columns, lambda column: padded(column[start : start + size], size))  # noqa: B023
             log_probs, _, values = self._score(params, *self._there(piece))
@@ -721,7 +746,12 @@ class PPO:
             "losses": self._losses.state(),
             "exploring": generator_state(self._exploring),
             "shuffling": generator_state(self._shuffling),
+            **({"unreported": self._unreported_table()} if self._unreported else {}),
         }
+
+    def _unreported_table(self) -> Array:
+        rows = [row for outcome in self._unreported for row in outcome.table]
+        return np.array(rows, np.float32).reshape(-1, len(self._learner.metrics))
 
     def _version_state(self, version: _Version) -> State:
         normaliser = version.normaliser
@@ -768,6 +798,7 @@ class PPO:
         except msgspec.ValidationError as error:
             raise StateError(f"not the versions of open actions: {error}") from None
         losses = LossMean.checked(state.get("losses"))
+        unreported = self._unreported_from_state(state.get("unreported"))
         exploring, shuffling = (generator_from_state(state.get(name) or {}) for name in ("exploring", "shuffling"))
 
         self.env_steps, self.updates, self.policy_version, self.stale_steps = counts.values()
@@ -779,6 +810,7 @@ class PPO:
         self._is_waiting, self._learning = waiting is not None, learning
         self._chosen_by = chosen_by
         self._losses.load(losses)
+        self._unreported = unreported
         self._exploring, self._shuffling = exploring, shuffling
         self._publish()
 
@@ -805,7 +837,7 @@ class PPO:
         self._learned = placed(self._learned._replace(params=version.params), self._learner.device)
         for rollout in (self._rollout, self._other):
             rollout.clear()
-        self._is_waiting, self._learning = False, None
+        self._is_waiting, self._learning, self._unreported = False, None, []
         self._publish()
 
     def _version_from_state(self, state: Any, what: str) -> _Version:
@@ -835,6 +867,14 @@ class PPO:
         columns = tree_from_state(self._zero_columns(self.config.rollout_steps), saved.get("columns"), "rollout")
         learning = _Learning(placed(columns, self._learner.device), seed, began_at, explained, self._order(seed), made)
         return self._weights.from_state(saved.get("network"), "the weights being learned"), learning
+
+    def _unreported_from_state(self, table: Any) -> list[Outcome]:
+        if table is None:
+            return []
+        width = len(self._learner.metrics)
+        if not isinstance(table, np.ndarray) or table.ndim != 2 or table.shape[1] != width or table.dtype != np.float32:
+            raise StateError(f"not the metrics of updates, {width} numbers each: {table!r:.40}")
+        return [Outcome(cast("Any", table), None, len(table))]
 
 
 def _untouched() -> dict[str, Any]:

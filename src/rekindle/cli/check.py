@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.envs import EnvFactory, check_env
+from rekindle.interrupt import Interrupter
 from rekindle.ui.output import write_json
 from rekindle.ui.tables import cell, console, table, words
 
@@ -17,7 +18,9 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
 def check_environment(env: str, *, modules: Sequence[str], as_json: bool) -> int:
     """Print what looking at an environment found; the exit code says whether it can be trained on."""
     find_modules_here([*modules, *module_of(env)])
-    findings = check_env(EnvFactory(env, modules=tuple(modules)))
+    interrupter = Interrupter()
+    with interrupter.signals():
+        findings = check_env(EnvFactory(env, modules=tuple(modules)), should_stop=interrupter.should_stop)
     if as_json:
         write_json(findings)
     else:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rekindle.errors import ConfigError, RekindleError
+from rekindle.errors import ConfigError, Interrupted, RekindleError
 from rekindle.ui.output import complain
 from rekindle.version import __version__
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(arguments)
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rekindle.cli.modules import find_modules_here
 from rekindle.cli.video import Studio
 from rekindle.envs import Determinism
 from rekindle.errors import ConfigError
+from rekindle.interrupt import Interrupter
 from rekindle.policy import policy as policies
 from rekindle.run.finding import find_run
 from rekindle.stats import EvalReport
@@ -29,14 +31,16 @@ def evaluate_run(
     checkpoint: str,
     episodes: int,
     seed: int | None,
+    max_steps: int | None,
     video: Path | None,
     modules: Sequence[str],
     files: Sequence[str],
     as_json: bool,
 ) -> int:
     """Print what evaluating one or all agents of a run found."""
-    if episodes < 1:
-        raise ConfigError(f"episodes is {episodes}: use at least 1")
+    for name, count in (("episodes", episodes), ("max-steps", max_steps)):
+        if count is not None and count < 1:
+            raise ConfigError(f"{name} is {count}: use at least 1")
     find_modules_here(modules)
     run = find_run(path)  # once: another may be started meanwhile
     checkpoints = checkpoint_files(run, checkpoint)
@@ -44,21 +48,22 @@ def evaluate_run(
     config = rebuilt.config
     first = config.seed if seed is None else seed
     rebuilds = config.determinism is Determinism.LEAKS
+    most = config.eval_max_steps if max_steps is None else max_steps
     evaluator = EpisodeEvaluator(
-        rebuilt.factory, seed=first, num_envs=config.eval_envs, rebuilds=rebuilds, extras=config.extras
+        rebuilt.factory, seed=first, num_envs=config.eval_envs, rebuilds=rebuilds, extras=config.extras, max_steps=most
     )
-    studio = None if video is None else Studio(rebuilt.factory, video, seed=first, rebuilds=rebuilds)
+    studio = None if video is None else Studio(rebuilt.factory, video, seed=first, rebuilds=rebuilds, max_steps=most)
     films: list[Path] = []
-    try:
+    interrupter = Interrupter()
+    act = greedy(rebuilt.agent, interrupter.should_stop)
+    with interrupter.signals(), contextlib.closing(evaluator):
         reports: list[EvalReport] = []
         for file in checkpoints:
             step = load(rebuilt.agent, file)
-            evaluation = evaluator.evaluate(greedy(rebuilt.agent), episodes)
+            evaluation = evaluator.evaluate(act, episodes)
             reports.append(EvalReport.of(evaluation.records, step))
             if studio is not None:
-                films += studio.film(greedy(rebuilt.agent), episodes, step)
-    finally:
-        evaluator.close()
+                films += studio.film(act, episodes, step, should_stop=interrupter.should_stop)
     if as_json:
         write_json(reports)
     else:

@@ -30,16 +30,22 @@ class Progress:
         self._is_paused = False
         self._evaluated: float | None = None
         self._last_line = -_SECONDS
+        self._is_stopping = False
         self._last_steps: int = -1
         self._started = (0, 0.0)
         trainer.on(TrainingStarted, self._start)
         trainer.on(MetricsFlushed, self._show)
         trainer.on(Evaluated, self._note)
+        trainer.on_stop(self._stop)
 
     def _start(self, event: TrainingStarted) -> None:
         self._started = (event.stamp.env_steps, time.monotonic())
         if event.resumed_from is not None:
             self._say(f"goes on at step {whole(event.resumed_from)}")
+
+    def _stop(self, reason: str) -> None:
+        self._is_stopping = True
+        self._say(f"stopping ({reason}): takes a checkpoint first")
 
     def _note(self, event: Evaluated) -> None:
         self._evaluated = event.score
@@ -48,6 +54,8 @@ class Progress:
         steps, end = event.stamp.env_steps, self._trainer.config.steps
         now = time.monotonic()
         is_last = end is not None and steps >= end
+        if self._is_stopping and self._is_live:  # the line that says so stays
+            return
         is_early = not (self._is_live or is_last) and now - self._last_line < _SECONDS
         if is_early or steps == self._last_steps:
             return

@@ -10,9 +10,9 @@ from gymnasium.error import DependencyNotInstalled
 
 from rekindle.envs import EnvFactory
 from rekindle.errors import ConfigError, EnvError, MissingExtra, StorageError
-from rekindle.experience import Array
+from rekindle.interrupt import ShouldStop, never
 from rekindle.recorders.extras import require
-from rekindle.recorders.video import gif
+from rekindle.recorders.video import Film
 from rekindle.storage.files import write_output
 from rekindle.training import EpisodeEvaluator
 from rekindle.training.evaluation import Act
@@ -21,6 +21,9 @@ __all__ = ["Studio"]
 
 _MOST = 3
 """Episodes of an evaluation that are filmed."""
+_MOST_FRAMES = 3_000
+"""Of an episode; the rest of it is left out."""
+_COLOURS = 64
 _FRAME_RATE = 30
 """Frames in a second, where the environment does not say."""
 
@@ -28,7 +31,7 @@ _FRAME_RATE = 30
 class Studio:
     """Films the first episodes of an evaluation."""
 
-    def __init__(self, factory: EnvFactory, directory: Path, *, seed: int, rebuilds: bool) -> None:
+    def __init__(self, factory: EnvFactory, directory: Path, *, seed: int, rebuilds: bool, max_steps: int) -> None:
         require("a film", "PIL", extra="video")
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -37,14 +40,16 @@ class Studio:
         settings = factory.settings
         known = settings.arguments if settings is not None else {}
         self._factory = EnvFactory(factory, arguments={**known, "render_mode": "rgb_array"})
-        self._directory, self._seed, self._rebuilds = directory, seed, rebuilds
-        self._films: list[list[Array]] = []
+        self._directory, self._seed, self._rebuilds, self._max_steps = directory, seed, rebuilds, max_steps
+        self._films: list[Film] = []
         self._rate = _FRAME_RATE
 
-    def film(self, act: Act, episodes: int, step: int) -> list[Path]:
+    def film(self, act: Act, episodes: int, step: int, *, should_stop: ShouldStop = never) -> list[Path]:
         """Play the first episodes once more, and write each to `step_<step>-episode_<number>.gif`."""
         self._films = []
-        evaluator = EpisodeEvaluator(EnvFactory(self._made), seed=self._seed, num_envs=1, rebuilds=self._rebuilds)
+        evaluator = EpisodeEvaluator(
+            EnvFactory(self._made), seed=self._seed, num_envs=1, rebuilds=self._rebuilds, max_steps=self._max_steps
+        )
         try:
             evaluator.evaluate(act, min(episodes, _MOST))
         except EnvError as error:
@@ -54,9 +59,9 @@ class Studio:
         finally:
             evaluator.close()
         written: list[Path] = []
-        for number, frames in enumerate(self._films):
+        for number, film in enumerate(self._films):
             file = self._directory / f"step_{step}-episode_{number}.gif"
-            write_output(file, gif(frames, self._rate, colours=64))
+            write_output(file, film.gif(self._rate, should_stop=should_stop))
             written.append(file)
         return written
 
@@ -71,14 +76,14 @@ class Studio:
 class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Keeps a picture of every step."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], films: list[list[Array]]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], films: list[Film]) -> None:
         super().__init__(env)
         self._films = films
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a film."""
         answer = self.env.reset(seed=seed, options=options)
-        self._films.append([])
+        self._films.append(Film(colours=_COLOURS))
         self._shoot()
         return answer
 
@@ -89,5 +94,6 @@ class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
         return answer
 
     def _shoot(self) -> None:
-        frame: Any = self.env.render()
-        self._films[-1].append(frame)
+        if len(self._films[-1]) < _MOST_FRAMES:
+            frame: Any = self.env.render()
+            self._films[-1].add(frame)

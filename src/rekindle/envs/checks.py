@@ -12,10 +12,11 @@ import numpy as np
 
 from rekindle.checks import all_finite
 from rekindle.envs.determinism import Determinism, play, probe
-from rekindle.envs.factory import EnvFactory
+from rekindle.envs.factory import EnvFactory, has_time_limit
 from rekindle.envs.vector import EnvSlot
-from rekindle.errors import InputError
+from rekindle.errors import InputError, Interrupted
 from rekindle.experience import Array
+from rekindle.interrupt import ShouldStop, never
 from rekindle.rng import episode_seed
 from rekindle.spaces import Layout
 
@@ -35,10 +36,10 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
 
-def check_env(source: Any) -> list[Finding]:
+def check_env(source: Any, *, should_stop: ShouldStop = never) -> list[Finding]:
     """Look at everything that training and exact resume rest on; an error means that it cannot be trained on.
 
-    Raises `ConfigError` if it cannot be made at all.
+    Raises `ConfigError` if it cannot be made at all, and `Interrupted` between two steps once `should_stop()`.
     """
     factory = EnvFactory(source)
     slot = EnvSlot(factory)
@@ -46,11 +47,11 @@ def check_env(source: Any) -> list[Finding]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters is found by looking
             findings = [*_spaces(slot)]
-            findings += _episodes(slot)
+            findings += _episodes(slot, should_stop)
     finally:
         slot.close()
     if not any(finding.level == "error" for finding in findings):
-        findings += _repetition(factory)
+        findings += _repetition(factory, should_stop)
     return findings
 
 
@@ -89,14 +90,14 @@ def _boxes(space: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, space
 
 
-def _episodes(slot: EnvSlot) -> Iterator[Finding]:
+def _episodes(slot: EnvSlot, should_stop: ShouldStop) -> Iterator[Finding]:
     """Random episodes, and the first thing of each kind that is wrong in them."""
     told: set[str] = set()
     steps = ended = 0
     for episode in range(_EPISODES):
         seed = episode_seed(0, "check", episode)
         slot.action_space.seed(seed)
-        for what, complaint in _episode(slot, seed, _STEPS // _EPISODES):
+        for what, complaint in _episode(slot, seed, _STEPS // _EPISODES, should_stop):
             if what == "steps":
                 steps += int(complaint)
             elif what == "ended":
@@ -108,7 +109,7 @@ def _episodes(slot: EnvSlot) -> Iterator[Finding]:
                     return
     if not told:
         yield Finding("good", "step", f"{steps} steps: shapes, dtypes and numbers are right")
-    if not ended and not slot.env.has_wrapper_attr("_max_episode_steps"):  # that of Gymnasium's TimeLimit
+    if not ended and not has_time_limit(slot.env):
         yield Finding(
             "warning",
             "step",
@@ -116,7 +117,7 @@ def _episodes(slot: EnvSlot) -> Iterator[Finding]:
         )
 
 
-def _episode(slot: EnvSlot, seed: int, most: int) -> Iterator[tuple[str, str]]:
+def _episode(slot: EnvSlot, seed: int, most: int, should_stop: ShouldStop) -> Iterator[tuple[str, str]]:
     try:
         answer: Any = slot.reset(seed=seed, options=None)
         if not (isinstance(answer, tuple) and len(cast("tuple[Any, ...]", answer)) == 2):
@@ -127,6 +128,8 @@ def _episode(slot: EnvSlot, seed: int, most: int) -> Iterator[tuple[str, str]]:
         return
     yield from _observation(slot, answer[0], "reset")
     for step in range(1, most + 1):
+        if should_stop():
+            raise Interrupted(f"stopped while {slot.name} was checked")
         try:
             answer = slot.step(slot.action_space.sample())
         except Exception as error:
@@ -184,11 +187,11 @@ def _outcome(reward: Any, terminated: Any, truncated: Any, info: Any) -> Iterato
         yield "step", f"the info is {info!r:.80}, which is not a dict"
 
 
-def _repetition(factory: EnvFactory) -> Iterator[Finding]:
+def _repetition(factory: EnvFactory, should_stop: ShouldStop) -> Iterator[Finding]:
     slot = EnvSlot(factory)
     try:
-        first = play(slot, 0)
-        others = [play(slot, seed, first.actions) for seed in range(1, 5)]
+        first = play(slot, 0, should_stop=should_stop)
+        others = [play(slot, seed, first.actions, should_stop=should_stop) for seed in range(1, 5)]
     finally:
         slot.close()
     if all(other.chain == first.chain for other in others):
@@ -200,7 +203,7 @@ def _repetition(factory: EnvFactory) -> Iterator[Finding]:
         )
     else:
         yield Finding("good", "seeding", "other seeds give other episodes")
-    yield from _REPETITION[probe(factory)]
+    yield from _REPETITION[probe(factory, should_stop=should_stop)]
 
 
 _REPETITION = {

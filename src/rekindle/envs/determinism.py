@@ -8,7 +8,9 @@ from typing import cast
 from rekindle.checks import checked_reward
 from rekindle.envs.factory import EnvFactory
 from rekindle.envs.vector import EnvSlot
+from rekindle.errors import Interrupted
 from rekindle.experience import Array
+from rekindle.interrupt import ShouldStop, never
 from rekindle.rng import episode_seed
 from rekindle.spaces import Layout
 from rekindle.traces import EpisodeTrace
@@ -31,41 +33,52 @@ class Determinism(StrEnum):
     """It never does for sure, so that a resume cannot be exact."""
 
 
-def probe(factory: EnvFactory) -> Determinism:
-    """Play random episodes in one instance, and play them again in new ones."""
+def probe(factory: EnvFactory, *, should_stop: ShouldStop = never) -> Determinism:
+    """Play random episodes in one instance, and play them again in new ones.
+
+    Raises `Interrupted` between two steps once `should_stop()`.
+    """
     slot = EnvSlot(factory)
     try:
-        played = [play(slot, episode_seed(0, "probe", episode)) for episode in range(_EPISODES)]
+        seeds = [episode_seed(0, "probe", episode) for episode in range(_EPISODES)]
+        played = [play(slot, seed, should_stop=should_stop) for seed in seeds]
     finally:
         slot.close()
-    if _again(factory, played):
+    if _again(factory, played, should_stop):
         return Determinism.REPEATS
-    anew = [_anew(factory, trace) for trace in played]
-    return Determinism.LEAKS if _again(factory, anew) else Determinism.RANDOM
+    anew = [_anew(factory, trace, should_stop) for trace in played]
+    return Determinism.LEAKS if _again(factory, anew, should_stop) else Determinism.RANDOM
 
 
-def _again(factory: EnvFactory, played: list[EpisodeTrace]) -> bool:
+def _again(factory: EnvFactory, played: list[EpisodeTrace], should_stop: ShouldStop) -> bool:
     """Whether each episode comes out the same in an instance of its own."""
-    return all(_anew(factory, trace).chain == trace.chain for trace in played)
+    return all(_anew(factory, trace, should_stop).chain == trace.chain for trace in played)
 
 
-def _anew(factory: EnvFactory, trace: EpisodeTrace) -> EpisodeTrace:
+def _anew(factory: EnvFactory, trace: EpisodeTrace, should_stop: ShouldStop) -> EpisodeTrace:
     """The same seed and actions in a new instance."""
     slot = EnvSlot(factory)
     try:
-        return play(slot, trace.seed, trace.actions)
+        return play(slot, trace.seed, trace.actions, should_stop=should_stop)
     finally:
         slot.close()
 
 
-def play(slot: EnvSlot, seed: int, actions: list[Array] | None = None) -> EpisodeTrace:
-    """Play an episode, or its first steps, with random actions unless some are given."""
+def play(
+    slot: EnvSlot, seed: int, actions: list[Array] | None = None, *, should_stop: ShouldStop = never
+) -> EpisodeTrace:
+    """Play an episode, or its first steps, with random actions unless some are given.
+
+    Raises `Interrupted` between two steps once `should_stop()`.
+    """
     layout = cast("Layout", Layout.of_space(slot.observation_space))
     trace = EpisodeTrace(seed, None)
     slot.action_space.seed(seed)
     observation, _ = slot.reset(seed=seed)
     trace.start(layout.conform(observation, f"{slot.name}: the observation"))
     for step in range(_STEPS if actions is None else len(actions)):
+        if should_stop():
+            raise Interrupted(f"stopped while {slot.name} was probed")
         action = slot.action_space.sample() if actions is None else actions[step][()]  # a number, not an array of one
         observation, reward, terminated, truncated, _ = slot.step(action)
         arrays = layout.conform(observation, f"{slot.name}: the observation")

@@ -20,7 +20,7 @@ from rekindle.spaces import Layout
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["EnvFactory", "EnvSettings", "EnvWrapping", "required_files", "required_modules"]
+__all__ = ["EnvFactory", "EnvSettings", "EnvWrapping", "has_time_limit", "required_files", "required_modules"]
 
 
 _MOST_FRAMES = 1000
@@ -242,6 +242,14 @@ def _makes_vectors(make: Callable[..., Any]) -> bool:
 
 def _sign(reward: SupportsFloat) -> float:
     return float(np.sign(float(reward)))
+
+
+def has_time_limit(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether an environment is known to end its episodes after some number of steps."""
+    spec = env.spec
+    if spec is not None and spec.kwargs.get("max_num_frames_per_episode"):  # what the emulator of Atari counts itself
+        return True
+    return env.has_wrapper_attr("_max_episode_steps")  # of Gymnasium's TimeLimit
 
 
 def required_modules(settings: EnvSettings) -> list[str]:

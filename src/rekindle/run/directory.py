@@ -18,6 +18,7 @@ import msgspec
 
 from rekindle.checks import required_count
 from rekindle.errors import ConfigError, StorageError
+from rekindle.interrupt import Interrupter
 from rekindle.owner import Owner
 from rekindle.run.finding import find_run, find_unfinished
 from rekindle.run.frames import Aggregate, Frame
@@ -201,6 +202,15 @@ class TrainingRun:
     def stop_file(self) -> Path:
         """Where another process leaves its request to stop."""
         return self.path / "control" / "stop"
+
+    def watch_for_stop(self, interrupter: Interrupter) -> None:
+        """Let other processes stop the training, and let them see that it is stopping, whoever asked for that."""
+        interrupter.tell(self._show_stop)
+        interrupter.watch(self.stop_file)
+
+    def _show_stop(self, reason: str) -> None:
+        if not os.path.lexists(self.stop_file):
+            self.reader.request_stop(reason)
 
     def checkpoint_path(self, step: int) -> Path:
         """The checkpoint taken at this env step."""

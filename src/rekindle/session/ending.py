@@ -67,6 +67,14 @@ class Ending:
         interrupter = parts.interrupter
         is_finished = interrupter.is_complete if interrupter.is_stopped else self._flow.is_done
         reason = interrupter.reason if interrupter.is_stopped else "max_steps" if is_finished else None
+        if is_finished and not self.is_closed:
+            try:
+                self._flow.catch_up()  # a run that was stopped at its last step may have been resumed for this alone
+            except Interrupted:
+                is_finished, reason = False, interrupter.interruption
+            except BaseException as error:
+                self.close_after(error)
+                raise
         self._close("finished" if is_finished else "stopped", reason or "the host left its loop", save=True)
 
     def close_after(self, error: BaseException) -> None:
@@ -87,7 +95,7 @@ class Ending:
             try:
                 self._end_learner()
                 if save and not self._save_last(is_finished=status == "finished") and status == "finished":
-                    status, reason = "stopped", parts.interrupter.reason or "interrupted"
+                    status, reason = "stopped", parts.interrupter.interruption or "interrupted"
             except Exception as error:
                 problem = error
                 if status != "failed":  # whatever it had reached, what it holds is not all on disk

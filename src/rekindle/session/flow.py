@@ -42,7 +42,8 @@ class _HostCall:
 
     def __init__(self, flow: Flow, parts: Parts, due: Due) -> None:
         self._flow, self._parts, self._due = flow, parts, due
-        self._is_behind = parts.grading.resumed is not None
+        self.is_behind = parts.grading.resumed is not None
+        """Whether the first call after a resume is still to come."""
         self.env_error: BaseException | None = None
         """What the environment of the last `reset` raised."""
 
@@ -50,8 +51,7 @@ class _HostCall:
         if self._parts.learner.failure is not None:
             self._parts.learner.refuse()
         self._due.is_unsaved = True
-        if self._is_behind:
-            self._is_behind = False
+        if self.is_behind:
             self._flow.catch_up()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -79,8 +79,16 @@ class Flow:
         return self._parts.interrupter.is_stopped or self._counts.env_steps >= self._most_steps
 
     def catch_up(self) -> None:
-        """Do what was due before a resume and not done."""
-        owed = self._parts.owed
+        """Do what was due before a resume and not done, once.
+
+        Raises `Interrupted` if a stop comes between: what is left stays due, so no step may be made before it.
+        """
+        if not self._call.is_behind:
+            return
+        self._call.is_behind = False
+        owed, schedule = self._parts.owed, self._parts.schedule
+        if owed.updates or schedule.next <= self._counts.env_steps:
+            self._due.is_unsaved = True
         if owed.updates:
             owed.updates = False
             self._learn()
@@ -89,6 +97,9 @@ class Flow:
             for ended in episodes:
                 self._add_episode(ended.stream, ended.record)
         self._due.finish_call()
+        if owed.updates or schedule.next <= self._counts.env_steps:
+            self._call.is_behind = True
+            raise Interrupted("stopped before everything was done that the last stop had interrupted")
 
     # Acting
 

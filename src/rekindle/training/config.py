@@ -20,6 +20,7 @@ from rekindle.errors import ConfigError, RunError
 from rekindle.recorders import RECORDERS, RecorderName
 from rekindle.recorders.known import OUTSIDE
 from rekindle.run.reader import RunReader
+from rekindle.training.evaluation import EVAL_MAX_STEPS
 
 __all__ = [
     "Parent",
@@ -66,6 +67,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Episodes in an evaluation; 0 for no evaluations at all."""
     eval_envs: int = 4
     """Environments that an evaluation steps together."""
+    eval_max_steps: int = EVAL_MAX_STEPS
+    """Truncate evaluation episodes after so many steps, if the environment has no time limit of its own."""
     extras: tuple[str, ...] | None = None
     """Which numbers of an environment's last info become episode extras; None for all."""
     target_score: float | None = None
@@ -85,6 +88,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             ("num_envs", 1, _MOST_NATIVE if self.vectorization == "native" else _MOST_MADE),
             ("eval_episodes", 0, _MOST_EPISODES),
             ("eval_envs", 1, _MOST_MADE),
+            ("eval_max_steps", 1, None),
         ):
             msgspec.structs.force_setattr(self, name, required_count(name, getattr(self, name), least, most))
         for name, least, most in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -11,22 +12,30 @@ import numpy as np
 from rekindle.agent import LearningAgent
 from rekindle.checks import checked_reward
 from rekindle.envs import EnvFactory
+from rekindle.envs.factory import has_time_limit
 from rekindle.envs.vector import EnvSlot, failed, numbers_in
+from rekindle.errors import Interrupted
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
+from rekindle.interrupt import ShouldStop, never
 from rekindle.rng import episode_seed
 from rekindle.spaces import Layout
 from rekindle.stats import EpisodeRecord
 
-__all__ = ["Act", "EpisodeEvaluator", "Evaluation", "Evaluator", "greedy"]
+__all__ = ["Act", "EVAL_MAX_STEPS", "EpisodeEvaluator", "Evaluation", "Evaluator", "greedy"]
+
+EVAL_MAX_STEPS = 10_000
+"""Steps after which an evaluation episode is truncated, if the environment has no time limit of its own."""
 
 Act = Callable[[Observations], Array]
 """The best action for each row of a batch of observations."""
 
 
-def greedy(agent: LearningAgent) -> Act:
-    """How an agent acts at its best."""
+def greedy(agent: LearningAgent, should_stop: ShouldStop = never) -> Act:
+    """The greedy policy of an agent; raises `Interrupted` once `should_stop()`."""
 
     def act(observations: Observations) -> Array:
+        if should_stop():
+            raise Interrupted("stopped in an evaluation")
         rows = len(next(iter(observations.values()))) if isinstance(observations, Mapping) else len(observations)
         return agent.act(observations, ActMode.EXPLOIT, np.arange(rows))
 
@@ -45,7 +54,7 @@ class Evaluator(Protocol):
     """Finds out how good an agent is; to resume exactly, the same policy must get the same evaluation."""
 
     def evaluate(self, act: Act, episodes: int) -> Evaluation:
-        """Play so many episodes."""
+        """Play so many episodes. After a stop `act` raises `Interrupted`: let it pass."""
         ...
 
     def close(self) -> None:
@@ -57,7 +66,7 @@ class EpisodeEvaluator:
     """Plays episodes in environments of its own, several together; the score is the mean return.
 
     Episode i has always the same seed, and which environment plays it is settled beforehand, so that short episodes
-    are not preferred.
+    are not preferred. In an environment without a time limit of its own, episodes are truncated after `max_steps`.
     """
 
     def __init__(
@@ -68,9 +77,10 @@ class EpisodeEvaluator:
         num_envs: int = 4,
         rebuilds: bool = False,
         extras: Sequence[str] | None = None,
+        max_steps: int = EVAL_MAX_STEPS,
     ) -> None:
         self._factory, self._seed, self._num_envs, self._rebuilds = factory, seed, num_envs, rebuilds
-        self._extras = extras
+        self._extras, self._max_steps = extras, max_steps
         self._slots: list[EnvSlot] = []
 
     def evaluate(self, act: Act, episodes: int) -> Evaluation:
@@ -79,6 +89,7 @@ class EpisodeEvaluator:
         while len(self._slots) < count:
             self._slots.append(EnvSlot(self._factory, rebuilds=self._rebuilds, training=False))
         slots = self._slots[:count]
+        most = math.inf if has_time_limit(slots[0].env) else self._max_steps
         layout = cast("Layout", Layout.of_space(slots[0].observation_space))
         columns = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
         records: dict[int, EpisodeRecord] = {}
@@ -100,6 +111,7 @@ class EpisodeEvaluator:
                     episode.add(checked_reward(reward, "the reward"))
                 except Exception as error:
                     raise failed(f"{self._factory.name} (evaluation)", row, "step", error) from error
+                truncated = truncated or episode.length >= most
                 if terminated or truncated:
                     extras = numbers_in(info, self._extras)
                     records[episode.number] = episode.record(EpisodeStatus.of(terminated, truncated), extras)
@@ -128,11 +140,11 @@ class _Episode:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._total, self._length = 0.0, 0
+        self._total, self.length = 0.0, 0
 
     def add(self, reward: float) -> None:
         self._total += reward
-        self._length += 1
+        self.length += 1
 
     def record(self, status: EpisodeStatus, extras: dict[str, float]) -> EpisodeRecord:
-        return EpisodeRecord(self._total, self._length, status, extras)
+        return EpisodeRecord(self._total, self.length, status, extras)

@@ -11,7 +11,7 @@ import numpy as np
 from rekindle.agent import State
 from rekindle.envs import AutoresetEnvs, Envs, Outcome
 from rekindle.envs.vector import failed, numbers_in
-from rekindle.errors import EnvError, InputError
+from rekindle.errors import EnvError, InputError, Interrupted
 from rekindle.experience import Array, EpisodeStatus, Experience, Observations, Transitions
 from rekindle.session.session import TrainingSession
 from rekindle.session.stream import Stream
@@ -115,7 +115,7 @@ class _Starts:
                 single.set_state(state)
                 return stream.bring_back()
             return stream.reset(env, options=None if stream.is_open else self.options(stream))
-        except EnvError:
+        except (EnvError, Interrupted):
             raise
         except Exception as error:
             raise self.failure(row, "reset", error) from error

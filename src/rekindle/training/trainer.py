@@ -23,9 +23,10 @@ from rekindle.checkpoint.retention import retention
 from rekindle.checkpoint.store import list_steps
 from rekindle.checks import required_count
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
-from rekindle.errors import ConfigError
+from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Event, Recorder, RunRecorder
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
+from rekindle.interrupt import Interrupter, ShouldStop, never
 from rekindle.recorders import RECORDERS
 from rekindle.run.directory import TrainingRun
 from rekindle.run.finding import find_run
@@ -190,6 +191,8 @@ class Trainer:
         self._recorders = [*recorders, *(RECORDERS[name]() for name in self.config.record)]
         self._begins_anew, self._strict, self._signals = new, strict, signals
         self._handlers = _Handlers()
+        self._interrupter = Interrupter()
+        self._listeners: list[Callable[[str], object]] = []
         self._last_evaluation: tuple[int, Evaluation] | None = None
         self._stopping = EarlyStopping(target=None, patience=None)
         self._ended: tuple[TrainingSession, float] | None = None
@@ -317,7 +320,14 @@ class Trainer:
         if steps is not None:
             self.config = msgspec.structs.replace(self.config, steps=steps)
         started = time.perf_counter()
+        self._interrupter = interrupter = Interrupter()
+        for listener in self._listeners:
+            interrupter.tell(listener)
         with contextlib.ExitStack() as undo:
+            if self._signals:
+                undo.enter_context(interrupter.signals())
+            undo.callback(_timer(interrupter, self.config.time_limit).cancel)
+            undo.callback(interrupter.unwatch)
             try:
                 run, envs = self._opened(undo)
             except ConfigError:
@@ -331,7 +341,6 @@ class Trainer:
             with session:
                 self._describe(run)
                 self._prepare(session, was_finished=was_finished)
-                undo.callback(_timer(session, self.config.time_limit).cancel)
                 make = self._make_sampler or self._default_sampler
                 components = Components(session, envs, make(session, envs))
                 # Nearly all objects there are by now stay to the end: the collector need not look at them in between.
@@ -354,19 +363,23 @@ class Trainer:
             raise ConfigError("the trainer is not training")
         return self.session
 
-    def _find_out_determinism(self) -> Determinism:
-        found = self.config.determinism or probe(self._factory)
+    def _find_out_determinism(self, should_stop: ShouldStop = never) -> Determinism:
+        found = self.config.determinism or probe(self._factory, should_stop=should_stop)
         self.config = msgspec.structs.replace(self.config, determinism=found)
         return found
 
     def _made_envs(self) -> Envs:
         config = self.config
+        try:
+            determinism = self._find_out_determinism(self._interrupter.should_stop)
+        except Interrupted:  # no step will be made, and the next process finds out
+            determinism = Determinism.REPEATS
         return make_envs(
             self._factory,
             config.num_envs,
             vectorization=config.vectorization,
             workers=config.workers,
-            determinism=self._find_out_determinism(),
+            determinism=determinism,
         )
 
     def _default_sampler(self, session: TrainingSession, envs: Envs) -> Sampler:
@@ -392,9 +405,11 @@ class Trainer:
             undo.callback(envs.close)
             run = self._made_run()
             with run.let_go_on_failure():
+                run.watch_for_stop(self._interrupter)
                 self._agree_with(run)  # another process may have made it, in the meantime
             return run, envs
         with run.let_go_on_failure():
+            run.watch_for_stop(self._interrupter)
             self._agree_with(run)
             envs = self._made_envs()
             undo.callback(envs.close)
@@ -435,7 +450,8 @@ class Trainer:
         if run.read_config():
             self._check_config(run)
         made = list_steps(run.path / "checkpoints")
-        if self.config.steps is not None and made and made[-1] > self.config.steps:
+        # The last round of several environments may go beyond the end, by fewer steps than there are environments.
+        if self.config.steps is not None and made and made[-1] >= self.config.steps + self.config.num_envs:
             raise ConfigError(
                 f"{run.path} has trained {made[-1]} env steps already, and steps is {self.config.steps}: use at least "
                 f"{made[-1]}, or begin another training with rekindle train --from {run.path}@{made[-1]}"
@@ -478,7 +494,8 @@ class Trainer:
             recorders=self._recorders,
             callbacks=(self._handlers,) if self._handlers.known else (),
             strict=self._strict,
-            signals=self._signals,
+            signals=False,  # they are the trainer's affair, from before there is a session
+            interrupter=self._interrupter,
         )
 
     def _prepare(self, session: TrainingSession, *, was_finished: bool) -> None:
@@ -509,15 +526,30 @@ class Trainer:
             raise ConfigError("on(): say what to call before the training starts")
         self._handlers.known.append((kind, handler))
 
+    def on_stop(self, listener: Callable[[str], object]) -> None:
+        """Call a function with the reason as soon as somebody asks for a stop before the end.
+
+        It is called on another thread, as the one that trains may take a while to come to a checkpoint.
+        """
+        if self.session is not None:
+            raise ConfigError("on_stop(): say what to call before the training starts")
+        self._listeners.append(listener)
+
     def stop(self, reason: str = "stopped by the host", *, complete: bool = False) -> None:
-        """Let the training end after this round; `complete` says that its goal was reached."""
+        """Let the training end after this round; `complete` says that its goal was reached.
+
+        Without it, an evaluation under way, or the updates of a rollout, are interrupted, and a resume makes them.
+        """
         if self.session is not None:
             self.session.stop(reason, complete=complete)
 
     # Evaluation
 
     def eval(self, episodes: int | None = None) -> EvalReport:
-        """Evaluate the agent as it is; while training, this is logged, and the best agent is kept."""
+        """Evaluate the agent as it is; while training, this is logged, and the best agent is kept.
+
+        While training, it raises `Interrupted` if somebody asks for a stop meanwhile; then nothing is logged.
+        """
         count = required_count("episodes", self.config.eval_episodes if episodes is None else episodes, 1)
         evaluation = self._evaluating().evaluate(self._act, count)
         if self.session is not None:
@@ -527,9 +559,10 @@ class Trainer:
         return EvalReport.of(evaluation.records, self.agent.env_steps)
 
     def _act(self, observations: Observations) -> Array:
-        if self.session is not None:
-            return self.session.act_many(observations, ActMode.EXPLOIT)
-        return greedy(self.agent)(observations)
+        if self.session is None:
+            return greedy(self.agent)(observations)
+        self._interrupter.check()
+        return self.session.act_many(observations, ActMode.EXPLOIT)
 
     def _evaluating(self) -> Evaluator:
         if self._evaluator is None:
@@ -540,6 +573,7 @@ class Trainer:
                 num_envs=config.eval_envs,
                 rebuilds=self._find_out_determinism() is Determinism.LEAKS,
                 extras=config.extras,
+                max_steps=config.eval_max_steps,
             )
         return self._evaluator
 
@@ -606,8 +640,8 @@ def _made_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
         raise ConfigError(f"the settings of the trainer cannot stand in a config: {error}") from None
 
 
-def _timer(session: TrainingSession, seconds: float | None) -> threading.Timer:
-    timer = threading.Timer(seconds or 0.0, lambda: session.stop(f"the time limit of {seconds:g} s is over"))
+def _timer(interrupter: Interrupter, seconds: float | None) -> threading.Timer:
+    timer = threading.Timer(seconds or 0.0, lambda: interrupter.stop(f"the time limit of {seconds:g} s is over"))
     timer.daemon = True
     if seconds is not None:
         timer.start()

@@ -126,6 +126,11 @@ class RunFeed:
         return environment_name(flat_settings(self.config))
 
     @property
+    def shown_status(self) -> str:
+        """The status, or `stopping` while a live run comes to the checkpoint that it was asked for."""
+        return "stopping" if self.is_stop_requested else self.status
+
+    @property
     def is_live(self) -> bool:
         """Whether a process was writing the run at the last poll."""
         return self.status == "running"

@@ -211,7 +211,7 @@ class WatchScreen(Screen[None]):
 
     def _show_head(self) -> None:
         feed = self.feed
-        status = "stopping" if feed.is_stop_requested else feed.status
+        status = feed.shown_status
         colour = self._style(_STATUS_COLOURS.get(status, "warning" if feed.is_stop_requested else "error"))
         left = Text.assemble(
             ("● " if feed.is_live else "○ ", colour), (status, f"bold {colour}"), "  ", cell(feed.name, "bold")

@@ -36,12 +36,12 @@ def progress_line(feed: RunFeed) -> str:
             parts.append(f"{metric.split} return {decimal(value)}")
     losses = [curve.last for metric, curve in feed.curves.items() if metric == ("loss", "agent")]
     parts += [f"loss {decimal(value)}" for value in losses]
-    return printable(f"{feed.status}: {', '.join(parts)}", most=1000)
+    return printable(f"{feed.shown_status}: {', '.join(parts)}", most=1000)
 
 
 def summary_table(feed: RunFeed) -> Group:
     """How the run stands, then for every metric its last, mean, least and greatest value, and where those were."""
-    head = Text.assemble(cell(feed.name, "bold"), "  ", status_cell(feed.status))
+    head = Text.assemble(cell(feed.name, "bold"), "  ", status_cell(feed.shown_status))
     if feed.metadata is not None and feed.metadata.stop_reason:
         head.append_text(cell(f", {feed.metadata.stop_reason}"))
     counts = f"{whole(feed.steps)} steps, {whole(feed.updates)} updates, {whole(feed.episodes)} episodes"

@@ -35,6 +35,7 @@ _LEAST_WIDTH = 72
 
 _STATUS_STYLES = {
     "running": "bold cyan",
+    "stopping": "yellow",
     "finished": "green",
     "stopped": "yellow",
     "failed": "bold red",

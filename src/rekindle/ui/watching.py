@@ -83,14 +83,14 @@ def watch(
 
 
 def _watch_plainly(feed: RunFeed, interval: float) -> None:
-    printed = -math.inf
+    printed, status = -math.inf, ""
     while True:
         feed.poll()
         if not feed.is_live:
             break
-        if time.monotonic() - printed >= interval:
+        if time.monotonic() - printed >= interval or feed.shown_status != status:
             print_whole(console(), cell(progress_line(feed)))
-            printed = time.monotonic()
+            printed, status = time.monotonic(), feed.shown_status
         time.sleep(min(_POLL, interval))
     print_end(feed)
 

@@ -184,6 +184,7 @@ def evaluate(
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP|all")] = "best",
     episodes: Annotated[int, arg(metavar="N")] = 20,
     seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: the run's)")] = None,
+    max_steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the run's eval_max_steps)")] = None,
     video: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None,
     modules: Modules = (),
     files: Files = (),
@@ -196,6 +197,7 @@ def evaluate(
         checkpoint: Which agent: the best, the latest, that of a step, or each.
         episodes: How many episodes to play.
         seed: What the seeds of the episodes are derived from.
+        max_steps: Truncate episodes after so many steps, if the environment has no time limit of its own.
         video: Write films of the first episodes there, as animated gifs.
         modules: Modules that the run's config names, and that may be imported.
         files: Files that the run's config names, and that the environment may open.
@@ -208,6 +210,7 @@ def evaluate(
         checkpoint=checkpoint,
         episodes=episodes,
         seed=seed,
+        max_steps=max_steps,
         video=video,
         modules=modules,
         files=files,
