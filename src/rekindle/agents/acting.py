@@ -10,6 +10,7 @@ number of streams can change without a compilation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
@@ -20,7 +21,7 @@ import numpy as np
 from rekindle.agents.dispatch import each_array, padded
 from rekindle.agents.normalisation import moments_of, normalise
 from rekindle.agents.weights import Parts, Weights
-from rekindle.errors import ConfigError, InputError
+from rekindle.errors import AgentError, ConfigError, InputError
 from rekindle.experience import ActMode, Array, Observations
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
@@ -54,8 +55,11 @@ class Actor(Generic[Network]):
     """Runs the newest weights on observations.
 
     `output(network, x, noise)` is the network's output for one encoded observation, and `network.layers()`, where it
-    can, the same as data.
+    can, the same as data. Weights that have diverged raise `AgentError` before they choose an action.
     """
+
+    owner = "the agent"
+    """Whose weights they are, for messages."""
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class Actor(Generic[Network]):
         self._here: Parts = jax.tree_util.tree_map(np.zeros_like, weights.initial)
         """The weights that numpy acts with."""
         self._arrays_here = jax.tree_util.tree_leaves(self._here)
+        self._flat_here = [array.reshape(-1) for array in self._arrays_here]
         self._encode = encoding.encoder()
         layers = self._layers(self._here)
         self._forward: Forward | None = None if layers is None else forward(layers)
@@ -93,20 +98,47 @@ class Actor(Generic[Network]):
         """The network's output for each row; a noisy network is so only with a generator."""
         rows = _rows(observations)
         if rows <= self._numpy_rows and self._forward is not None:
-            if self._is_stale_here:
-                for here, newest in zip(self._arrays_here, jax.tree_util.tree_leaves(self._newest), strict=True):
-                    here[...] = newest
-                self._is_stale_here = False
+            is_first = self._is_stale_here
+            if is_first:
+                self._fetch()
             encoded = self._encode(observations)
             if self._normaliser is not None:
                 encoded = self._normaliser.apply(encoded)
-            return self._forward(encoded, draw_noise(rng, rows, self._noise_size))
+            output = self._forward(encoded, draw_noise(rng, rows, self._noise_size))
+            return self._checked(output) if is_first else output
+        is_first = self._is_stale_there
         noise = draw_noise(rng, rows, self._noise_size)
-        return self._dispatch(self._on_device(), self._normaliser, observations, noise)
+        output = self._dispatch(self._on_device(), self._normaliser, observations, noise)
+        return self._checked(output) if is_first else output
+
+    def _fetch(self) -> None:
+        """Copy the newest weights to where numpy acts with them."""
+        for here, newest in zip(self._arrays_here, jax.tree_util.tree_leaves(self._newest), strict=True):
+            here[...] = newest
+        for flat in self._flat_here:
+            if not math.isfinite(flat.dot(flat)):  # the quickest look at every number
+                self._check(self._here)
+        self._is_stale_here = False
+
+    def _check(self, parts: Parts) -> None:
+        if (reason := self._weights.diverged(parts)) is not None:
+            raise self._diverged(reason)
+
+    def _checked(self, output: Array) -> Array:
+        """The first output of new weights, which may be finite and still too large to compute with."""
+        # Minus infinity may be meant, as the logit of what is never to be chosen.
+        if not math.isfinite(np.vdot(output, output)) and not (output < np.inf).all():
+            self._is_stale_here = self._is_stale_there = True
+            raise self._diverged(self._weights.diverged(self._newest) or "the output of its network is not finite")
+        return output
+
+    def _diverged(self, reason: str) -> AgentError:
+        return AgentError(f"{self.owner}: {reason}: training has diverged; the last good checkpoint is kept")
 
     def policy(self, head: ActionHead, algorithm: str) -> NetworkPolicy | CompiledPolicy:
         """The newest weights with a head, on their own."""
         parts = jax.tree_util.tree_map(np.array, self._newest)
+        self._check(parts)
         layers = self._layers(parts)
         if layers is not None:
             return NetworkPolicy(self._encoding, layers, head, normaliser=self._normaliser, algorithm=algorithm)

@@ -195,6 +195,7 @@ class OffPolicyAgent(Generic[Config]):
             most=_MOST_PRIORITISED if settings.prioritised else None,
         )
         self._actor = actor
+        actor.owner = type(self).__name__
         self._publish()
 
     @property
@@ -310,7 +311,7 @@ class OffPolicyAgent(Generic[Config]):
         if isinstance(self._memory, PrioritizedMemory):
             surprise = outcome.rows().ravel()
             if not np.isfinite(surprise).all():
-                raise AgentError("the loss is not finite: training has diverged")
+                raise AgentError(f"{type(self).__name__}: the loss is not finite: training has diverged")
             self._memory.update(rows, surprise)
 
     def _publish(self) -> None:

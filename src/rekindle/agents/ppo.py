@@ -430,6 +430,7 @@ class PPO:
             lambda network, x, _: network.policy(network.body(x)),
             device=device_of(config.acting_device, "acting_device"),
         )
+        self._actor.owner = "PPO"
         self._acting = self._previous = _Version(self._weights.initial, self._normaliser)
         self._policy: NetworkPolicy | CompiledPolicy | None = None
         """How to act now, once somebody has asked."""
@@ -622,8 +623,8 @@ class PPO:
     def _finish(self) -> None:
         """Act with what was learned; normalisation moves now, and at no other time."""
         params = jax.tree_util.tree_map(np.array, self._learned.params)
-        if not all(np.isfinite(array).all() for array in jax.tree_util.tree_leaves(params)):
-            raise AgentError("the weights are not finite: training has diverged")
+        if (reason := self._weights.diverged(params)) is not None:
+            raise AgentError(f"PPO: {reason}: training has diverged; the last good checkpoint is kept")
         if self._moments is not None:
             self._moments.publish()
         self._previous, self._acting = self._acting, _Version(params, self._normaliser)

@@ -73,6 +73,16 @@ class Weights(Generic[Network]):
         """The network, its arrays views of the parts."""
         return self._with(self._views(parts))
 
+    def diverged(self, parts: Parts) -> str | None:
+        """What is wrong with weights that a network cannot act with: NaN, infinity, or a square that overflows."""
+        # One product is the quickest look at every number.
+        if all(math.isfinite(np.vdot(array, array)) for array in jax.tree_util.tree_leaves(parts)):
+            return None
+        for path, array in zip(self._paths, self._views(parts), strict=True):
+            if not np.isfinite(array).all():
+                return f"the weights {path.removeprefix('.')} are not finite"
+        return f"the weights are as large as {max(float(np.abs(array).max()) for array in self._views(parts)):.2g}"
+
     def state(self, parts: Parts) -> State:
         """Every array under its path, copied."""
         return dict(zip(self._paths, map(np.copy, self._views(parts)), strict=True))
