@@ -156,9 +156,7 @@ def test_a_schedule_of_the_learning_rate_that_has_ended_at_zero_learns_nothing_m
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 @pytest.mark.parametrize("prioritised", [False, True])
-def test_a_divergence_stops_a_session_and_keeps_the_last_checkpoint(
-    tmp_path: Path, prioritised: bool
-) -> None:
+def test_a_divergence_stops_a_session_and_keeps_the_last_checkpoint(tmp_path: Path, prioritised: bool) -> None:
     learner = agent(learning_rate=1e30, max_grad_norm=None, loss="mse", warmup_steps=40, prioritised=prioritised)
     run = TrainingRun.create("diverged", "v1", root=tmp_path, seed=0)
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from rekindle.agents.presets import Preset, presets
+from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.run.settings import setting_text
 from rekindle.text import NOTHING
 from rekindle.training.algorithms import ALGORITHMS, config_type
@@ -38,6 +39,7 @@ def list_algorithms(name: str | None, *, as_json: bool) -> int:
             columns = ["algorithm", words("actions"), words("what it is"), words("presets")]
             console().print(table(columns, rows))
         return 0
+    find_modules_here(module_of(name))
     kind = config_type(name)
     defaults: dict[str, Any] = msgspec.to_builtins(kind())
     told = _explanations(kind)
@@ -61,8 +63,12 @@ def _settings(preset: Preset) -> dict[str, Any]:
 
 
 def _explanations(kind: type) -> dict[str, str]:
-    """The text under each field of a class."""
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    """The text under each field of a class; none if its source is not there to be read."""
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):
+        return {}
+    (node,) = ast.parse(textwrap.dedent(source)).body
     body = node.body if isinstance(node, ast.ClassDef) else []
     return {
         field.target.id: " ".join(str(text.value.value).split())

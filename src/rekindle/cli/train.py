@@ -19,6 +19,7 @@ from rekindle.recorders import RecorderName
 from rekindle.run.reader import RunReader
 from rekindle.text import decimal, shown_path, time_text, whole
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
+from rekindle.training.algorithms import fields_of
 from rekindle.ui.companion import Companion, is_shown
 from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import cell, console, number, print_whole, table, words
@@ -41,13 +42,13 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     modules: Sequence[str],
     arguments: Mapping[str, str],
     wrapping: EnvWrapping,
-    agent: msgspec.Struct | None,
+    agent: Any,
     ui: str,
     stay: bool,
     as_json: bool,
 ) -> int:
     """Train from the beginning, or go on with a run of the same name."""
-    find_modules_here([*modules, *module_of(env), *module_of(getattr(agent, "network", None))])
+    find_modules_here([*modules, *module_of(env), *module_of(algorithm), *module_of(getattr(agent, "network", None))])
     factory = EnvFactory(
         env,
         modules=tuple(modules),
@@ -63,7 +64,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
         start_from=parent,
         with_optimiser=with_optimiser,
         preset=None if preset is None else preset.name,
-        agent_settings=None if agent is None else msgspec.structs.asdict(agent),
+        agent_settings=None if agent is None else fields_of(agent),
         **msgspec.structs.asdict(settings),
     )
     if preset is not None and ui != "none":

@@ -1,10 +1,19 @@
-"""Algorithms by name: one line each."""
+"""Algorithms by name: those of `rekindle.agents`, and classes of other modules as `module:Class`.
+
+A class of another module follows the same conventions as ours. It is made as
+`Class(observation_space, action_space, seed=seed, **settings)`. Its settings are the fields of `Class.Config`, or of
+`<Class>Config` in the module of the class: a `msgspec.Struct` or a dataclass, in which every field has a default.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import importlib
 import operator
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex, cast
 
 import msgspec
@@ -12,15 +21,19 @@ import numpy as np
 
 from rekindle import agents
 from rekindle.agent import LearningAgent
-from rekindle.errors import ConfigError
+from rekindle.errors import ConfigError, RekindleError
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "NoSettings",
+    "agent_module",
     "agent_settings",
     "algorithm_of",
     "config_type",
     "converted",
+    "fields_of",
+    "is_algorithm",
     "make_agent",
     "plain",
 ]
@@ -45,32 +58,82 @@ ALGORITHMS = {
     "tabular": Algorithm("Tabular", ("Discrete",), "Q-learning, SARSA and expected SARSA on a table"),
 }
 
+_OUTSIDE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
-def config_type(name: str) -> type[msgspec.Struct]:
-    """The settings of an algorithm; raises `ConfigError` for a name that there is not, and `MissingExtra`."""
-    return getattr(agents, f"{_known(name).agent}Config")
+
+class NoSettings(msgspec.Struct, frozen=True):
+    """The settings of an agent that has none."""
+
+
+def is_algorithm(name: str) -> bool:
+    """Whether a word may name an algorithm: one of ours, or `module:Class`."""
+    return name in ALGORITHMS or _OUTSIDE.fullmatch(name) is not None
+
+
+def agent_module(name: str) -> str | None:
+    """The module that making an agent of this name imports; None for one of ours."""
+    outside = None if name in ALGORITHMS else _OUTSIDE.fullmatch(name)
+    return None if outside is None else outside[1]
+
+
+def config_type(name: str) -> type[Any]:
+    """The settings of an algorithm; raises `ConfigError` for a name that there is not, and `MissingExtra`.
+
+    Imports the module of `module:Class`.
+    """
+    if name in ALGORITHMS:
+        return getattr(agents, f"{ALGORITHMS[name].agent}Config")
+    kind = _agent_class(name)
+    module = sys.modules.get(kind.__module__)
+    config: Any = getattr(kind, "Config", None) or getattr(module, f"{kind.__name__}Config", NoSettings)
+    if not _holds_settings(config):
+        raise ConfigError(f"the settings of {name}, {config!r:.80}, are neither a msgspec.Struct nor a dataclass")
+    try:
+        config()
+    except TypeError as error:
+        raise ConfigError(f"{config.__name__}, the settings of {name}: every field needs a default ({error})") from None
+    return config
+
+
+def _holds_settings(config: Any) -> bool:
+    kind: Any = config if isinstance(config, type) else None
+    return kind is not None and (issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind))
 
 
 def make_agent(
     name: str, observation_space: Any, action_space: Any, *, seed: int, settings: Mapping[str, Any] | None = None
 ) -> LearningAgent:
     """A new agent; settings may be as they stand in a config, such as lists for tuples."""
-    algorithm = _known(name)
-    kind = type(action_space).__name__
-    if kind not in algorithm.actions:
-        fitting = [other for other, known in ALGORITHMS.items() if kind in known.actions]
-        raise ConfigError(
-            f"{name} takes {' or '.join(algorithm.actions)} actions, and those of this environment are {kind}; "
-            + (f"use {' or '.join(fitting)}" if fitting else "no algorithm here takes them")
-        )
+    make = _agent_class(name)
+    if name in ALGORITHMS:
+        _check_actions(name, type(action_space).__name__)
     config = converted(config_type(name), settings or {})
-    fields = {field: getattr(config, field) for field in config.__struct_fields__}
+    fields = fields_of(config)
     try:
-        return getattr(agents, algorithm.agent)(observation_space, action_space, seed=seed, **fields)
+        return make(observation_space, action_space, seed=seed, **fields)
+    except RekindleError:
+        raise
     except MemoryError as error:
         sizes = {field: fields[field] for field in _SIZES if fields.get(field) is not None}
         told = ", ".join(f"{field}={value!r:.40}" for field, value in sizes.items())
         raise ConfigError(f"{name} needs more memory than this machine has: lower {told}") from error
+    except Exception as error:
+        if name in ALGORITHMS:
+            raise
+        raise ConfigError(
+            f"{name} could not be made as {make.__name__}(observation_space, action_space, seed=seed, **settings): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _check_actions(name: str, kind: str) -> None:
+    takes = ALGORITHMS[name].actions
+    if kind not in takes:
+        fitting = [other for other, known in ALGORITHMS.items() if kind in known.actions]
+        raise ConfigError(
+            f"{name} takes {' or '.join(takes)} actions, and those of this environment are {kind}; "
+            + (f"use {' or '.join(fitting)}" if fitting else "no algorithm here takes them")
+        )
 
 
 _SIZES = ("capacity", "hidden_sizes", "batch_size", "rollout_steps", "minibatch_size", "atoms", "critics")
@@ -84,26 +147,59 @@ def algorithm_of(agent: LearningAgent) -> str | None:
     return next((name for name in names if kind.__module__.startswith("rekindle.agents.")), None)
 
 
-def agent_settings(agent: LearningAgent) -> dict[str, Any]:
-    """The settings of an agent, as they stand in a config."""
+def agent_settings(
+    agent: LearningAgent, name: str | None = None, given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The settings of an agent, as they stand in a config.
+
+    They are its `config`. If it has none, they are those that it was `given` when it was made by name.
+    """
     config = getattr(agent, "config", None)
-    return msgspec.json.decode(msgspec.json.encode(config)) if isinstance(config, msgspec.Struct) else {}
+    if name is not None and not isinstance(config, config_type(name)):
+        config = converted(config_type(name), given or {})
+    if name is None and not isinstance(config, msgspec.Struct):
+        return {}
+    return msgspec.json.decode(msgspec.json.encode(fields_of(config)))
 
 
-def _known(name: str) -> Algorithm:
+def _agent_class(name: str) -> Callable[..., LearningAgent]:
     if name in ALGORITHMS:
-        return ALGORITHMS[name]
-    near = difflib.get_close_matches(name.lower(), ALGORITHMS, n=2, cutoff=0.5)
-    advice = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(ALGORITHMS)}"
-    raise ConfigError(f"there is no algorithm {name!r}; {advice}")
+        return getattr(agents, ALGORITHMS[name].agent)
+    outside = _OUTSIDE.fullmatch(name)
+    if outside is None:
+        near = difflib.get_close_matches(name.lower(), ALGORITHMS, n=2, cutoff=0.5)
+        advice = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(ALGORITHMS)}"
+        own = "" if near else ", or module:Class for one of your own"
+        raise ConfigError(f"there is no algorithm {name!r}; {advice}{own}")
+    module_name, class_name = outside.groups()
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(f"{name}: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise ConfigError(f"{name}: the module {module_name} has no class {class_name}")
+    return cast("Callable[..., LearningAgent]", found)
 
 
-def converted(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> msgspec.Struct:
+def fields_of(config: Any) -> dict[str, Any]:
+    """The settings in a struct or dataclass, by name."""
+    return {name: getattr(config, name) for name in _names(cast("type[Any]", type(config)))}
+
+
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_fields__
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def converted(kind: type[Any], settings: Mapping[str, Any]) -> Any:
     """Settings as they stand in a config, checked; raises `ConfigError` that names an unknown or wrong one."""
-    unknown = sorted(settings.keys() - set(kind.__struct_fields__))
+    known = _names(kind)
+    unknown = sorted(settings.keys() - set(known))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], kind.__struct_fields__, n=2, cutoff=0.6)
-        advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(kind.__struct_fields__)}"
+        near = difflib.get_close_matches(unknown[0], known, n=2, cutoff=0.6)
+        advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none'}"
         raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice}")
     try:
         return msgspec.convert(plain(settings), kind)

@@ -20,6 +20,7 @@ from rekindle.errors import ConfigError, RunError
 from rekindle.recorders import RECORDERS, RecorderName
 from rekindle.recorders.known import OUTSIDE
 from rekindle.run.reader import RunReader
+from rekindle.training.algorithms import agent_module
 from rekindle.training.evaluation import EVAL_MAX_STEPS
 
 __all__ = [
@@ -138,7 +139,7 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     """All settings of a training."""
 
     algorithm: str | None = None
-    """The name of the algorithm; None for an agent of one's own."""
+    """The name of the algorithm, or `module:Class`; None for an agent that only its script can make."""
     preset: str | None = None
     """The preset that the settings come from where nothing else was asked for."""
     parent: Parent | None = None
@@ -161,8 +162,8 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     @property
     def agent_modules(self) -> list[str]:
         """The modules that making the agent would import."""
-        network = self.agent.get("network")
-        return [str(network).partition(":")[0]] if network else []
+        network, own = self.agent.get("network"), agent_module(self.algorithm or "")
+        return [*([] if own is None else [own]), *([str(network).partition(":")[0]] if network else [])]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -227,14 +228,15 @@ def check_unedited(reader: RunReader, config: TrainerConfig) -> None:
         )
 
 
-def check_modules(named: Sequence[str], allowed: Sequence[str]) -> None:
+def check_modules(allowed: Sequence[str], *, env: Sequence[str] = (), agent: Sequence[str] = ()) -> None:
     """Refuse to import what only the run names: whoever can write a file there could run code here."""
-    missing = [module for module in named if module not in allowed]
-    if missing:
-        raise ConfigError(
-            f"the run's config names the module {missing[0]}, which is imported only if you name it too: "
-            f"--env-module {missing[0]}, or modules=[{missing[0]!r}] in Python"
-        )
+    for flag, named in (("--env-module", env), ("--agent-module", agent)):
+        for module in named:
+            if module not in allowed:
+                raise ConfigError(
+                    f"the run's config names the module {module}, which is imported only if you name it too: "
+                    f"{flag} {module}, or modules=[{module!r}] in Python"
+                )
 
 
 def check_files(named: Sequence[str], allowed: Sequence[str]) -> None:

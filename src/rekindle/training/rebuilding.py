@@ -33,7 +33,7 @@ def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[st
     """
     reader = RunReader(path)
     config = read_config(reader)
-    check_modules([*config.env_modules, *config.agent_modules], modules)
+    check_modules(modules, env=config.env_modules, agent=config.agent_modules)
     check_files(config.env_files, files)
     if config.env is None or config.algorithm is None:
         what = "environment" if config.env is None else "agent"

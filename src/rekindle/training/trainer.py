@@ -134,8 +134,8 @@ class Trainer:
 
         Args:
             env: a Gymnasium id, `module:name`, a function that makes an environment, or an `EnvFactory`.
-            agent: the name of an algorithm (`rekindle algos` lists them), an agent, or a function from observation
-                and action space to an agent.
+            agent: the name of an algorithm (`rekindle algos` lists them), `module:Class` of an agent of your own, an
+                agent, or a function from observation and action space to an agent.
             steps: env steps in all; None for no end.
             name: of the run, as `name` or `name/version`: the newest unfinished one is continued, or a new one begun.
                 Without a name nothing is kept.
@@ -170,8 +170,8 @@ class Trainer:
             self._parent = take_over(self.agent, settings["parent"])  # before anything is written: it may not fit
         self.config = _made_config(
             settings,
-            algorithm=algorithms.algorithm_of(self.agent),
-            agent=algorithms.agent_settings(self.agent),
+            algorithm=agent if isinstance(agent, str) else algorithms.algorithm_of(self.agent),
+            agent=algorithms.agent_settings(self.agent, agent if isinstance(agent, str) else None, agent_settings),
             env=self._factory.settings,
             seed=seed,
             steps=steps,
@@ -245,7 +245,7 @@ class Trainer:
         Args:
             path: a run, or a version or name directory: its newest unfinished run, or else its newest.
             env: needed if the environment was made by a lambda.
-            agent: needed if the agent is one of your own.
+            agent: needed if the agent is one of your own that was not given by name.
             steps: another end.
             modules: those that the config names and that may be imported.
             files: those that the config names and that the environment may open.
@@ -253,9 +253,11 @@ class Trainer:
         """
         reader = RunReader(absolute(find_run(path, unfinished_first=True)))
         config = read_config(reader)
-        named = config.env_modules if env is None else []
-        named += config.agent_modules if agent is None else []
-        check_modules(named, modules)
+        check_modules(
+            modules,
+            env=config.env_modules if env is None else (),
+            agent=config.agent_modules if agent is None else (),
+        )
         if env is None:
             check_files(config.env_files, files)
         if "record" not in options:

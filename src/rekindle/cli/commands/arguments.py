@@ -11,11 +11,12 @@ from tyro.conf import Positional, arg
 
 from rekindle.agents.settings import Linear
 
-__all__ = ["AsJson", "Files", "Modules", "PARSING", "RunPath", "Stay", "Ui"]
+__all__ = ["AgentModules", "AsJson", "Files", "Modules", "PARSING", "RunPath", "Stay", "Ui"]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
 Modules = Annotated[tuple[str, ...], arg(name="env-module", metavar="MODULE...", help_behavior_hint="")]
+AgentModules = Annotated[tuple[str, ...], arg(name="agent-module", metavar="MODULE...", help_behavior_hint="")]
 Files = Annotated[tuple[str, ...], arg(name="env-file", metavar="FILE...", help_behavior_hint="")]
 Ui = Annotated[Literal["auto", "tui", "plain", "none"], arg(help_behavior_hint="(default: auto)")]
 Stay = Annotated[bool, arg(help_behavior_hint="")]

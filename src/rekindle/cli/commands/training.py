@@ -10,22 +10,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import msgspec
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
-from rekindle.cli.commands.arguments import PARSING, AsJson, Files, Modules, RunPath, Stay, Ui
+from rekindle.cli.commands.arguments import PARSING, AgentModules, AsJson, Files, Modules, RunPath, Stay, Ui
+from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.envs import EnvWrapping
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
-from rekindle.training.algorithms import ALGORITHMS, config_type, converted
+from rekindle.training.algorithms import NoSettings, config_type, converted, is_algorithm
 
 __all__ = ["algos", "check", "evaluate", "export", "resume", "train", "train_command"]
-
-
-class _NoSettings(msgspec.Struct, frozen=True):
-    """What stands for the settings of an algorithm while none is named."""
 
 
 def train(  # noqa: PLR0913 - these are the options of a command
@@ -46,7 +42,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     modules: Modules = (),
     arguments: Annotated[dict[str, str], arg(name="env.arguments", metavar="KEY VALUE...", help_behavior_hint="")] = {},  # noqa: B006
     wrapping: Annotated[EnvWrapping, arg(name="env")] = EnvWrapping(),  # noqa: B008
-    agent: Any = _NoSettings(),  # noqa: B008
+    agent: Any = NoSettings(),  # noqa: B008
     ui: Ui = "auto",
     stay: Stay = False,
     as_json: AsJson = False,
@@ -55,7 +51,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     """Train an agent; `rekindle train ALGO ENV --help` shows its settings too.
 
     Args:
-        algorithm: What to train: see `rekindle algos`.
+        algorithm: What to train: see `rekindle algos`. Or MODULE:CLASS of an agent of your own.
         env: A Gymnasium id, or MODULE:NAME of what makes an environment.
         training: When to do what, and when to stop.
         name: Of the run.
@@ -97,7 +93,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         modules=modules,
         arguments=arguments,
         wrapping=wrapping,
-        agent=None if isinstance(agent, _NoSettings) else agent,
+        agent=None if isinstance(agent, NoSettings) else agent,
         ui=ui,
         stay=stay,
         as_json=as_json,
@@ -106,9 +102,10 @@ def train(  # noqa: PLR0913 - these are the options of a command
 
 def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     """The command `train` with the settings of the algorithm that its arguments name, and its preset as defaults."""
-    named = next((word for word in arguments if word in ALGORITHMS), None)
+    named = _algorithm(arguments)
     if named is None:
         return train
+    find_modules_here(module_of(named))
     settings = config_type(named)
     command = types.FunctionType(train.__code__, train.__globals__, train.__name__, train.__defaults__)
     command.__doc__ = train.__doc__
@@ -122,6 +119,16 @@ def train_command(arguments: Sequence[str]) -> Callable[..., int]:
             "wrapping": EnvWrapping(**preset.env),
         }
     return command
+
+
+def _algorithm(arguments: Sequence[str]) -> str | None:
+    """The algorithm that the arguments name; where flags come first, the first word that may be one."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0] if is_algorithm(arguments[0]) else None
+    known = [place for place, word in enumerate(arguments) if is_algorithm(word)]
+    # A word after a flag may be its value, so that it is the algorithm only if there is no other.
+    first = [place for place in known if not arguments[place - 1].startswith("--")] or known
+    return arguments[first[0]] if first else None
 
 
 def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Preset | None, int | None]:
@@ -152,6 +159,7 @@ def resume(
         tuple[RecorderName, ...] | None, arg(metavar="NAME...", help_behavior_hint="(default: as before)")
     ] = None,
     modules: Modules = (),
+    agent_modules: AgentModules = (),
     files: Files = (),
     ui: Ui = "auto",
     stay: Stay = False,
@@ -164,7 +172,8 @@ def resume(
         steps: Another end, in env steps.
         strict: Refuse if the result could not be exact to the bit.
         record: Where else to send metrics: tensorboard, mlflow, wandb.
-        modules: Modules that the run's config names, and that may be imported.
+        modules: Modules that the run's config names for its environment, and that may be imported.
+        agent_modules: The same for its agent.
         files: Files that the run's config names, and that the environment may open.
         ui: The terminal UI (tui; auto where there is a terminal), a line of progress (plain), or nothing.
         stay: With the terminal UI: at the end, stay and show the summary.
@@ -173,7 +182,15 @@ def resume(
     from rekindle.cli.train import resume_run
 
     return resume_run(
-        path, steps=steps, strict=strict, record=record, modules=modules, files=files, ui=ui, stay=stay, as_json=as_json
+        path,
+        steps=steps,
+        strict=strict,
+        record=record,
+        modules=(*modules, *agent_modules),
+        files=files,
+        ui=ui,
+        stay=stay,
+        as_json=as_json,
     )
 
 
@@ -187,6 +204,7 @@ def evaluate(
     max_steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the run's eval_max_steps)")] = None,
     video: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None,
     modules: Modules = (),
+    agent_modules: AgentModules = (),
     files: Files = (),
     as_json: AsJson = False,
 ) -> int:
@@ -199,7 +217,8 @@ def evaluate(
         seed: What the seeds of the episodes are derived from.
         max_steps: Truncate episodes after so many steps, if the environment has no time limit of its own.
         video: Write films of the first episodes there, as animated gifs.
-        modules: Modules that the run's config names, and that may be imported.
+        modules: Modules that the run's config names for its environment, and that may be imported.
+        agent_modules: The same for its agent.
         files: Files that the run's config names, and that the environment may open.
         as_json: Print a JSON list of reports.
     """
@@ -212,7 +231,7 @@ def evaluate(
         seed=seed,
         max_steps=max_steps,
         video=video,
-        modules=modules,
+        modules=(*modules, *agent_modules),
         files=files,
         as_json=as_json,
     )
@@ -225,6 +244,7 @@ def export(
     output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(required)")],
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP")] = "best",
     modules: Modules = (),
+    agent_modules: AgentModules = (),
     files: Files = (),
     as_json: AsJson = False,
 ) -> int:
@@ -234,13 +254,15 @@ def export(
         path: A run, or a version or name directory (its newest run).
         output: The file; `rekindle.policy.load` reads it.
         checkpoint: Which agent: the best, the latest, or that of a step.
-        modules: Modules that the run's config names, and that may be imported.
+        modules: Modules that the run's config names for its environment, and that may be imported.
+        agent_modules: The same for its agent.
         files: Files that the run's config names, and that the environment may open.
         as_json: Print a JSON object: file, algorithm, step.
     """
     from rekindle.cli.evaluate import export_policy
 
-    return export_policy(path, output, checkpoint=checkpoint, modules=modules, files=files, as_json=as_json)
+    named = (*modules, *agent_modules)
+    return export_policy(path, output, checkpoint=checkpoint, modules=named, files=files, as_json=as_json)
 
 
 def algos(
@@ -252,7 +274,7 @@ def algos(
     """List the algorithms, or every setting of one with its default.
 
     Args:
-        name: The algorithm whose settings to show.
+        name: The algorithm whose settings to show, or MODULE:CLASS of an agent of your own.
         as_json: Print a JSON object.
     """
     from rekindle.cli.algos import list_algorithms
