@@ -14,6 +14,7 @@ __all__ = [
     "bytes_text",
     "compact",
     "decimal",
+    "encodable",
     "moment",
     "path_text",
     "printable",
@@ -36,6 +37,11 @@ def printable(value: object, *, most: int = 300) -> str:
             character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
         )
     return text if len(whole_text) <= most else f"{text}..."
+
+
+def encodable(text: str) -> str:
+    """The text with visible escapes for what UTF-8 cannot hold, such as parts of the name of a file."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def path_text(path: Path) -> str:

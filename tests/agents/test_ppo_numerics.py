@@ -25,6 +25,7 @@ from rekindle.agents.networks import layers_of
 from rekindle.agents.normalisation import ReturnScale
 from rekindle.agents.ppo import categorical, censored_gaussian
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
+from rekindle.interrupt import never
 from rekindle.policy.network import Layer
 from rekindle.policy.policy import NetworkPolicy
 from rekindle.storage import codec
@@ -388,7 +389,7 @@ def test_a_rollout_is_scored_by_what_chose_it(name: str) -> None:
     drive(agent, Walks(streams), recorded, until_due=True)
     acting, previous, version = agent._acting, agent._previous, agent.policy_version
     scale = agent._reward_scale
-    learning = agent._begun()
+    learning = agent._begun(never)
     numbers = np.asarray(learning.columns["numbers"])
     rows, versions = recorded.rows[-31:], recorded.versions[-31:]
     assert agent.stale_steps == 0

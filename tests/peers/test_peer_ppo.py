@@ -12,6 +12,7 @@ from stable_baselines import Arrays, assert_same, dense, load, logged, make_mode
 from rekindle.agents import PPO, ppo
 from rekindle.agents.networks import layers_of
 from rekindle.experience import Array, EpisodeStatus, Transitions
+from rekindle.interrupt import never
 
 pytestmark = pytest.mark.exhaustive
 
@@ -116,7 +117,7 @@ def test_the_advantages_the_loss_and_the_gradients_of_ppo(seed: int, kind: str) 
     assert {status for world in worlds for *_, status in world.happened} == set(EpisodeStatus)
     agent.load_weights({"network": agent._weights.state(old), "normaliser": None})
     tell(agent, worlds, actions)
-    columns = agent._begun().columns
+    columns = agent._begun(never).columns
     assert_same(dict(zip(numbers, np.asarray(columns["numbers"]).T, strict=True)), numbers)
 
     load(model.policy, named(agent, new))

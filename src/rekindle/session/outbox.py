@@ -12,6 +12,7 @@ from rekindle.errors import StorageError
 from rekindle.events import Event, Updated, Warned
 from rekindle.run.directory import TrainingRun
 from rekindle.session.counts import Counts
+from rekindle.text import encodable
 
 __all__ = ["Outbox"]
 
@@ -57,6 +58,7 @@ class Outbox:
 
     def warn(self, message: str) -> None:
         """Log and queue a warning about something that training survives; safe on any thread."""
+        message = encodable(message)
         logger.warning("%s", message)
         self.post(Warned(self._counts.stamp(), message))
 

@@ -14,6 +14,7 @@ from rekindle.checkpoint.store import Checkpoint, CheckpointStore
 from rekindle.errors import AgentError, CheckpointError, RekindleError, StateError
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import FRAMEWORKS, Resume, environment, timestamp
+from rekindle.text import encodable, path_text
 
 __all__ = ["restore"]
 
@@ -69,7 +70,7 @@ def restore(
         wall_time=timestamp(),
     )
     for note in resume.lost:
-        logger.warning("resuming %s: %s", run.path, note)
+        logger.warning("resuming %s: %s", path_text(run.path), encodable(note))
     counters: Mapping[str, int] = checkpoint.counters if checkpoint else {}
     run.add_resume(
         resume,

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import msgspec
 
+from rekindle.text import encodable
+
 __all__ = ["encode"]
 
 
@@ -24,7 +26,7 @@ def encode(value: Any, encoder: Callable[[Any], bytes] = msgspec.json.encode) ->
 
 def _escaped(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
+        return encodable(value)
     if isinstance(value, Mapping):
         items = cast("Mapping[str, Any]", value).items()
         return {_escaped(name): _escaped(item) for name, item in items}
