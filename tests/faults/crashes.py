@@ -67,6 +67,6 @@ def contents(directory: Path) -> dict[str, bytes | str | None]:
         name = str(path.relative_to(directory))
         if path.is_symlink():
             found[name] = os.readlink(path)
-        elif path.name != "lock":
+        elif path.name not in ("lock", ".lock"):
             found[name] = path.read_bytes() if path.is_file() else None
     return found

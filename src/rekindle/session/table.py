@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from rekindle.spaces import ArraySpec, Layout
 from rekindle.traces import EpisodeTrace
 
 __all__ = ["Phase", "Places", "StreamId", "StreamTable"]
+
+_Layout = TypeVar("_Layout")
 
 StreamId = int | str
 """The host's name for a stream: a number, or a text for clients and characters that have one."""
@@ -236,7 +238,7 @@ class StreamTable:
 
     def load_state(self, state: State) -> None:
         """Everything, as loaded."""
-        saved = None if state["observation_layout"] is None else Layout.of_state(state["observation_layout"])
+        saved = _loaded("observation_layout", Layout.of_state, state)
         known = self.observation_layout
         if saved is not None and known is not None and saved.leaves != known.leaves:
             raise StateError(f"the checkpoint has observations of {saved.leaves}, the agent's are {known.leaves}")
@@ -245,8 +247,8 @@ class StreamTable:
         count = len(loaded.ids)
         if layout := saved or known:
             loaded.use_observation_layout(layout)
-        if state["action_layout"] is not None:
-            loaded.use_action_layout(ArraySpec.of_state(state["action_layout"]))
+        if (action := _loaded("action_layout", ArraySpec.of_state, state)) is not None:
+            loaded.use_action_layout(action)
         elif self.action_layout is not None:
             loaded.use_action_layout(self.action_layout)
         for name in _COLUMNS:
@@ -266,6 +268,13 @@ class StreamTable:
         if len(loaded.traces) != len(state["traces"]):
             raise StateError(f"traces: {list(state['traces'])} are not all of open episodes")
         self.__dict__.update(loaded.__dict__)
+
+
+def _loaded(name: str, load: Callable[[Any], _Layout], state: State) -> _Layout | None:
+    try:
+        return None if state[name] is None else load(state[name])
+    except StateError as error:
+        raise StateError(f"{name}: {error}") from None
 
 
 def _fill(column: Array, count: int, saved: Any, name: str) -> None:
