@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -177,19 +177,12 @@ def test_absurd_settings_of_an_agent_are_refused(settings: dict[str, Any]) -> No
         make_agent("dqn", Box(-1, 1, (2,), np.float32), Discrete(2), seed=0, settings=settings)
 
 
-def test_more_memory_than_there_is_is_told_with_the_settings(tmp_path: Path) -> None:
-    limit = 2**31
+def test_more_memory_than_there_is_is_told_with_the_settings() -> None:
     program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))\n"
         "from gymnasium.spaces import Discrete; from rekindle.training.algorithms import make_agent\n"
         "make_agent('tabular', Discrete(5), Discrete(2), seed=0, settings={'capacity': 2**32})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-    )
-    assert "tabular needs more memory than this machine has: lower capacity=4294967296" in done.stderr
-    assert "ConfigError" in done.stderr
+    few_threads = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=few_threads)
+    assert "ConfigError: tabular needs more memory than this machine has: lower capacity=4294967296" in done.stderr

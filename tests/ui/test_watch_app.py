@@ -376,7 +376,7 @@ def test_a_request_that_cannot_be_left_is_told(live: Writer) -> None:
         await pilot.press("q", "s")
         told = [notification.message for notification in pilot.app._notifications]
         assert len(told) == 1
-        assert "Not a directory" in told[0]
+        assert "it is not a directory" in told[0]
 
     piloted(live.path, play)
 
