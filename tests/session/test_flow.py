@@ -17,6 +17,9 @@ from rekindle.errors import InputError, Interrupted
 from rekindle.events import CheckpointSaved, EpisodeEnded, Event, MetricsFlushed, Updated
 from rekindle.experience import ActMode, Array, Observations, Transitions
 
+# Python and JAX warn of forks, which is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+
 
 class Telling(ToyAgent):
     """Says in which order it was called."""

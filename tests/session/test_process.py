@@ -21,6 +21,9 @@ from rekindle.errors import ConfigError, InputError, RekindleError
 from rekindle.run import find_runs
 from rekindle.session.session import SessionOptions
 
+# Python and JAX warn of forks, which is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+
 
 def in_a_child(work: Any) -> int:
     """Run something in a forked child, for at most 20 seconds; returns its exit code."""

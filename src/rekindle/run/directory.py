@@ -77,6 +77,8 @@ class TrainingRun:
         self._owner = Owner()
         self._lock = lock
         self._logs: dict[str, JsonLines] = {}
+        self._shows_stop = False
+        """Whether this process made the stop file itself, to show that it is stopping."""
         self._guard = threading.Lock()
         self.reader = RunReader(path)
 
@@ -210,6 +212,7 @@ class TrainingRun:
 
     def _show_stop(self, reason: str) -> None:
         if not os.path.lexists(self.stop_file):
+            self._shows_stop = True
             self.reader.request_stop(reason)
 
     def checkpoint_path(self, step: int) -> Path:
@@ -342,6 +345,8 @@ class TrainingRun:
             stack.callback(self._lock.release)
             for log in self._logs.values():
                 stack.callback(log.close)
+            if self._shows_stop and self._owner.is_here:
+                stack.callback(files.remove, [self.stop_file])
             self._logs = {}
 
 

@@ -126,7 +126,7 @@ def assemble(  # noqa: PLR0913 - the options of a session
         if isinstance(agent, WarmsUp) and not parts.interrupter.is_stopped:
             agent.warm_up()
         if run is not None:
-            run.watch_for_stop(parts.interrupter)
+            parts.interrupter.watch(run.stop_file)
         undo.pop_all()
     due = Due(parts)
     due.is_unsaved = parts.grading.resumed is None or parts.grading.resumed.checkpoint is None
