@@ -220,7 +220,7 @@ def greedy_return(policy: NetworkPolicy, env: gymnasium.Env[Any, Any], episodes:
         observation, _ = env.reset(seed=seed)
         is_over = False
         while not is_over:
-            observation, reward, terminated, truncated, _ = env.step(policy.act(observation[None])[0])
+            observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
             total += float(reward)
             is_over = terminated or truncated
     return total / episodes

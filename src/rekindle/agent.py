@@ -148,11 +148,14 @@ class Policy(Protocol):
 
     def act(
         self,
-        observations: Observations,
+        observations: Any,
         mode: ActMode = ActMode.EXPLOIT,
         rng: np.random.Generator | None = None,
-    ) -> Array:
-        """An action for each row; `rng` is needed, and advanced, only to explore."""
+    ) -> Any:
+        """An action for one observation, or an action for each row of a batch of them, as `Observations` has it.
+
+        Sessions pass batches only. `rng` is needed, and advanced, only to explore.
+        """
         ...
 
 

@@ -593,7 +593,7 @@ def test_a_network_of_the_users_own_learns(network: Any) -> None:
     learn(learner, reward_by_action(), 8)
     policy = learner.policy()
     assert isinstance(policy, CompiledPolicy)
-    assert learner.act(numbers(0), EXPLOIT, ONE) == policy.act(numbers(0)) == 1
+    assert learner.act(numbers(0), EXPLOIT, ONE) == policy.act(numbers(0)) == policy.act(numbers(0)[0]) == 1
     assert learner.config.network == (None if isinstance(network, eqx.Module) else f"{__name__}:Features")
 
 

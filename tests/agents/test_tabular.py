@@ -78,6 +78,14 @@ def test_sarsa_takes_the_value_of_the_action_taken_next() -> None:
     assert learner.env_steps == 2
 
 
+def test_a_policy_takes_one_observation_or_a_batch() -> None:
+    policy = with_table(agent(), {(1, 1): 2.0}).policy()
+    assert [policy.act(0), policy.act(np.int64(1)), policy.act(np.array(1))] == [0, 1, 1]
+    assert policy.act([1]).tolist() == [1]
+    assert policy.act(np.array([0, 1])).tolist() == [0, 1]
+    assert policy.act(1, "explore", np.random.default_rng(0)) in (0, 1)
+
+
 def test_expected_sarsa_weighs_all_next_actions_by_the_exploring_policy() -> None:
     learner = with_table(agent(method="expected_sarsa"), FUTURE)
     observe(learner, (0, 1, 0.5, 1, CONTINUING))
@@ -445,7 +453,7 @@ def test_a_space_that_is_not_discrete_is_refused(space: Any) -> None:
         Tabular(Discrete(2), space, seed=0)
 
 
-@pytest.mark.parametrize("observations", [np.array([0.5]), np.array(1), np.array([[1]]), np.array([True])])
+@pytest.mark.parametrize("observations", [np.array([0.5]), np.array(0.5), np.array([[1]]), np.array([True])])
 def test_observations_that_are_not_one_whole_number_a_row_are_refused(observations: np.ndarray) -> None:
     with pytest.raises(InputError, match="one whole number a row"):
         agent().policy().act(observations)

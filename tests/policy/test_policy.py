@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from rekindle.errors import FileRefused, InputError
-from rekindle.experience import ActMode
+from rekindle.experience import ActMode, stack
 from rekindle.policy import network, policy
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
@@ -145,6 +145,75 @@ def test_exploring_needs_a_generator_and_exploiting_does_not_use_one() -> None:
     assert generator.bit_generator.state == before
     with pytest.raises(InputError, match="random generator"):
         small().act(np.zeros((1, 2), np.float32), EXPLORE)
+
+
+def policy_of(space: Any, chosen: ActionHead) -> NetworkPolicy:
+    encoding = Encoding.of(space)
+    image = [Layer("scale"), Layer("flatten")] if encoding.image else []
+    outputs = 3 if chosen.kind in {"greedy", "categorical"} else 2
+    return NetworkPolicy(encoding, [*image, dense(int(np.prod(encoding.shape)), outputs)], chosen)
+
+
+SPACES = {
+    "vector": Box(-1, 1, (2,), np.float32),
+    "vector of one": Box(-1, 1, (1,), np.float32),
+    "matrix": Box(-1, 1, (2, 3), np.float64),
+    "number": Box(-1, 1, (), np.float32),
+    "discrete": Discrete(5, start=2),
+    "several": MultiDiscrete([2, 3]),
+    "bits": MultiBinary(4),
+    "image": Box(0, 255, (40, 36, 3), np.uint8),
+    "dict": Dict({"place": Box(-1, 1, (2,), np.float32), "level": Discrete(3)}),
+    "masked": Dict({"place": Box(-1, 1, (2,), np.float32), "action_mask": Box(0, 1, (3,), np.int8)}),
+}
+
+
+BOX = head("gaussian", scale=np.ones(2, np.float32))
+ASKED = [(kind, head("greedy")) for kind in SPACES] + [(kind, BOX) for kind in SPACES if kind != "masked"]
+
+
+@pytest.mark.parametrize(("kind", "chosen"), ASKED, ids=[f"{kind}, {chosen.kind}" for kind, chosen in ASKED])
+def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(kind: str, chosen: ActionHead) -> None:
+    space = SPACES[kind]
+    space.seed(4)
+    singles = [space.sample() for _ in range(5)]
+    acting = policy_of(space, chosen)
+    batch = stack(singles)
+    actions, outputs = acting.act(batch), acting.output(batch)
+    assert actions.shape == (5, *chosen.shape)
+    for row, single in enumerate(singles):
+        action = acting.act(single)
+        assert np.shape(action) == tuple(chosen.shape)
+        np.testing.assert_allclose(action, actions[row], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(acting.output(single), outputs[row], rtol=1e-4, atol=1e-4)
+        explored = acting.act(single, "explore", rng(row))
+        np.testing.assert_array_equal(explored, acting.act(stack([single]), EXPLORE, rng(row))[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "observation", "message"),
+    [
+        ("vector", np.zeros(3), r"the shape \(3,\): one has \(2,\), and a batch \(rows, 2\)"),
+        ("vector", np.zeros((4, 1, 2)), r"\(4, 1, 2\): one has \(2,\)"),
+        ("vector", 0.5, r"\(\): one has \(2,\)"),
+        ("discrete", np.zeros((1, 1), int), r"\(1, 1\): one has \(\), and a batch \(rows\)"),
+        ("image", np.zeros((36, 40, 3), np.uint8), r"one has \(40, 36, 3\)"),
+        ("dict", np.zeros(2), r"a dict with the keys \['level', 'place'\]"),
+        ("dict", {"place": np.zeros(2)}, "has no 'level'"),
+        ("dict", {"place": np.zeros((3, 2)), "level": 1}, "'level' is of one observation, and the rest of a batch"),
+    ],
+)
+def test_what_is_neither_one_observation_nor_a_batch_is_refused(kind: str, observation: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        policy_of(SPACES[kind], head("greedy")).act(observation)
+
+
+def test_a_mode_may_be_a_word_and_must_be_one_of_two() -> None:
+    with pytest.raises(InputError, match="'best' is not one of"):
+        small().act(np.zeros(2), "best")
+    assert small().act(np.zeros(2), "exploit") == small().act(np.zeros(2))
+    with pytest.raises(InputError, match="random generator"):
+        small().act(np.zeros(2), "explore")
 
 
 def test_a_normaliser_is_applied_and_clips() -> None:

@@ -21,12 +21,13 @@ import numpy as np
 from rekindle.agents.dispatch import each_array, padded
 from rekindle.agents.normalisation import moments_of, normalise
 from rekindle.agents.weights import Parts, Weights
-from rekindle.errors import AgentError, ConfigError, InputError
+from rekindle.errors import AgentError, ConfigError
 from rekindle.experience import ActMode, Array, Observations
 from rekindle.policy.actions import ActionHead
+from rekindle.policy.batching import Batching
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Forward, Layer, Normaliser, draw_noise, forward
-from rekindle.policy.policy import NetworkPolicy
+from rekindle.policy.policy import NetworkPolicy, exploring
 from rekindle.spaces import Layout
 
 __all__ = ["Actor", "CompiledPolicy", "device_of"]
@@ -205,16 +206,16 @@ class CompiledPolicy:
         head: ActionHead,
     ) -> None:
         self._output, self._encoding, self.head = output, encoding, head
+        self._batching = Batching(encoding)
 
     def act(
-        self, observations: Observations, mode: ActMode = ActMode.EXPLOIT, rng: np.random.Generator | None = None
-    ) -> Array:
-        """An action for each row; EXPLOIT draws no random number."""
-        if mode is not ActMode.EXPLORE:
-            rng = None
-        elif rng is None:
-            raise InputError("exploring needs a random generator: act(observations, mode, rng)")
-        return self.head.choose(self._output(observations, rng), self._encoding.mask(observations), rng)
+        self, observations: Any, mode: ActMode | str = ActMode.EXPLOIT, rng: np.random.Generator | None = None
+    ) -> Any:
+        """An action for one observation, or an action for each row of a batch; EXPLOIT draws no random number."""
+        batch, is_single = self._batching(observations)
+        rng = exploring(mode, rng)
+        actions = self.head.choose(self._output(batch, rng), self._encoding.mask(batch), rng)
+        return actions[0] if is_single else actions
 
 
 def zero_observations(space: Any, rows: int) -> Observations:

@@ -17,6 +17,7 @@ from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.checks import refuses_misfits
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations, Transitions
+from rekindle.policy.policy import exploring
 from rekindle.replay import Ring
 from rekindle.rng import generator_from_state, generator_state
 from rekindle.spaces import ArraySpec
@@ -26,6 +27,7 @@ __all__ = ["Tabular", "TabularConfig", "TabularPolicy"]
 Method = Literal["q_learning", "sarsa", "expected_sarsa"]
 Table = NDArray[np.float64]
 
+_EXPLORE = ActMode.EXPLORE
 _NO_ACTION = -1
 """In place of a next action: the episode was cut short, or the method does not ask for one."""
 
@@ -113,14 +115,17 @@ class TabularPolicy(msgspec.Struct, frozen=True, eq=False):
     actions: _Numbering
 
     def act(
-        self, observations: Observations, mode: ActMode = ActMode.EXPLOIT, rng: np.random.Generator | None = None
-    ) -> Array:
-        """An action for each row."""
+        self, observations: Any, mode: ActMode | str = ActMode.EXPLOIT, rng: np.random.Generator | None = None
+    ) -> Any:
+        """An action for one observation, or an action for each of a batch."""
+        batch, rng = np.asarray(observations), exploring(mode, rng)
+        return self.choose(batch[None], rng)[0] if batch.ndim == 0 else self.choose(batch, rng)
+
+    def choose(self, observations: Observations, rng: np.random.Generator | None) -> Array:
+        """An action for each of a batch; explores if there is a generator."""
         best = self.table[self.observations.places(observations, "observation")].argmax(axis=1)
-        if mode is ActMode.EXPLOIT:
-            return self.actions.values(best)
         if rng is None:
-            raise InputError("exploring needs a random generator: act(observations, mode, rng)")
+            return self.actions.values(best)
         explores = rng.random(len(best)) < self.epsilon
         if explores.any():
             best[explores] = rng.integers(self.actions.count, size=np.count_nonzero(explores))
@@ -193,7 +198,7 @@ class Tabular:
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
         """An action for each row."""
-        return self._policy(self._table).act(observations, mode, self._exploring)
+        return self._policy(self._table).choose(observations, self._exploring if mode is _EXPLORE else None)
 
     def policy(self) -> TabularPolicy:
         """How to act now, in a table of its own."""

@@ -1,7 +1,7 @@
 """A trained policy alone: small, immutable, and run by numpy with no other library installed.
 
 policy = rekindle.policy.load("policy.mpk")
-action = policy.act(observation[None])[0]
+action = policy.act(observation)
 """
 
 from rekindle.policy.actions import ActionHead

@@ -1,7 +1,7 @@
 """A trained policy alone: small, immutable, and run by numpy with no other library installed.
 
 policy = rekindle.policy.load("policy.mpk")
-action = policy.act(observation[None])[0]
+action = policy.act(observation)
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import State
+from rekindle.checks import checked_mode
 from rekindle.errors import FileRefused, InputError
 from rekindle.experience import ActMode, Array, Observations
 from rekindle.policy.actions import ActionHead
+from rekindle.policy.batching import Batching
 from rekindle.policy.checking import check_policy
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer, Normaliser, draw_noise, forward, noise_size
 from rekindle.storage import codec, files
 
-__all__ = ["NetworkPolicy", "load", "save"]
+__all__ = ["NetworkPolicy", "exploring", "load", "save"]
 
-_EXPLORE = ActMode.EXPLORE
+_EXPLOIT, _EXPLORE = ActMode.EXPLOIT, ActMode.EXPLORE
 
 
 # Policies
@@ -58,26 +60,41 @@ class NetworkPolicy:
         self.normaliser = normaliser
         self.algorithm = algorithm
         """What trained it."""
+        self._batching = Batching(encoding)
         self._encode = encoding.encoder()
         self._forward = forward(self.layers)
         self._noise_size = noise_size(self.layers)
 
-    def act(
-        self, observations: Observations, mode: ActMode = ActMode.EXPLOIT, rng: np.random.Generator | None = None
-    ) -> Array:
-        """An action for each row; EXPLOIT draws no random number."""
-        if mode is not _EXPLORE:
-            rng = None
-        elif rng is None:
-            raise InputError("exploring needs a random generator: act(observations, mode, rng)")
-        return self.head.choose(self.output(observations, rng), self.encoding.mask(observations), rng)
+    def act(self, observations: Any, mode: ActMode | str = _EXPLOIT, rng: np.random.Generator | None = None) -> Any:
+        """An action for one observation, or an action for each row of a batch; EXPLOIT draws no random number."""
+        batch, is_single = self._batching(observations)
+        rng = exploring(mode, rng)
+        actions = self.head.choose(self._outputs(batch, rng), self.encoding.mask(batch), rng)
+        return actions[0] if is_single else actions
 
-    def output(self, observations: Observations, rng: np.random.Generator | None = None) -> Array:
-        """What the network says of each observation, such as the value of each action; noisy with a generator."""
+    def output(self, observations: Any, rng: np.random.Generator | None = None) -> Array:
+        """What the network says of one observation or of each in a batch, such as the value of each action.
+
+        It is noisy with a generator, if the network is.
+        """
+        batch, is_single = self._batching(observations)
+        outputs = self._outputs(batch, rng)
+        return outputs[0] if is_single else outputs
+
+    def _outputs(self, observations: Observations, rng: np.random.Generator | None) -> Array:
         encoded = self._encode(observations)
         if self.normaliser is not None:
             encoded = self.normaliser.apply(encoded)
         return self._forward(encoded, draw_noise(rng, len(encoded), self._noise_size))
+
+
+def exploring(mode: ActMode | str, rng: np.random.Generator | None) -> np.random.Generator | None:
+    """The generator to explore with; None if the mode does not explore. Raises `InputError`."""
+    if mode is not _EXPLORE and (mode is _EXPLOIT or checked_mode(mode) is _EXPLOIT):
+        return None
+    if rng is None:
+        raise InputError("exploring needs a random generator: act(observations, mode, rng)")
+    return rng
 
 
 def save(policy: NetworkPolicy, path: str | Path) -> None:
