@@ -127,6 +127,20 @@ class Interrupter:
             self._watcher.join()
 
     @contextlib.contextmanager
+    def time_limit(self, seconds: float | None) -> Generator[None]:
+        """Ask for a stop after so many seconds inside; never, if None."""
+        if seconds is None:
+            yield
+            return
+        timer = threading.Timer(seconds, self.stop, (f"the time limit of {seconds:g} s is over",))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    @contextlib.contextmanager
     def signals(self) -> Generator[None]:
         """Turn SIGINT and SIGTERM into a stop while inside; a second one ends the process at once.
 

@@ -222,7 +222,7 @@ class TestTheEnd:
                 return super().evaluate(act, episodes)
 
         trainer = make(tmp_path, steps=120)
-        trainer._evaluator = Counted(trainer._factory, seed=5)
+        trainer._evaluations._evaluator = Counted(trainer._factory, seed=5)
         trainer.train()
         assert calls == [3, 3]
         rows = rekindle.RunReader(tmp_path / "t").eval_episodes()
@@ -486,7 +486,7 @@ class TestStarting:
         leave_at(make(tmp_path), 60)
         monkeypatch.undo()
         late = make(tmp_path)
-        monkeypatch.setattr(late, "_resumed_run", lambda: None)
+        monkeypatch.setattr(late._opening, "find", lambda: None)
         assert late.train().env_steps == STEPS
         make(tmp_path / "whole").train()
         assert len(find_runs(tmp_path / "t")) == 1

@@ -8,8 +8,9 @@ from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator
 from rekindle.training.rebuilding import Rebuilt, rebuild
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import Round, Sampler, StepProcessor
+from rekindle.training.steps import Step
 from rekindle.training.strategies import Components, Strategy, Synchronous
-from rekindle.training.trainer import Step, Trainer
+from rekindle.training.trainer import Trainer
 
 __all__ = [
     "ALGORITHMS",

@@ -20,17 +20,19 @@ from rekindle.errors import ConfigError, RunError
 from rekindle.recorders import RECORDERS, RecorderName
 from rekindle.recorders.known import OUTSIDE
 from rekindle.run.reader import RunReader
-from rekindle.training.algorithms import agent_module
+from rekindle.training.algorithms import agent_module, plain
 from rekindle.training.evaluation import EVAL_MAX_STEPS
 
 __all__ = [
     "Parent",
+    "RESUMED",
     "TrainerConfig",
     "TrainerSettings",
     "check_files",
     "check_modules",
     "check_recorders",
     "check_unedited",
+    "make_config",
     "read_config",
 ]
 
@@ -198,6 +200,26 @@ _IDENTITY = ("algorithm", "env", "seed", "num_envs")
 
 def _shown(value: Any) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
+
+
+RESUMED = (
+    *(name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")),
+    "preset",
+    "parent",
+)
+"""Settings that a resumed trainer takes from the config as they are."""
+
+
+def make_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
+    """A config from the settings that a trainer was given, and those that it knows; raises `ConfigError`."""
+    unknown = sorted(settings.keys() - set(RESUMED))
+    if unknown:
+        raise ConfigError(f"a trainer has no setting {', '.join(unknown)}; there are {', '.join(RESUMED)}")
+    config = TrainerConfig(**settings, **known)
+    try:
+        return msgspec.convert(plain(config), TrainerConfig)
+    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
+        raise ConfigError(f"the settings of the trainer cannot stand in a config: {error}") from None
 
 
 def read_config(reader: RunReader) -> TrainerConfig:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
 
 from rekindle.run.metrics import EventStore
+from rekindle.run.reader import RunReader
+from rekindle.session.session import TrainingSession
 
 __all__ = ["Extremes", "TrainingReport"]
 
@@ -40,6 +43,22 @@ class TrainingReport(msgspec.Struct, frozen=True):
     best_score: float | None
     """Of all evaluations."""
     metrics: dict[str, Extremes]
+
+    @classmethod
+    def of(cls, session: TrainingSession, reader: RunReader, seconds: float, *, is_kept: bool) -> TrainingReport:
+        """Of a session that has ended, and its run."""
+        metadata = reader.metadata
+        return cls(
+            status=metadata.status,
+            reason=metadata.stop_reason,
+            path=reader.path if is_kept else None,
+            env_steps=session.total_steps,
+            episodes=session.episodes,
+            updates=session.updates,
+            seconds=seconds,
+            best_score=session.best_score if math.isfinite(session.best_score) else None,
+            metrics=cls.extremes(session.store),
+        )
 
     @staticmethod
     def extremes(store: EventStore) -> dict[str, Extremes]:

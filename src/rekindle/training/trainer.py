@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import shutil
-import tempfile
-import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
-from rekindle.agent import LearningAgent, Stateful
+from rekindle.agent import LearningAgent
 from rekindle.agents.presets import find_preset, presets
 from rekindle.checkpoint import KeepEvery, KeepLast, RetentionPolicy
 from rekindle.checkpoint.retention import retention
-from rekindle.checkpoint.store import list_steps
 from rekindle.checks import required_count
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Event, Recorder, RunRecorder
-from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
 from rekindle.interrupt import Interrupter, ShouldStop, never
 from rekindle.recorders import RECORDERS
 from rekindle.run.directory import TrainingRun
@@ -35,66 +28,21 @@ from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.storage.files import absolute
 from rekindle.training import algorithms
-from rekindle.training.config import (
-    TrainerConfig,
-    TrainerSettings,
-    check_files,
-    check_modules,
-    check_recorders,
-    check_unedited,
-    read_config,
-)
-from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
-from rekindle.training.rebuilding import find_parent, take_over
+from rekindle.training.config import RESUMED, check_files, check_modules, check_recorders, make_config, read_config
+from rekindle.training.evaluation import Evaluator
+from rekindle.training.evaluations import Evaluations
+from rekindle.training.handlers import Handlers
+from rekindle.training.opening import Opening
+from rekindle.training.rebuilding import find_parent
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
-from rekindle.training.stopping import EarlyStopping
+from rekindle.training.steps import Step, steps_of
 from rekindle.training.strategies import Components, Strategy, Synchronous
 
-__all__ = ["Step", "Trainer"]
+__all__ = ["Trainer"]
 
 _Event = TypeVar("_Event", bound=Event)
 AgentSource = LearningAgent | str | Callable[[Any, Any], LearningAgent]
-
-
-class Step(NamedTuple):
-    """One env step of a training."""
-
-    total_steps: int
-    """Env steps so far, those of the whole round included."""
-    stream: int
-    """Which of the environments."""
-    episode: int
-    """The number of the episode in its stream, from 0."""
-    episode_step: int
-    """Steps of the episode so far."""
-    reward: float
-    episode_reward: float
-    """The return of the episode so far."""
-    status: EpisodeStatus
-    exploration: float | None
-    """How much exploration there is now, if the agent says so."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the episode ended with this step."""
-        return self.status.is_done
-
-
-class _Handlers:
-    """What `Trainer.on` was told to call, as one callback."""
-
-    def __init__(self) -> None:
-        self.known: list[tuple[type[Event], Callable[[Any], object]]] = []
-
-    def hears(self, kind: type[Event]) -> bool:
-        """Whether anybody wants events of a kind."""
-        return any(issubclass(kind, wanted) for wanted, _ in self.known)
-
-    def __call__(self, event: Event) -> None:
-        for kind, handler in self.known:
-            if isinstance(event, kind):
-                handler(event)
 
 
 class Trainer:
@@ -164,11 +112,11 @@ class Trainer:
         self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
         example.close()
         self.agent = self._made_agent(agent, seed, agent_settings)
-        self._parent: str | None = None
+        self._opening = Opening(self.agent, name=name, root=root, is_new=new)
         if start_from is not None:
             settings["parent"] = find_parent(start_from, with_optimiser=with_optimiser)
-            self._parent = take_over(self.agent, settings["parent"])  # before anything is written: it may not fit
-        self.config = _made_config(
+            self._opening.start_from(settings["parent"])  # before anything is written: it may not fit
+        self.config = make_config(
             settings,
             algorithm=agent if isinstance(agent, str) else algorithms.algorithm_of(self.agent),
             agent=algorithms.agent_settings(self.agent, agent if isinstance(agent, str) else None, agent_settings),
@@ -179,22 +127,17 @@ class Trainer:
         )
         self.session: TrainingSession | None = None
         """While training."""
-        self.path: Path | None = None
-        """Of the run, once there is one."""
-        self._name, self._root = name, root
-        self._is_temporary = False
-        self._keep, self._evaluator = keep, evaluator
+        self._keep = keep
+        self._evaluations = Evaluations(self.agent, self._factory, evaluator)
         self._strategy = strategy or Synchronous()
         self._make_sampler = sampler
         self._processor, self._reset_options = step_processor, reset_options
         self._stats = stats
         self._recorders = [*recorders, *(RECORDERS[name]() for name in self.config.record)]
-        self._begins_anew, self._strict, self._signals = new, strict, signals
-        self._handlers = _Handlers()
+        self._strict, self._signals = strict, signals
+        self._handlers = Handlers()
         self._interrupter = Interrupter()
         self._listeners: list[Callable[[str], object]] = []
-        self._last_evaluation: tuple[int, Evaluation] | None = None
-        self._stopping = EarlyStopping(target=None, patience=None)
         self._ended: tuple[TrainingSession, float] | None = None
 
     @classmethod
@@ -272,11 +215,11 @@ class Trainer:
             "seed": config.seed,
             "agent_settings": config.agent if agent is None else None,
             "keep_checkpoints": config.keep_checkpoints or KeepEvery(1),
-            **{name: getattr(config, name) for name in _RESUMED},
+            **{name: getattr(config, name) for name in RESUMED},
             **options,
         }
         trainer = cls(source, config.algorithm or "" if agent is None else agent, **arguments)
-        trainer.path = reader.path
+        trainer._opening.path = reader.path
         return trainer
 
     def _made_agent(self, agent: AgentSource, seed: int, settings: Mapping[str, Any] | None) -> LearningAgent:
@@ -301,19 +244,8 @@ class Trainer:
         """Train as `train` does, and yield each env step; leaving the loop checkpoints and stops."""
         with contextlib.closing(self._rounds(steps)) as rounds:
             for made in rounds:
-                session = self._open_session
-                for row, reward, status in zip(made.rows, made.rewards, made.statuses, strict=True):
-                    stream, record = session.stream(row), made.records.get(row)
-                    yield Step(
-                        session.total_steps,
-                        row,
-                        stream.episode - 1 if record else stream.episode,
-                        record.length if record else stream.length,
-                        float(reward),
-                        record.total_reward if record else stream.total_reward,
-                        EpisodeStatus(int(status)),
-                        getattr(self.agent, "exploration", None),
-                    )
+                if self.session is not None:
+                    yield from steps_of(made, self.session)
 
     def _rounds(self, steps: int | None) -> Generator[Round]:
         if self.session is not None:
@@ -328,7 +260,7 @@ class Trainer:
         with contextlib.ExitStack() as undo:
             if self._signals:
                 undo.enter_context(interrupter.signals())
-            undo.callback(_timer(interrupter, self.config.time_limit).cancel)
+            undo.enter_context(interrupter.time_limit(self.config.time_limit))
             undo.callback(interrupter.unwatch)
             try:
                 run, envs = self._opened(undo)
@@ -338,11 +270,11 @@ class Trainer:
             was_finished = run.metadata.status == "finished"
             with run.let_go_on_failure():
                 self.session = session = self._session_on(run)
-            self.path = run.path
             undo.callback(self._end, session, started)
             with session:
-                self._describe(run)
-                self._prepare(session, was_finished=was_finished)
+                self._opening.describe(run, self.config)
+                self._handlers.join(session)
+                self._evaluations.join(session, self.config, was_finished=was_finished)
                 make = self._make_sampler or self._default_sampler
                 components = Components(session, envs, make(session, envs))
                 # Nearly all objects there are by now stay to the end: the collector need not look at them in between.
@@ -354,35 +286,30 @@ class Trainer:
                     return
 
     def _end(self, session: TrainingSession, started: float) -> None:
-        if self._evaluator is not None:
-            self._evaluator.close()
+        self._evaluations.leave()
         self.session = None
         self._ended = (session, time.perf_counter() - started)
-
-    @property
-    def _open_session(self) -> TrainingSession:
-        if self.session is None:
-            raise ConfigError("the trainer is not training")
-        return self.session
 
     def _find_out_determinism(self, should_stop: ShouldStop = never) -> Determinism:
         found = self.config.determinism or probe(self._factory, should_stop=should_stop)
         self.config = msgspec.structs.replace(self.config, determinism=found)
         return found
 
-    def _made_envs(self) -> Envs:
+    def _made_envs(self, undo: contextlib.ExitStack) -> Envs:
         config = self.config
         try:
             determinism = self._find_out_determinism(self._interrupter.should_stop)
         except Interrupted:  # no step will be made, and the next process finds out
             determinism = Determinism.REPEATS
-        return make_envs(
+        envs = make_envs(
             self._factory,
             config.num_envs,
             vectorization=config.vectorization,
             workers=config.workers,
             determinism=determinism,
         )
+        undo.callback(envs.close)
+        return envs
 
     def _default_sampler(self, session: TrainingSession, envs: Envs) -> Sampler:
         return make_sampler(
@@ -398,90 +325,17 @@ class Trainer:
     def _opened(self, undo: contextlib.ExitStack) -> tuple[TrainingRun, Envs]:
         """The run to go on with, or a new one, and the environments.
 
-        A new run is made last, when all that can fail or take long has been done, and with everything that a resume
-        needs: whenever the process is killed, there is no run, or one that can be resumed.
+        A new run is made last, when all that can fail or take long has been done.
         """
-        run = self._resumed_run()
+        opening = self._opening
+        run, envs = opening.find(), None
         if run is None:
-            envs = self._made_envs()
-            undo.callback(envs.close)
-            run = self._made_run()
-            with run.let_go_on_failure():
-                run.watch_for_stop(self._interrupter)
-                self._agree_with(run)  # another process may have made it, in the meantime
-            return run, envs
+            envs = self._made_envs(undo)
+            run = opening.make(self.config)
         with run.let_go_on_failure():
             run.watch_for_stop(self._interrupter)
-            self._agree_with(run)
-            envs = self._made_envs()
-            undo.callback(envs.close)
-        return run, envs
-
-    def _resumed_run(self) -> TrainingRun | None:
-        if self.path is not None:
-            return TrainingRun.resume(self.path)
-        if self._name is None or self._begins_anew:
-            return None
-        name, _, version = self._name.partition("/")
-        return TrainingRun.resume_unfinished(name, version or "v1", root=self._root)
-
-    def _made_run(self) -> TrainingRun:
-        config, root = self.config, self._root
-        if self._name is None:
-            root = tempfile.mkdtemp(prefix="rekindle-")
-            weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
-            self._is_temporary = True
-        name, _, version = (self._name or "unnamed").partition("/")
-        make = TrainingRun.create if self._begins_anew else TrainingRun.create_or_resume
-        return make(
-            name,
-            version or "v1",
-            root=root,
-            seed=config.seed,
-            config=config,
-            agent=type(self.agent).__name__,
-            max_steps=config.steps,
-            parent=self._parent,
-            training=config.identity,
-        )
-
-    def _agree_with(self, run: TrainingRun) -> None:
-        """Go by what a resumed run says of itself, and let the agent begin with what its parent learned."""
-        if not run.is_resumed:
-            return
-        if run.read_config():
-            self._check_config(run)
-        made = list_steps(run.path / "checkpoints")
-        # The last round of several environments may go beyond the end, by fewer steps than there are environments.
-        if self.config.steps is not None and made and made[-1] >= self.config.steps + self.config.num_envs:
-            raise ConfigError(
-                f"{run.path} has trained {made[-1]} env steps already, and steps is {self.config.steps}: use at least "
-                f"{made[-1]}, or begin another training with rekindle train --from {run.path}@{made[-1]}"
-            )
-        parent = self.config.parent
-        self._parent = take_over(self.agent, parent) if parent is not None and not made else run.metadata.parent
-
-    def _describe(self, run: TrainingRun) -> None:
-        """Write down what is not there yet, or has changed since."""
-        if run.metadata.training is None:
-            run.update_metadata(training=self.config.identity)
-        if run.metadata.parent != self._parent:
-            run.update_metadata(parent=self._parent)
-        if run.read_config() != algorithms.plain(self.config):
-            run.write_config(self.config)
-
-    def _check_config(self, run: TrainingRun) -> None:
-        """Refuse what would make it another training, and take over what was found out about the environment."""
-        stored = read_config(run.reader)
-        check_unedited(run.reader, stored)
-        differences = stored.differences(self.config)
-        if differences:
-            raise ConfigError(
-                f"{run.path} is another training: {'; '.join(differences)}. Use the settings of then, or another name"
-            )
-        self.config = msgspec.structs.replace(
-            self.config, determinism=stored.determinism, preset=stored.preset, parent=stored.parent
-        )
+            self.config = opening.agree(run, self.config)
+            return run, self._made_envs(undo) if envs is None else envs
 
     def _session_on(self, run: TrainingRun) -> TrainingSession:
         config = self.config
@@ -489,33 +343,16 @@ class Trainer:
             self.agent,
             run=run,
             max_steps=config.steps,
-            checkpoint_every=None if self._is_temporary else config.checkpoint_every,
+            checkpoint_every=None if self._opening.is_temporary else config.checkpoint_every,
             keep_checkpoints=self._keep,
             metrics_every=config.metrics_every,
             stats=self._stats,
             recorders=self._recorders,
-            callbacks=(self._handlers,) if self._handlers.known else (),
+            callbacks=self._handlers.callbacks,
             strict=self._strict,
             signals=False,  # they are the trainer's affair, from before there is a session
             interrupter=self._interrupter,
         )
-
-    def _prepare(self, session: TrainingSession, *, was_finished: bool) -> None:
-        """Let evaluations, early stopping and handlers join the session."""
-        config = self.config
-        self._stopping = EarlyStopping(target=config.target_score, patience=config.patience)
-        session.attach("early stopping", self._stopping)
-        if was_finished and not session.is_done:  # somebody asked for more steps
-            self._stopping.go_on()
-        if self._stopping.reason is not None:
-            session.stop(self._stopping.reason, complete=True)
-        for index, (_, handler) in enumerate(self._handlers.known):
-            if isinstance(handler, Stateful):
-                session.attach(f"handler {index}: {type(handler).__qualname__}", handler)
-        if config.eval_episodes:
-            if config.eval_every is not None:
-                session.every(config.eval_every, self._evaluate)
-            session.at_end(self._evaluate_finally)
 
     # Events
 
@@ -526,7 +363,7 @@ class Trainer:
         """
         if self.session is not None:
             raise ConfigError("on(): say what to call before the training starts")
-        self._handlers.known.append((kind, handler))
+        self._handlers.add(kind, handler)
 
     def on_stop(self, listener: Callable[[str], object]) -> None:
         """Call a function with the reason as soon as somebody asks for a stop before the end.
@@ -553,55 +390,16 @@ class Trainer:
         While training, it raises `Interrupted` if somebody asks for a stop meanwhile; then nothing is logged.
         """
         count = required_count("episodes", self.config.eval_episodes if episodes is None else episodes, 1)
-        evaluation = self._evaluating().evaluate(self._act, count)
-        if self.session is not None:
-            self._log(evaluation, final=False)
-        else:
-            self._evaluating().close()
-        return EvalReport.of(evaluation.records, self.agent.env_steps)
-
-    def _act(self, observations: Observations) -> Array:
-        if self.session is None:
-            return greedy(self.agent)(observations)
-        self._interrupter.check()
-        return self.session.act_many(observations, ActMode.EXPLOIT)
-
-    def _evaluating(self) -> Evaluator:
-        if self._evaluator is None:
-            config = self.config
-            self._evaluator = EpisodeEvaluator(
-                self._factory,
-                seed=config.seed,
-                num_envs=config.eval_envs,
-                rebuilds=self._find_out_determinism() is Determinism.LEAKS,
-                extras=config.extras,
-                max_steps=config.eval_max_steps,
-            )
-        return self._evaluator
-
-    def _evaluate(self) -> None:
-        session = self._open_session
-        evaluation = self._evaluating().evaluate(self._act, self.config.eval_episodes)
-        self._last_evaluation = (session.total_steps, evaluation)
-        self._log(evaluation, final=False)
-        self._stopping.update(evaluation.score)
-        if self._stopping.reason is not None:
-            session.stop(self._stopping.reason, complete=True)
-
-    def _evaluate_finally(self) -> None:
-        """The evaluation of the agent that the training ends with; one that was just made is not made again."""
-        step, evaluation = self._last_evaluation or (-1, None)
-        if evaluation is None or step != self._open_session.total_steps:
-            evaluation = self._evaluating().evaluate(self._act, self.config.eval_episodes)
-        self._log(evaluation, final=True)
-
-    def _log(self, evaluation: Evaluation, *, final: bool) -> None:
-        session = self._open_session
-        for record in evaluation.records:
-            session.on_eval_episode(record, final=final)
-        session.maybe_save_best(evaluation.score)
+        if not self._evaluations.has_evaluator:
+            self._find_out_determinism()
+        return EvalReport.of(self._evaluations.evaluate(count, self.config).records, self.agent.env_steps)
 
     # The end
+
+    @property
+    def path(self) -> Path | None:
+        """The run, once there is one."""
+        return self._opening.path
 
     @property
     def report(self) -> TrainingReport:
@@ -609,42 +407,4 @@ class Trainer:
         if self._ended is None or self.path is None:
             raise ConfigError("there is no report: this trainer has not trained yet")
         session, seconds = self._ended
-        metadata = RunReader(self.path).metadata
-        return TrainingReport(
-            status=metadata.status,
-            reason=metadata.stop_reason,
-            path=None if self._is_temporary else self.path,
-            env_steps=session.total_steps,
-            episodes=session.episodes,
-            updates=session.updates,
-            seconds=seconds,
-            best_score=session.best_score if np.isfinite(session.best_score) else None,
-            metrics=TrainingReport.extremes(session.store),
-        )
-
-
-_RESUMED = (
-    *(name for name in TrainerSettings.__struct_fields__ if name not in ("seed", "steps", "keep_checkpoints")),
-    "preset",
-    "parent",
-)
-"""What a resumed trainer takes from the config as it stands there."""
-
-
-def _made_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
-    unknown = sorted(settings.keys() - set(_RESUMED))
-    if unknown:
-        raise ConfigError(f"a trainer has no setting {', '.join(unknown)}; there are {', '.join(_RESUMED)}")
-    config = TrainerConfig(**settings, **known)
-    try:
-        return msgspec.convert(algorithms.plain(config), TrainerConfig)
-    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
-        raise ConfigError(f"the settings of the trainer cannot stand in a config: {error}") from None
-
-
-def _timer(interrupter: Interrupter, seconds: float | None) -> threading.Timer:
-    timer = threading.Timer(seconds or 0.0, lambda: interrupter.stop(f"the time limit of {seconds:g} s is over"))
-    timer.daemon = True
-    if seconds is not None:
-        timer.start()
-    return timer
+        return TrainingReport.of(session, RunReader(self.path), seconds, is_kept=not self._opening.is_temporary)

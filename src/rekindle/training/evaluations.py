@@ -1,0 +1,104 @@
+"""The evaluations of a training: every so many env steps, and at its end; the best agent; early stopping."""
+
+from __future__ import annotations
+
+from rekindle.agent import LearningAgent
+from rekindle.envs import Determinism, EnvFactory
+from rekindle.experience import ActMode, Array, Observations
+from rekindle.session.session import TrainingSession
+from rekindle.training.config import TrainerConfig
+from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
+from rekindle.training.stopping import EarlyStopping
+
+__all__ = ["Evaluations"]
+
+
+class Evaluations:
+    """Evaluates the agent of a trainer, logs the episodes, keeps the best agent, and stops early.
+
+    The evaluator is made when it is first needed. An interrupted evaluation raises `Interrupted`, with nothing logged.
+    """
+
+    def __init__(self, agent: LearningAgent, factory: EnvFactory, evaluator: Evaluator | None) -> None:
+        self._agent, self._factory, self._evaluator = agent, factory, evaluator
+        self._session: TrainingSession | None = None
+        """The training under way."""
+        self._stopping = EarlyStopping(target=None, patience=None)
+        self._last: tuple[int, Evaluation] | None = None
+        """The last periodic evaluation, and its env step."""
+
+    def join(self, session: TrainingSession, config: TrainerConfig, *, was_finished: bool) -> None:
+        """Evaluate in a training: register what is due when, and go on with early stopping."""
+        self._session = session
+        self._stopping = EarlyStopping(target=config.target_score, patience=config.patience)
+        session.attach("early stopping", self._stopping)
+        if was_finished and not session.is_done:  # somebody asked for more steps
+            self._stopping.go_on()
+        self._stop_early(session)
+        if config.eval_episodes:
+            if config.eval_every is not None:
+                session.every(config.eval_every, lambda: self._evaluate(session, config))
+            session.at_end(lambda: self._evaluate_finally(session, config))
+
+    def leave(self) -> None:
+        """The training is over: close the environments."""
+        self._session = None
+        if self._evaluator is not None:
+            self._evaluator.close()
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether there is an evaluator; if not, the config must say what it takes to repeat an episode."""
+        return self._evaluator is not None
+
+    def evaluate(self, episodes: int, config: TrainerConfig) -> Evaluation:
+        """Evaluate the agent as it is now; in a training, log this, and keep the agent if it is the best."""
+        evaluation = self._play(episodes, config)
+        if self._session is None:
+            self.leave()
+        else:
+            _log(self._session, evaluation, final=False)
+        return evaluation
+
+    def _evaluate(self, session: TrainingSession, config: TrainerConfig) -> None:
+        evaluation = self._play(config.eval_episodes, config)
+        self._last = (session.total_steps, evaluation)
+        _log(session, evaluation, final=False)
+        self._stopping.update(evaluation.score)
+        self._stop_early(session)
+
+    def _evaluate_finally(self, session: TrainingSession, config: TrainerConfig) -> None:
+        """Evaluate the agent that the training ends with; an evaluation that was just made is not made again."""
+        step, evaluation = self._last or (-1, None)
+        if evaluation is None or step != session.total_steps:
+            evaluation = self._play(config.eval_episodes, config)
+        _log(session, evaluation, final=True)
+
+    def _play(self, episodes: int, config: TrainerConfig) -> Evaluation:
+        if self._evaluator is None:
+            self._evaluator = EpisodeEvaluator(
+                self._factory,
+                seed=config.seed,
+                num_envs=config.eval_envs,
+                rebuilds=config.determinism is Determinism.LEAKS,
+                extras=config.extras,
+                max_steps=config.eval_max_steps,
+            )
+        return self._evaluator.evaluate(self._act, episodes)
+
+    def _act(self, observations: Observations) -> Array:
+        session = self._session
+        if session is None:
+            return greedy(self._agent)(observations)
+        session.interrupter.check()
+        return session.act_many(observations, ActMode.EXPLOIT)
+
+    def _stop_early(self, session: TrainingSession) -> None:
+        if self._stopping.reason is not None:
+            session.stop(self._stopping.reason, complete=True)
+
+
+def _log(session: TrainingSession, evaluation: Evaluation, *, final: bool) -> None:
+    for record in evaluation.records:
+        session.on_eval_episode(record, final=final)
+    session.maybe_save_best(evaluation.score)

@@ -1,0 +1,114 @@
+"""The run of a trainer: which one to resume, how to make one, and whether a resumed one is the same training."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+import msgspec
+
+from rekindle.agent import LearningAgent
+from rekindle.checkpoint.store import list_steps
+from rekindle.errors import ConfigError
+from rekindle.run.directory import TrainingRun
+from rekindle.training.algorithms import plain
+from rekindle.training.config import Parent, TrainerConfig, check_unedited, read_config
+from rekindle.training.rebuilding import take_over
+
+__all__ = ["Opening"]
+
+
+class Opening:
+    """Opens the run of a trainer, again for each training.
+
+    A new run is made with everything that a resume needs. So whenever the process is killed, there is no run, or one
+    that can be resumed.
+    """
+
+    def __init__(self, agent: LearningAgent, *, name: str | None, root: str | Path, is_new: bool) -> None:
+        """`name` is `name` or `name/version`, None for a run that is not kept; `is_new` resumes none of that name."""
+        self._agent = agent
+        self._name, _, self._version = (name or "unnamed").partition("/")
+        self._root, self._is_new, self._is_unnamed = root, is_new, name is None
+        self._parent: str | None = None
+        """The checkpoint that the agent began with, as `PATH@STEP`."""
+        self.is_temporary = False
+        """Whether the run is removed when the trainer is no longer used."""
+        self.path: Path | None = None
+        """The run to go on with; None until there is one."""
+
+    def start_from(self, parent: Parent) -> None:
+        """Let the agent begin with what another run has learned; raises `ConfigError` if it does not fit."""
+        self._parent = take_over(self._agent, parent)
+
+    def find(self) -> TrainingRun | None:
+        """The run to go on with, opened; None if a new one is to be made."""
+        if self.path is not None:
+            return TrainingRun.resume(self.path)
+        if self._is_unnamed or self._is_new:
+            return None
+        return TrainingRun.resume_unfinished(self._name, self._version or "v1", root=self._root)
+
+    def make(self, config: TrainerConfig) -> TrainingRun:
+        """A new run, unless another process has made one of this name since `find`: then that one."""
+        root = self._root
+        if self._is_unnamed:
+            self.is_temporary = True
+            root = tempfile.mkdtemp(prefix="rekindle-")
+            weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+        make = TrainingRun.create if self._is_new else TrainingRun.create_or_resume
+        return make(
+            self._name,
+            self._version or "v1",
+            root=root,
+            seed=config.seed,
+            config=config,
+            agent=type(self._agent).__name__,
+            max_steps=config.steps,
+            parent=self._parent,
+            training=config.identity,
+        )
+
+    def agree(self, run: TrainingRun, config: TrainerConfig) -> TrainerConfig:
+        """The config to train with; raises `ConfigError` if a resumed run is of another training.
+
+        What the run found out about its environment, its preset and its parent are taken from it.
+        """
+        if not run.is_resumed:
+            return config
+        if run.read_config():
+            config = _agreed(run, config)
+        made = list_steps(run.path / "checkpoints")
+        # The last round of several environments may go beyond the end, by fewer steps than there are environments.
+        if config.steps is not None and made and made[-1] >= config.steps + config.num_envs:
+            raise ConfigError(
+                f"{run.path} has trained {made[-1]} env steps already, and steps is {config.steps}: use at least "
+                f"{made[-1]}, or begin another training with rekindle train --from {run.path}@{made[-1]}"
+            )
+        if config.parent is not None and not made:
+            self.start_from(config.parent)
+        else:
+            self._parent = run.metadata.parent
+        return config
+
+    def describe(self, run: TrainingRun, config: TrainerConfig) -> None:
+        """Write to the run what is not there yet, or has changed since."""
+        self.path = run.path
+        if run.metadata.training is None:
+            run.update_metadata(training=config.identity)
+        if run.metadata.parent != self._parent:
+            run.update_metadata(parent=self._parent)
+        if run.read_config() != plain(config):
+            run.write_config(config)
+
+
+def _agreed(run: TrainingRun, config: TrainerConfig) -> TrainerConfig:
+    stored = read_config(run.reader)
+    check_unedited(run.reader, stored)
+    if differences := stored.differences(config):
+        raise ConfigError(
+            f"{run.path} is another training: {'; '.join(differences)}. Use the settings of then, or another name"
+        )
+    return msgspec.structs.replace(config, determinism=stored.determinism, preset=stored.preset, parent=stored.parent)
