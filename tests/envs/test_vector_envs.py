@@ -205,6 +205,23 @@ class TestFailures:
         finally:
             envs.close()
 
+    def test_signals_to_the_whole_group_do_not_reach_a_worker_even_as_it_starts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = subprocess.Popen
+
+        def signalled(*arguments: Any, **options: Any) -> Any:
+            process = start(*arguments, **options)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                process.send_signal(number)
+            return process
+
+        monkeypatch.setattr(subprocess, "Popen", signalled)
+        envs = WorkerEnvs(EnvFactory("FrozenLake-v1"), 2, workers=2)
+        envs.one(1).reset(seed=0)
+        envs.close()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
     def test_what_cannot_be_made_in_a_worker_is_a_config_error(self) -> None:
         with pytest.raises(ConfigError, match=r"CartPol-v1: .*Did you mean"):
             WorkerEnvs(EnvFactory("CartPol-v1"), 2)

@@ -11,14 +11,17 @@ from typing import Any
 
 from rekindle.envs.vector import LocalEnvs, failed, numbers_in, told
 
-__all__ = ["serve"]
+__all__ = ["IGNORED", "serve"]
+
+IGNORED = (signal.SIGINT, signal.SIGTERM)
+"""Signals to the whole process group: whoever is at the other end of the connection decides when it is over."""
 
 
 def serve(descriptor: int) -> None:
     """Answer calls until the other side closes, or dies."""
-    # Whoever is at the other end decides when it is over, also after a signal to the whole process group.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # they were blocked when this process began
     connection = Connection(descriptor)
     host = _Host()
     with contextlib.suppress(EOFError, ConnectionError):

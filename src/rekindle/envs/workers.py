@@ -7,10 +7,12 @@ import importlib
 import json
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
 import weakref
+from collections.abc import Generator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 from rekindle.agent import State
 from rekindle.envs.factory import EnvFactory
 from rekindle.envs.vector import Outcome, joined
+from rekindle.envs.worker import IGNORED
 from rekindle.errors import ConfigError, EnvError
 
 __all__ = ["WorkerEnvs"]
@@ -89,6 +92,16 @@ class WorkerEnvs:
             worker.wait()
 
 
+@contextlib.contextmanager
+def _signals_blocked() -> Generator[None]:
+    """Block the signals that workers ignore: a process inherits that, so none hits it before it can ignore them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Worker:
     """One process, and the connection to it."""
 
@@ -98,9 +111,10 @@ class _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)]
-            self._process = subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-            )
+            with _signals_blocked():
+                self._process = subprocess.Popen(  # noqa: S603
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                )
         self._connection = Connection(ours.detach())
         # Without the connection a worker ends, so that one which nobody closed is not left behind.
         self.hang_up = weakref.finalize(self, self._connection.close)
