@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,6 +136,108 @@ class TestFailuresOnTheWay:
         (here / "how").unlink()
         assert rekindle("resume", "runs/cut", "--env-module", "fragile", "--ui", "none").code == 0
         assert verify("runs/cut").digests == verify("runs/whole").digests
+
+
+ODD = """
+import sys
+import gymnasium
+
+class Odd(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("FrozenLake-v1"))
+
+class Exits(Odd):
+    def __init__(self):
+        sys.exit("the licence is over")
+
+class Prints(Odd):
+    def __init__(self):
+        print("welcome", flush=True)
+        super().__init__()
+
+class FailsInClose(Odd):
+    def close(self):
+        raise RuntimeError("it is stuck")
+"""
+
+
+class TestOddEnvironments:
+    @pytest.fixture(autouse=True)
+    def odd(self, here: Path) -> None:
+        (here / "odd.py").write_text(ODD)
+
+    def test_one_that_ends_the_process_is_named_and_no_run_is_made(self, rekindle: Rekindle, here: Path) -> None:
+        outcome = rekindle("train", "tabular", "odd:Exits")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err == "rekindle: odd:Exits could not be made: SystemExit: the licence is over\n"
+        assert not (here / "runs").exists()
+
+    @pytest.mark.parametrize("vector", [(), ("--vectorization", "async", "--num-envs", "2")])
+    def test_what_one_prints_is_no_part_of_the_json(self, here: Path, vector: tuple[str, ...]) -> None:
+        command = ["train", "tabular", "odd:Prints", "--steps", "20", "--eval-episodes", "1", "--ui", "none", "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "rekindle", *command, *vector], capture_output=True, text=True, check=True, cwd=here
+        )
+        assert json.loads(done.stdout)["env_steps"] >= 20
+        assert set(done.stderr.split()) == {"welcome"}
+
+    def test_what_one_prints_does_not_disturb_seeds(self, rekindle: Rekindle) -> None:
+        command = ("train", "tabular", "odd:Prints", "--steps", 20, "--eval-episodes", 1, "--seeds", "0-1", "--json")
+        outcome = rekindle(*command)
+        assert outcome.code == 0
+        assert [run["report"]["status"] for run in outcome.json] == ["finished", "finished"]
+
+    @pytest.mark.parametrize("determinism", ["repeats", "leaks"])
+    def test_one_that_cannot_be_closed_is_told_once_and_trained_on(self, here: Path, determinism: str) -> None:
+        command = [
+            "train",
+            "tabular",
+            "odd:FailsInClose",
+            "--steps",
+            "50",
+            "--ui",
+            "none",
+            "--determinism",
+            determinism,
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "rekindle", *command], capture_output=True, text=True, check=True, cwd=here
+        )
+        assert "finished (max_steps): 50 steps" in done.stdout
+        assert done.stderr.count("odd:FailsInClose failed in close: RuntimeError: it is stuck") == 1
+        assert RunReader("runs/tabular-odd-FailsInClose").status == "finished"
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        ("place", "message"),
+        [
+            ("file", "cannot make the directory .*file/t: Not a directory"),
+            ("x" * 300, "cannot make the directory .*: File name too long"),
+            ("/proc/nowhere", "cannot make the directory /proc/nowhere: "),
+        ],
+        ids=["file", "long", "nowhere"],
+    )
+    def test_a_place_that_cannot_be_written_is_named(
+        self, rekindle: Rekindle, here: Path, place: str, message: str
+    ) -> None:
+        (here / "file").touch()
+        for options in ((), ("--resume", "auto")):
+            outcome = rekindle(*LAKE, "--runs", place, *options)
+            assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+            assert re.search(message, outcome.err)
+
+    @pytest.mark.parametrize("level", ["t", "t/v1", "t/v1/.lock"])
+    def test_something_else_in_the_place_of_a_directory_is_named(
+        self, rekindle: Rekindle, here: Path, level: str
+    ) -> None:
+        taken = here / "runs" / level
+        taken.parent.mkdir(parents=True)
+        taken.mkdir() if level.endswith("lock") else taken.touch()
+        for options in ((), ("--resume", "auto")):
+            outcome = rekindle(*LAKE, *options)
+            assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+            assert str(taken) in outcome.err
 
 
 class TestAnotherConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import io
 import os
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from rekindle.errors import ConfigError, Interrupted, RekindleError
-from rekindle.ui.output import complain
+from rekindle.ui.output import complain, json_alone
 from rekindle.version import __version__
 
 __all__ = ["main"]
@@ -34,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no "≥" still gets its table
     try:
-        code = _run(arguments)
+        with json_alone() if "--json" in arguments else contextlib.nullcontext():
+            code = _run(arguments)
         sys.stdout.flush()
     except (KeyboardInterrupt, Interrupted):
         complain("interrupted")
@@ -73,7 +75,10 @@ def _run(arguments: list[str]) -> int:
             COMMANDS, prog="rekindle", description=_DESCRIPTION, args=arguments, **PARSING
         )
     except SystemExit as exit_:  # tyro has said what is wrong, or given the help that was asked for
-        return exit_.code if isinstance(exit_.code, int) else DONE
+        if isinstance(exit_.code, str):  # of an environment that would not go on
+            complain(exit_.code)
+            return FAILED
+        return exit_.code or DONE
 
 
 def _suggestion(word: str, commands: list[str]) -> str:

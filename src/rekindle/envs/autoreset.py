@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
+from rekindle.envs.factory import close_env
 from rekindle.envs.vector import Outcome, failed, numbers_in
 from rekindle.errors import ConfigError
 from rekindle.experience import Array, Observations
@@ -120,7 +121,7 @@ class AutoresetEnvs:
 
     def close(self) -> None:
         """Let go of the environment."""
-        self._env.close()
+        close_env(self._env, self.name)
 
 
 def _row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:

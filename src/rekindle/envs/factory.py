@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
 import msgspec
@@ -20,7 +22,17 @@ from rekindle.spaces import Layout
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["EnvFactory", "EnvSettings", "EnvWrapping", "has_time_limit", "required_files", "required_modules"]
+__all__ = [
+    "EnvFactory",
+    "EnvSettings",
+    "EnvWrapping",
+    "close_env",
+    "has_time_limit",
+    "required_files",
+    "required_modules",
+]
+
+logger = logging.getLogger("rekindle")
 
 
 _MOST_FRAMES = 1000
@@ -103,7 +115,7 @@ class EnvFactory:
         with _explained(self.name):
             env = self._wrapped(self._made(), training=training)
         if Layout.of_space(env.observation_space) is None:
-            env.close()
+            close_env(env, self.name)
             raise ConfigError(
                 f"{self.name}: the observation space {env.observation_space!r:.120} is not supported: use Box, "
                 "Discrete, MultiDiscrete, MultiBinary, or a Dict of those; gymnasium.wrappers.FlattenObservation helps"
@@ -207,6 +219,19 @@ def _is_here(entry: str) -> bool:
         return os.path.samefile(entry or ".", ".")
     except OSError:  # it is not there
         return False
+
+
+def close_env(env: Any, name: str) -> None:
+    """Close an environment. If that fails, only a warning says so: nothing depends on it any more."""
+    try:
+        env.close()
+    except Exception as error:
+        _warn_once(f"{name} failed in close: {type(error).__name__}: {error}")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
 
 
 def _without_order_check(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -318,5 +343,5 @@ def _explained(name: str) -> Generator[None]:
         ) from unknown
     except (ConfigError, MissingExtra):
         raise
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         raise ConfigError(f"{name} could not be made: {type(failure).__name__}: {failure}") from failure

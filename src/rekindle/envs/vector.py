@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from rekindle.agent import State
-from rekindle.envs.factory import EnvFactory
+from rekindle.envs.factory import EnvFactory, close_env
 from rekindle.errors import ConfigError, EnvError, RekindleError
 from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.spaces import Layout
@@ -93,7 +93,7 @@ class EnvSlot:
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         if self._rebuilds and self._is_used:
-            self.env.close()
+            close_env(self.env, self.name)
             self.env = self._factory(training=self._training)
             self.step = self.env.step
         self._is_used = True
@@ -114,7 +114,7 @@ class EnvSlot:
 
     def close(self) -> None:
         """Let go of the environment."""
-        self.env.close()
+        close_env(self.env, self.name)
 
 
 class LocalEnvs:

@@ -175,7 +175,7 @@ class TrainingRun:
         """Open the newest run of a version that has not finished; None if there is none."""
         directory = Path(root) / _checked_name("name", name) / _checked_name("version", version)
         for above in (directory.parent, directory):
-            if above.is_symlink():
+            if os.path.islink(above):
                 files.require_directory(above)
         path = find_unfinished(directory)
         return None if path is None else cls.resume(path)

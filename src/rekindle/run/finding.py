@@ -62,7 +62,7 @@ def find_run(path: str | Path, *, unfinished_first: bool = False) -> Path:
     on with a run, or stops one.
     """
     top = Path(path)
-    if not top.is_dir():
+    if not os.path.isdir(top):
         raise RunError(f"there is no run at {top}: it is not a directory; a run is runs/<name>/<version>/<date_time>")
     runs = find_runs(top)
     if not runs or len(runs[-1].relative_to(top).parts) > 2:

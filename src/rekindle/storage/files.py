@@ -209,7 +209,7 @@ def make_directory(path: Path, *, sync_name: bool = True) -> None:
 
     `sync_name=False` leaves the last name to a later sync of the directory above.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # False, not an error, for a name that is too long
         return
     make_directory(path.parent)
     with reporting("make the directory", path), contextlib.suppress(FileExistsError):

@@ -10,6 +10,7 @@ from rekindle.agent import LearningAgent, TakesOver
 from rekindle.checkpoint import read_agent_state
 from rekindle.checkpoint.store import list_steps
 from rekindle.envs import EnvFactory
+from rekindle.envs.factory import close_env
 from rekindle.errors import CheckpointError, ConfigError, StateError
 from rekindle.run.reader import RunReader
 from rekindle.training.algorithms import make_agent
@@ -41,7 +42,7 @@ def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[st
     factory = EnvFactory(config.env)
     example = factory(training=False)
     spaces = (example.observation_space, example.action_space)
-    example.close()
+    close_env(example, factory.name)
     return Rebuilt(config, factory, make_agent(config.algorithm, *spaces, seed=config.seed, settings=config.agent))
 
 

@@ -17,6 +17,7 @@ from rekindle.checkpoint import KeepEvery, KeepLast, RetentionPolicy
 from rekindle.checkpoint.retention import retention
 from rekindle.checks import required_count
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
+from rekindle.envs.factory import close_env
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Event, Recorder, RunRecorder
 from rekindle.interrupt import Interrupter, ShouldStop, never
@@ -110,7 +111,7 @@ class Trainer:
         self._factory = EnvFactory(env)
         example = self._factory()
         self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
-        example.close()
+        close_env(example, self._factory.name)
         self.agent = self._made_agent(agent, seed, agent_settings)
         self._opening = Opening(self.agent, name=name, root=root, is_new=new)
         if start_from is not None:

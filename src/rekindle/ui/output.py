@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
+from functools import partial
 from json import dumps
 from typing import Any
 
 import msgspec
 
-from rekindle.storage import documents
+from rekindle.storage import documents, files
 from rekindle.text import printable
 
-__all__ = ["complain", "write_json"]
+__all__ = ["complain", "json_alone", "write_json"]
+
+_write_json: ContextVar[Callable[[str], object] | None] = ContextVar("_write_json", default=None)
 
 
 def complain(message: str) -> None:
@@ -23,4 +30,28 @@ def complain(message: str) -> None:
 def write_json(document: Any) -> None:
     """One JSON document on standard output; NaN becomes null, and what is not ASCII is escaped."""
     text = msgspec.json.format(documents.encode(document), indent=2).decode()
-    sys.stdout.write(re.sub(r"[^ -~\n]", lambda match: dumps(match[0])[1:-1], text) + "\n")
+    write = _write_json.get() or sys.stdout.write
+    write(re.sub(r"[^ -~\n]", lambda match: dumps(match[0])[1:-1], text) + "\n")
+
+
+@contextlib.contextmanager
+def json_alone() -> Generator[None]:
+    """Leave standard output to `write_json`: what an environment or a library prints goes to standard error."""
+    with contextlib.ExitStack() as undo:
+        if sys.stdout is sys.__stdout__:  # and not something that a test has put there
+            sys.stdout.flush()
+            kept = os.dup(1)
+            undo.callback(os.close, kept)
+            undo.callback(os.dup2, kept, 1)
+            os.dup2(2, 1)
+            undo.callback(sys.stdout.flush)
+            write = partial(_write, kept)
+        else:
+            write = sys.stdout.write
+            undo.enter_context(contextlib.redirect_stdout(sys.stderr))
+        undo.callback(_write_json.reset, _write_json.set(write))
+        yield
+
+
+def _write(descriptor: int, text: str) -> None:
+    files.write_all(descriptor, text.encode())
