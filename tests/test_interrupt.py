@@ -196,3 +196,19 @@ def test_a_second_signal_ends_the_process_at_once(second: str) -> None:
 def test_the_first_signal_after_a_stop_for_another_reason_lets_the_checkpoint_finish() -> None:
     done = child("interrupter.stop('solved'); signal.raise_signal(signal.SIGTERM)")
     assert done.stdout == "got to the end solved\n"
+
+
+def test_the_second_signal_counts_also_if_handlers_are_nested() -> None:
+    done = child(
+        "signal.raise_signal(signal.SIGTERM)\n"
+        "            with interrupter.signals(): signal.raise_signal(signal.SIGTERM)"
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "")
+
+
+def test_a_stop_before_the_start_is_raised() -> None:
+    interrupter = Interrupter()
+    interrupter.check_start()
+    interrupter.stop("SIGTERM")
+    with pytest.raises(Interrupted, match=r"stopped before the training began \(SIGTERM\)"):
+        interrupter.check_start()

@@ -51,6 +51,7 @@ class Interrupter:
         """Why the training is interrupted before its end: the first reason that is not `complete`."""
         self._listeners: list[Callable[[str], object]] = []
         self._guard = threading.Lock()
+        self._is_signalled = False
         self._unwatch = threading.Event()
         self._watcher: threading.Thread | None = None
         self._owner = Owner()
@@ -81,6 +82,11 @@ class Interrupter:
     def tell(self, listener: Callable[[str], object]) -> None:
         """Call a function with the reason as soon as the training is interrupted, on the thread of `watch`."""
         self._listeners.append(listener)
+
+    def check_start(self) -> None:
+        """Raise `Interrupted` if a stop was asked for: for the time before there is anything to save."""
+        if self.interruption is not None:
+            raise Interrupted(f"stopped before the training began ({self.interruption})")
 
     def watch(self, stop_file: Path, *, seconds: float = 1.0) -> None:
         """On a thread of its own, until `unwatch`: look for a stop file, and tell listeners of an interruption.
@@ -142,7 +148,7 @@ class Interrupter:
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None]:
-        """Turn SIGINT and SIGTERM into a stop while inside; a second one ends the process at once.
+        """Turn SIGINT and SIGTERM into a stop while inside; a second one ends the process at once. It may be nested.
 
         A child that is forked inside is not part of the training: there a signal does what it did before.
 
@@ -153,19 +159,18 @@ class Interrupter:
             return
         # A handler that was not set by Python, but by a host in C, could not be put back: such a signal is the host's.
         before = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not None}
-        is_first, owner = True, Owner()
+        owner = Owner()
 
         def handle(number: int, _frame: FrameType | None) -> None:
-            nonlocal is_first
             if not owner.is_here:
                 signal.signal(number, before[signal.Signals(number)])
                 os.kill(os.getpid(), number)
                 return
-            # Not the first stop, which may have been another's: it would cost the checkpoint that is being written.
-            if not is_first:
+            # Count signals, not stops: a first signal after another kind of stop must not cost the last checkpoint.
+            if self._is_signalled:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
-            is_first = False
+            self._is_signalled = True
             self.stop(signal.Signals(number).name)
 
         for number in before:

@@ -190,7 +190,7 @@ class TestOtherCommands:
         command = Command(trained, *words, mark=2_000).until_marked()
         send(how, command, trained)
         assert command.end() == 130
-        assert command.said == "rekindle: interrupted\n"
+        assert command.said == "rekindle: stopped in an evaluation\n"
 
     def test_eval_with_video(self, trained: Path, how: str) -> None:
         pytest.importorskip("PIL")
@@ -209,4 +209,4 @@ class TestOtherCommands:
         send(how, command, tmp_path)
         command.hold.touch()
         assert command.end() == 130
-        assert command.said == "rekindle: interrupted\n"
+        assert command.said.startswith("rekindle: stopped while env_worlds:Endless was ")

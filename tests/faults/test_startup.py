@@ -355,3 +355,69 @@ def traced(start: Start, inject: str = "") -> list[Call]:
     _, errors = process.communicate()
     assert process.returncode == (-9 if inject else 0), errors
     return parse(trace.read_text())
+
+
+LOUD = """
+import os, signal
+for name in os.environ.get("SIGNALS", "").split():
+    os.kill(os.getpid(), getattr(signal, name))
+"""
+
+
+class TestSignals:
+    """While modules are imported, and before there is a run."""
+
+    @pytest.fixture
+    def here(self, scratch: Path) -> Path:
+        (scratch / "loud.py").write_text(LOUD)
+        return scratch
+
+    def _command(self, here: Path, *arguments: str, signals: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "rekindle", *arguments, "--env-module", "loud", "--ui", "none", "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=here,
+            env={**VARIABLES, "SIGNALS": signals},
+        )
+
+    @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+    def test_the_first_stops_a_training_before_it_begins(self, here: Path, number: str) -> None:
+        done = self._command(here, "train", "tabular", "FrozenLake-v1", "--steps", "50", signals=number)
+        assert (done.returncode, done.stdout) == (130, "")
+        assert done.stderr == f"rekindle: stopped before the training began ({number})\n"
+        assert [path.name for path in here.iterdir() if path.name != "__pycache__"] == ["loud.py"]
+
+    def test_the_second_ends_the_process_at_once(self, here: Path) -> None:
+        done = self._command(here, "train", "tabular", "FrozenLake-v1", signals="SIGINT SIGTERM")
+        assert (done.returncode, done.stdout, done.stderr) == (-15, "", "")
+
+    def test_a_resume_leaves_the_run_as_it_was(self, here: Path) -> None:
+        assert self._command(here, "train", "tabular", "FrozenLake-v1", "--steps", "50").returncode == 0
+        (run,) = find_runs(here / "runs")
+        before = (run / "metadata.json").read_bytes()
+        done = self._command(here, "resume", "runs/tabular-FrozenLake-v1", "--steps", "80", signals="SIGTERM")
+        assert (done.returncode, done.stderr) == (130, "rekindle: stopped before the training began (SIGTERM)\n")
+        assert (run / "metadata.json").read_bytes() == before
+
+    def test_seeds_that_are_stopped_before_they_begin_are_not_failures(self, here: Path) -> None:
+        options = ("--steps", "50", "--seeds", "0-1")
+        done = self._command(here, "train", "tabular", "FrozenLake-v1", *options, signals="SIGTERM")
+        assert done.returncode == 0
+        assert [(run["report"], run["error"]) for run in json.loads(done.stdout)] == [(None, None)] * 2
+
+    @pytest.mark.parametrize("command", ["runs", "train"])
+    def test_in_the_first_imports_there_is_no_traceback(self, command: str) -> None:
+        program = f"""
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "rekindle.cli.entry":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from rekindle.cli import main
+sys.exit(main([{command!r}]))
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "rekindle: interrupted\n")

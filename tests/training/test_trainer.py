@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from rekindle.agent import State
 from rekindle.agents import Tabular
 from rekindle.checkpoint.store import list_steps
 from rekindle.envs import Determinism
-from rekindle.errors import CheckpointError, ConfigError, EnvError, RekindleError
+from rekindle.errors import CheckpointError, ConfigError, EnvError, Interrupted, RekindleError
 from rekindle.events import EpisodeEnded, Evaluated, MetricsFlushed, TrainingEnded, TrainingStarted
 from rekindle.experience import Array, EpisodeStatus, Transitions
+from rekindle.interrupt import Interrupter
 from rekindle.run.directory import TrainingRun
 from rekindle.run.finding import find_runs
 from rekindle.session import restoring
@@ -463,6 +465,49 @@ class TestStarting:
         make(tmp_path / "whole").train()
         assert digests(tmp_path / "runs") == digests(tmp_path / "whole")
         assert list((tmp_path / "elsewhere").iterdir()) == []
+
+    @pytest.mark.parametrize("instance", [1, 2, 6, 11])
+    def test_a_signal_before_it_leaves_nothing_or_a_run_that_goes_on(self, tmp_path: Path, instance: int) -> None:
+        """The first instance is the trainer's example, those after it are the probe's, and the last is trained on."""
+
+        def signalled() -> gymnasium.Env[Any, Any]:
+            nonlocal count
+            count += 1
+            if count == instance:
+                signal.raise_signal(signal.SIGTERM)
+            return env_worlds.Path()
+
+        count = 0
+        interrupter = Interrupter()
+        with interrupter.signals():
+            if instance == 1:
+                with pytest.raises(Interrupted, match=r"before the training began \(SIGTERM\)"):
+                    make(tmp_path, env=signalled, interrupter=interrupter)
+                assert list(tmp_path.iterdir()) == []
+            else:
+                report = make(tmp_path, env=signalled, interrupter=interrupter).train()
+                assert (report.status, report.reason, report.env_steps) == ("stopped", "SIGTERM", 0)
+        make(tmp_path, env=env_worlds.Path).train()
+        make(tmp_path / "whole", env=env_worlds.Path).train()
+        assert digests(tmp_path) == digests(tmp_path / "whole")
+        assert rekindle.verify(tmp_path / "t").grade == "exact"
+
+    @pytest.mark.parametrize("given", [True, False])
+    def test_a_signal_while_the_agent_warms_up_stops_a_run_that_goes_on(self, tmp_path: Path, given: bool) -> None:
+        class Warm(ToyAgent):
+            def warm_up(self) -> None:
+                if is_signalled:
+                    signal.raise_signal(signal.SIGTERM)
+
+        is_signalled = True
+        options: dict[str, Any] = {"interrupter": Interrupter()} if given else {}
+        report = make(tmp_path, agent=lambda *_: Warm(seed=1), **options).train()
+        assert (report.status, report.reason, report.env_steps) == ("stopped", "SIGTERM", 0)
+        is_signalled = False
+        make(tmp_path, agent=lambda *_: Warm(seed=1)).train()
+        make(tmp_path / "whole", agent=lambda *_: Warm(seed=1)).train()
+        assert digests(tmp_path) == digests(tmp_path / "whole")
+        assert rekindle.verify(tmp_path / "t").grade == "exact"
 
     def test_its_config_is_written_once(self, tmp_path: Path, seen: Path) -> None:
         make(tmp_path, agent="tabular", env="FrozenLake-v1").train()

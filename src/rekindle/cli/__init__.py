@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
-from rekindle.cli.entry import main
+import sys
+from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; what the user did wrong is told in one line, without a traceback."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        # Signals come first: importing the rest takes seconds, in which a training may be stopped too.
+        from rekindle.cli.stopping import stopped_by_signals
+
+        with stopped_by_signals(arguments):
+            from rekindle.cli.entry import run
+
+            return run(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("rekindle: interrupted\n")
+        return 130

@@ -7,14 +7,13 @@ import difflib
 import io
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any, cast
 
 from rekindle.errors import ConfigError, Interrupted, RekindleError
 from rekindle.ui.output import complain, json_alone
 from rekindle.version import __version__
 
-__all__ = ["main"]
+__all__ = ["run"]
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -28,9 +27,8 @@ resume and stop take its newest unfinished run, if there is one.
 Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; what the user did wrong is told in one line, without a traceback."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no "≥" still gets its table
@@ -38,8 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with json_alone() if "--json" in arguments else contextlib.nullcontext():
             code = _run(arguments)
         sys.stdout.flush()
-    except (KeyboardInterrupt, Interrupted):
+    except KeyboardInterrupt:
         complain("interrupted")
+        return INTERRUPTED
+    except Interrupted as error:
+        complain(str(error))
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has had enough. Python would fail once more, flushing at exit.

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from rekindle.cli.stopping import current_interrupter
 from rekindle.errors import ConfigError
 from rekindle.text import NOTHING, decimal, printable, time_text, whole
 from rekindle.ui.output import write_json
@@ -23,6 +24,7 @@ from rekindle.ui.tables import cell, console, number, print_whole, status_cell, 
 
 __all__ = ["parse_seeds", "train_seeds"]
 
+_INTERRUPTED = 130
 _REPLACED = ("--seeds", "--jobs", "--seed", "--version", "--ui")
 """Flags with a value that each run gets another value for, or none."""
 
@@ -50,6 +52,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, ui: str, as_json: bool) -> int:
     """Train with each seed in a process of its own; one that fails does not stop the others."""
+    current_interrupter()  # which may have been told to stop
     chosen = parse_seeds(seeds)
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}: use at least 1")
@@ -110,6 +113,8 @@ class _Crew:
             reader.join()
         with self._guard:
             self._live.discard(process)
+        if process.returncode == _INTERRUPTED:  # before it had begun
+            return _Run(seed)
         if process.returncode == 0:
             return _Run(seed, report=msgspec.json.decode(told))
         return _Run(seed, error=errors[-1] if errors else f"the process ended with code {process.returncode}")

@@ -13,6 +13,7 @@ import msgspec
 from rekindle.agents.presets import Preset
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.cli.progress import Progress, warnings_told
+from rekindle.cli.stopping import current_interrupter
 from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
 from rekindle.recorders import RecorderName
@@ -48,6 +49,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     as_json: bool,
 ) -> int:
     """Train from the beginning, or go on with a run of the same name."""
+    interrupter = current_interrupter()
     find_modules_here([*modules, *module_of(env), *module_of(algorithm), *module_of(getattr(agent, "network", None))])
     factory = EnvFactory(
         env,
@@ -65,6 +67,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
         with_optimiser=with_optimiser,
         preset=None if preset is None else preset.name,
         agent_settings=None if agent is None else fields_of(agent),
+        interrupter=interrupter,
         **msgspec.structs.asdict(settings),
     )
     if preset is not None and ui != "none":
@@ -85,8 +88,8 @@ def resume_run(
     as_json: bool,
 ) -> int:
     """Go on with a run."""
+    changes: dict[str, Any] = {"interrupter": current_interrupter(), **({} if record is None else {"record": record})}
     find_modules_here(modules)
-    changes: dict[str, Any] = {} if record is None else {"record": record}
     trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, files=files, **changes)
     return _train(trainer, ui=ui, stay=stay, as_json=as_json)
 

@@ -77,6 +77,7 @@ class Trainer:
         new: bool = False,
         strict: bool = False,
         signals: bool = True,
+        interrupter: Interrupter | None = None,
         **settings: Any,
     ) -> None:
         """Bring everything together; nothing is written before `train` or `steps`.
@@ -105,6 +106,8 @@ class Trainer:
             new: begin a new run even if one of that name is unfinished.
             strict: refuse a resume that is not exact.
             signals: let SIGINT and SIGTERM ask for a checkpoint and a stop.
+            interrupter: stops the training from outside. If that happens before `train` is called, it raises
+                `Interrupted`.
             settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
         """
         seed, keep = required_count("seed", seed, 0), retention(keep_checkpoints)
@@ -112,6 +115,8 @@ class Trainer:
         example = self._factory()
         self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
         close_env(example, self._factory.name)
+        if interrupter is not None:
+            interrupter.check_start()
         self.agent = self._made_agent(agent, seed, agent_settings)
         self._opening = Opening(self.agent, name=name, root=root, is_new=new)
         if start_from is not None:
@@ -137,7 +142,7 @@ class Trainer:
         self._recorders = [*recorders, *(RECORDERS[name]() for name in self.config.record)]
         self._strict, self._signals = strict, signals
         self._handlers = Handlers()
-        self._interrupter = Interrupter()
+        self._given_interrupter, self._interrupter = interrupter, interrupter or Interrupter()
         self._listeners: list[Callable[[str], object]] = []
         self._ended: tuple[TrainingSession, float] | None = None
 
@@ -255,7 +260,8 @@ class Trainer:
         if steps is not None:
             self.config = msgspec.structs.replace(self.config, steps=steps)
         started = time.perf_counter()
-        self._interrupter = interrupter = Interrupter()
+        self._interrupter = interrupter = self._given_interrupter or Interrupter()
+        interrupter.check_start()
         for listener in self._listeners:
             interrupter.tell(listener)
         with contextlib.ExitStack() as undo:
