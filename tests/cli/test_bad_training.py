@@ -155,6 +155,14 @@ class Prints(Odd):
         print("welcome", flush=True)
         super().__init__()
 
+class FailsInReset(Odd):
+    def reset(self, **options):
+        raise ZeroDivisionError("no reset")
+
+class FailsInStep(Odd):
+    def step(self, action):
+        raise ZeroDivisionError("no step")
+
 class FailsInClose(Odd):
     def close(self):
         raise RuntimeError("it is stuck")
@@ -170,6 +178,16 @@ class TestOddEnvironments:
         outcome = rekindle("train", "tabular", "odd:Exits")
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err == "rekindle: odd:Exits could not be made: SystemExit: the licence is over\n"
+        assert not (here / "runs").exists()
+
+    @pytest.mark.parametrize("what", ["Reset", "Step"])
+    def test_one_that_fails_while_it_is_probed_is_named_and_no_run_is_made(
+        self, rekindle: Rekindle, here: Path, what: str
+    ) -> None:
+        outcome = rekindle("train", "tabular", f"odd:FailsIn{what}")
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        failure = f"failed in {what.lower()}: ZeroDivisionError: no {what.lower()} (odd.py:"
+        assert f"odd:FailsIn{what}, env 0, {failure}" in outcome.err
         assert not (here / "runs").exists()
 
     @pytest.mark.parametrize("vector", [(), ("--vectorization", "async", "--num-envs", "2")])

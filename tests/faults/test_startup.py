@@ -248,6 +248,31 @@ def test_a_kill_before_every_call_of_an_agent_that_is_compiled(
     sweep(starts, "dqn", reference, range(1 + shard, reference.calls + 1, 2))
 
 
+def fail(starts: Starts, reference: Reference, calls: Sequence[int], kind: str) -> None:
+    for number in calls:
+        start = starts("tabular")
+        ended = start.train(f"fail {number} {kind}")
+        if ended.code == 0:  # the training survived it
+            continue
+        assert (ended.code, ended.errors.count("\n")) == (1, 1), ended.errors
+        assert ended.errors.startswith("rekindle: cannot ")
+        start.assert_survives(reference.digests)
+
+
+@pytest.mark.parametrize("kind", ["ENOSPC", "EROFS"])
+def test_a_call_that_fails_is_told_in_one_line(starts: Starts, references: References, kind: str) -> None:
+    reference = references("tabular")
+    fail(starts, reference, reference.sites[::6], kind)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["ENOSPC", "EROFS", "EIO", "EACCES"])
+def test_any_call_that_fails_is_told_in_one_line(starts: Starts, references: References, kind: str) -> None:
+    reference = references("tabular")
+    fail(starts, reference, range(1, reference.calls + 1), kind)
+
+
 def test_a_child_that_is_killed_as_it_starts_begins_with_its_parent_again(starts: Starts, scratch: Path) -> None:
     parent = starts("tabular")
     assert parent.train().code == 0

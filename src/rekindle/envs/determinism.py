@@ -7,7 +7,7 @@ from typing import cast
 
 from rekindle.checks import checked_reward
 from rekindle.envs.factory import EnvFactory
-from rekindle.envs.vector import EnvSlot
+from rekindle.envs.vector import EnvSlot, failed
 from rekindle.errors import Interrupted
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
@@ -69,18 +69,24 @@ def play(
 ) -> EpisodeTrace:
     """Play an episode, or its first steps, with random actions unless some are given.
 
-    Raises `Interrupted` between two steps once `should_stop()`.
+    Raises `EnvError` if the environment does, and `Interrupted` between two steps once `should_stop()`.
     """
     layout = cast("Layout", Layout.of_space(slot.observation_space))
     trace = EpisodeTrace(seed, None)
     slot.action_space.seed(seed)
-    observation, _ = slot.reset(seed=seed)
+    try:
+        observation, _ = slot.reset(seed=seed)
+    except Exception as error:
+        raise failed(slot.name, 0, "reset", error) from error
     trace.start(layout.conform(observation, f"{slot.name}: the observation"))
     for step in range(_STEPS if actions is None else len(actions)):
         if should_stop():
             raise Interrupted(f"stopped while {slot.name} was probed")
         action = slot.action_space.sample() if actions is None else actions[step][()]  # a number, not an array of one
-        observation, reward, terminated, truncated, _ = slot.step(action)
+        try:
+            observation, reward, terminated, truncated, _ = slot.step(action)
+        except Exception as error:
+            raise failed(slot.name, 0, "step", error) from error
         arrays = layout.conform(observation, f"{slot.name}: the observation")
         trace.add(action, checked_reward(reward, slot.name), arrays)
         if terminated or truncated:
