@@ -38,11 +38,17 @@ class Plot:
     steps: int
     budget: float | None = None
     final_score: float | None = None
+    configured: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
         """What the worker is told."""
-        return {"steps": self.steps, "budget": self.budget, "final_score": self.final_score}
+        return {
+            "steps": self.steps,
+            "budget": self.budget,
+            "final_score": self.final_score,
+            "configured": self.configured,
+        }
 
     @property
     def grade(self) -> str:
@@ -56,6 +62,7 @@ PLOTS = {
     "no hard links": Plot(("always-fail link: EPERM",), 45),
     "not exact": Plot(("",), 25, budget=60_000),
     "the best comes last": Plot(("",), 25, final_score=1e9),
+    "made with its config": Plot(("",), 25, configured=True),
 }
 
 
@@ -167,7 +174,7 @@ NOT_IN_ANY_STORY = {
     "tensorboard.py:start": "makes a directory for files that are cut back to what the rest of the run knows of",
     "logs.py:append": "syncs a log that has grown by megabytes since the last checkpoint, as a checkpoint would",
     "files.py:move": "makes the directory that cutting a log has made already, unless no log had to be cut",
-    "policy.py:save": "writes a file of the user's, outside every run",
+    "files.py:write_output": "writes a file of the user's, outside every run",
     "reader.py:request_stop": "is called by another process; a request that a power cut takes away is of no use anyway",
     "directory.py:resume": "makes a directory of the run that somebody removed",
 }

@@ -33,6 +33,7 @@ from rekindle.spaces import ArraySpec
 
 NAME = "walk"
 STEPS = 120
+CONFIG = {"env": "Walk", "agent": "Learner"}
 CELLS = 7
 
 # Fault injection wraps the functions of `os` while a training runs; acknowledging is no part of the training.
@@ -201,27 +202,30 @@ def train(
     die_at: int | None = None,
     budget: float | None = None,
     final_score: float | None = None,
+    configured: bool = False,
 ) -> None:
     """Start the training, or go on with it.
 
     `die_at` is a step at which it kills itself. With a budget, in milliseconds, it learns as much as fits after each
     step: with a large one that is as much as without, but the run counts as one that is not exact. With a final score,
-    the agent of the very end is the best one.
+    the agent of the very end is the best one. `configured` makes the run with its config, as a trainer does.
     """
     told = Acknowledgements(acknowledged)
     try:
-        session = rekindle.TrainingSession.open(
-            NAME,
-            Learner(seed=3),
-            root=root,
-            seed=7,
-            max_steps=steps,
-            checkpoint_every=20,
-            metrics_every=17,  # so that the last window is half-filled when the session closes
-            keep_checkpoints=2,
-            callbacks=[told.take],
-            learner="inline" if budget is None else "manual",
-        )
+        options: dict[str, Any] = {
+            "seed": 7,
+            "max_steps": steps,
+            "checkpoint_every": 20,
+            "metrics_every": 17,  # so that the last window is half-filled when the session closes
+            "keep_checkpoints": 2,
+            "callbacks": [told.take],
+            "learner": "inline" if budget is None else "manual",
+        }
+        if configured:
+            run = rekindle.TrainingRun.create_or_resume(NAME, root=root, seed=7, config=CONFIG)
+            session = rekindle.TrainingSession(Learner(seed=3), run=run, **options)
+        else:
+            session = rekindle.TrainingSession.open(NAME, Learner(seed=3), root=root, **options)
         if budget is not None:
             session.every(1, lambda: _learn(session, budget))
         if final_score is not None:
@@ -239,7 +243,7 @@ def _drive(session: rekindle.TrainingSession, told: Acknowledgements, pause: flo
     if session.resumed is not None:
         told.add(f"resumed {session.resumed.step}")
     if not run.read_config():
-        run.write_config({"env": "Walk", "agent": "Learner"})
+        run.write_config(CONFIG)
         told.add("config")
     diary = Diary()
     session.attach("diary", diary)

@@ -17,7 +17,7 @@ from rekindle.errors import AgentError, ConfigError
 from rekindle.experience import ActMode, Array, Transitions
 from rekindle.session import background as learner_module
 from rekindle.session.background import BackgroundLearner
-from rekindle.session.learner import DirectLearner
+from rekindle.session.learner import DirectLearner, Learner
 
 SLOT = np.array([0])
 
@@ -79,7 +79,7 @@ def test_without_time_no_update_is_made() -> None:
 def test_a_direct_call_is_made_at_once() -> None:
     calls: list[int] = []
     learner = DirectLearner(ToyAgent(), is_manual=False)
-    wait = learner.call(lambda: calls.append(1) or "result")
+    wait = learner.read(lambda: calls.append(1) or "result")
     assert calls == [1]
     assert wait() == "result"
 
@@ -120,7 +120,7 @@ def test_everything_is_met_in_the_order_sent() -> None:
 def test_the_host_may_reuse_its_arrays() -> None:
     gate, agent = threading.Event(), PolicyAgent()
     learner = background(agent)
-    learner.call(gate.wait)
+    learner.read(gate.wait)
     transitions = batch(1.0)
     learner.observe(transitions, SLOT)
     transitions.rewards[0] = 99.0
@@ -135,7 +135,7 @@ def test_a_call_sees_everything_sent_before_and_nothing_sent_after() -> None:
     cuts: list[Callable[[], tuple[int, int]]] = []
     for _ in range(50):
         learner.observe(batch(1.0, 1.0), SLOT)
-        cuts.append(learner.call(lambda: (agent.env_steps, len(agent.seen))))
+        cuts.append(learner.read(lambda: (agent.env_steps, len(agent.seen))))
     learner.close()
     assert [cut() for cut in cuts] == [(2 * number, 2 * number) for number in range(1, 51)]
 
@@ -273,7 +273,7 @@ def test_an_agent_that_cannot_skip_makes_them_all(monkeypatch: pytest.MonkeyPatc
 def test_a_full_queue_blocks_the_host_and_is_counted() -> None:
     gate, agent = threading.Event(), PolicyAgent()
     learner = background(agent, capacity=2)
-    learner.call(gate.wait)
+    learner.read(gate.wait)
     threading.Timer(0.05, gate.set).start()
     for number in range(10):
         learner.observe(batch(float(number)), SLOT)
@@ -326,7 +326,7 @@ def failed(learner: BackgroundLearner) -> BackgroundLearner:
         lambda learner: learner.act(line(0.0)[None], ActMode.EXPLORE, SLOT),
         lambda learner: learner.observe(batch(1.0), SLOT),
         lambda learner: list(learner.learned()),
-        lambda learner: learner.call(lambda: None),
+        lambda learner: learner.read(lambda: None),
         lambda learner: learner.cut([0]),
         lambda learner: learner.start_episode(),
         lambda learner: learner.close(),
@@ -340,15 +340,36 @@ def test_a_failure_surfaces_at_the_next_call(call: Callable[[BackgroundLearner],
     assert isinstance(raised.value.__cause__, ValueError)
 
 
-def test_a_host_that_waits_for_room_hears_of_the_failure() -> None:
-    gate = threading.Event()
+class _FailsToStart(PolicyAgent):
+    """Fails at the start of an episode, once the gate is open."""
 
-    def fail() -> None:
-        gate.wait()
+    def __init__(self, gate: threading.Event) -> None:
+        super().__init__()
+        self._gate = gate
+
+    def on_episode_start(self) -> None:
+        self._gate.wait()
         raise ValueError("broken weights")
 
-    learner = background(PolicyAgent(), capacity=1)
-    learner.call(fail)
+
+@pytest.mark.parametrize("make", [lambda agent: DirectLearner(agent, is_manual=False), background])
+def test_an_agent_that_could_not_be_read_has_not_failed(make: Callable[[PolicyAgent], Learner]) -> None:
+    def fail() -> None:
+        raise MemoryError("no room for a copy")
+
+    learner = make(PolicyAgent())
+    with pytest.raises(MemoryError):
+        learner.read(fail)()
+    learner.observe(batch(1.0), SLOT)
+    assert learner.read(lambda: "later")() == "later"
+    assert learner.failure is None
+    learner.close()
+
+
+def test_a_host_that_waits_for_room_hears_of_the_failure() -> None:
+    gate = threading.Event()
+    learner = background(_FailsToStart(gate), capacity=1)
+    learner.start_episode()
     threading.Timer(0.05, gate.set).start()
     with pytest.raises(AgentError, match="broken weights"):  # noqa: PT012 - the failure comes at some later call
         for _ in range(100):
@@ -357,17 +378,12 @@ def test_a_host_that_waits_for_room_hears_of_the_failure() -> None:
 
 def test_a_call_that_was_waiting_is_answered_with_the_failure() -> None:
     gate = threading.Event()
-
-    def fail() -> None:
-        gate.wait()
-        raise ValueError("broken weights")
-
-    learner = background(PolicyAgent())
-    waits = [learner.call(fail), learner.call(lambda: None)]
+    learner = background(_FailsToStart(gate))
+    learner.start_episode()
+    wait = learner.read(lambda: None)
     gate.set()
-    for wait in waits:
-        with pytest.raises(ValueError, match="broken weights"):
-            wait()
+    with pytest.raises(ValueError, match="broken weights"):
+        wait()
     with pytest.raises(AgentError):
         learner.close()
 
@@ -379,7 +395,7 @@ def test_calls_made_while_the_agent_fails_never_hang() -> None:
         with pytest.raises(AgentError):  # noqa: PT012 - the failure comes at some later call
             while True:
                 learner.observe(batch(1.0), SLOT)
-                waits.append(learner.call(lambda: None))
+                waits.append(learner.read(lambda: None))
         for wait in waits:
             with contextlib.suppress(ValueError):
                 wait()

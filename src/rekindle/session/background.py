@@ -55,6 +55,8 @@ _Observed = tuple[Transitions, StreamSlots, NDArray[np.int64] | None]
 class _Call(msgspec.Struct, frozen=True, eq=False):
     function: Callable[[], Any]
     future: Future[Any]
+    changes: bool
+    """Whether it changes the agent, so that the agent has failed if it raises."""
 
 
 class BackgroundLearner:
@@ -119,7 +121,7 @@ class BackgroundLearner:
         """The last transition of these streams was its episode's last."""
         tracker = self._tracker
         if tracker is not None:
-            self.call(lambda: tracker.cut(np.array(slots, np.int64)))
+            self._send(lambda: tracker.cut(np.array(slots, np.int64)), changes=True)
 
     def learned(self) -> Iterator[tuple[int, Metrics]]:
         """What was learned since the last look."""
@@ -127,10 +129,13 @@ class BackgroundLearner:
         while self._metrics:
             yield self._metrics.popleft()
 
-    def call(self, function: Callable[[], Result]) -> Callable[[], Result]:
+    def read(self, function: Callable[[], Result]) -> Callable[[], Result]:
         """Have the learner call a function when it has met everything sent before."""
+        return self._send(function, changes=False)
+
+    def _send(self, function: Callable[[], Result], *, changes: bool) -> Callable[[], Result]:
         future: Future[Result] = Future()
-        self._put(_Call(function, future))
+        self._put(_Call(function, future, changes))
         if self.failure is not None:  # it may have failed after looking at the queue for the last time
             self._refuse_the_rest(self.failure)
         return future.result
@@ -142,7 +147,7 @@ class BackgroundLearner:
     def start_episode(self) -> None:
         """Tell the agent that an episode starts."""
         if self._reporter is not None:
-            self.call(self._reporter.on_episode_start)
+            self._send(self._reporter.on_episode_start, changes=True)
 
     def close(self) -> None:
         """Let the learner meet everything sent, then end."""
@@ -204,7 +209,8 @@ class BackgroundLearner:
                     message.future.set_result(message.function())
                 except BaseException as error:
                     message.future.set_exception(error)
-                    raise
+                    if message.changes:
+                        raise
             else:
                 transitions, streams, versions = message
                 if self._versioned is not None and versions is not None:

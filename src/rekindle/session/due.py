@@ -91,7 +91,7 @@ class Due:
                 )
                 parts.learner.fail(error)
                 raise error
-        part = parts.learner.call(saver.agent_copier(parts.agent))
+        part = parts.learner.read(saver.agent_copier(parts.agent))
         parts.schedule.checkpoint_taken(parts.counts.env_steps)
         snapshot = Snapshot(
             stamp=parts.counts.stamp(),

@@ -64,8 +64,11 @@ class Learner(Protocol):
         """Learn if it is time; returns what was learned: how many updates, and their metrics."""
         ...
 
-    def call(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Call a function once everything handed over before was processed; returns what waits for its result."""
+    def read(self, function: Callable[[], Result]) -> Callable[[], Result]:
+        """Call a function that reads the agent, once everything handed over before was processed.
+
+        Returns what waits for its result. If the function raises, the agent has not failed.
+        """
         ...
 
     def episode_extras(self) -> Mapping[str, float]:
@@ -146,15 +149,11 @@ class DirectLearner:
         metrics = self._interruptible.update_until(n, self._should_stop)
         return self._agent.updates - before, metrics
 
-    def call(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Call a function now."""
+    def read(self, function: Callable[[], Result]) -> Callable[[], Result]:
+        """Call a function that reads the agent, now."""
         if self.failure is not None:
             self.refuse()
-        try:
-            result = function()
-        except BaseException as error:
-            self.fail(error)
-            raise
+        result = function()
         return lambda: result
 
     def episode_extras(self) -> Mapping[str, float]:

@@ -253,7 +253,7 @@ class TrainingSession:
         if best is not None:
             self._due.is_unsaved = True
             if parts.saver is not None:
-                parts.saver.save_best(best, parts.learner.call(self.agent.state))
+                parts.saver.save_best(best, parts.learner.read(self.agent.state))
         parts.outbox.emit(Evaluated(parts.counts.stamp(), score, best is not None))
         return best is not None
 
