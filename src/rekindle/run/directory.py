@@ -27,12 +27,12 @@ from rekindle.run.reader import RunReader
 from rekindle.stats import EpisodeRecord
 from rekindle.storage import documents, files, logs
 from rekindle.storage.lock import Lock
-from rekindle.storage.logs import JsonLines, LogPosition, encode_numpy
+from rekindle.storage.logs import JsonLines, LogPosition
 
 __all__ = ["RunOptions", "TrainingRun"]
 
 logger = logging.getLogger("rekindle")
-_ENCODER = msgspec.json.Encoder(enc_hook=encode_numpy)
+_ENCODER = msgspec.json.Encoder(enc_hook=documents.encode_numpy)
 
 Config = Mapping[str, Any] | msgspec.Struct
 _DIRECTORIES = ("checkpoints", "replay", "control", "rewound")

@@ -12,7 +12,8 @@ from rekindle.owner import Owner
 from rekindle.run.metrics import EventStore, metrics_row
 from rekindle.run.recording import RecorderThread, Window
 from rekindle.run.worker import Worker
-from rekindle.storage.logs import JsonLines, LogPosition, as_json
+from rekindle.storage import documents
+from rekindle.storage.logs import JsonLines, LogPosition
 
 __all__ = ["EventProcessor"]
 
@@ -105,7 +106,7 @@ class EventProcessor:
         except Exception as error:
             if self._log.position.rows > rows_before:
                 raise
-            self._log.append(as_json(row))
+            self._log.append(documents.plain(row))
             self._report(
                 f"the metrics of env step {event.stamp.env_steps} hold what JSON cannot "
                 f"({type(error).__name__}: {error}); it is logged as text"

@@ -21,7 +21,7 @@ from rekindle.rng import episode_seed
 from rekindle.session.due import Due
 from rekindle.session.parts import Ended, Parts
 from rekindle.session.table import Phase, StreamId
-from rekindle.session.taken import Taken
+from rekindle.session.taken import Claims, Taken
 from rekindle.stats import EpisodeRecord
 from rekindle.traces import EpisodeTrace, ResettableEnv, frozen_options, replay
 
@@ -248,31 +248,16 @@ class Flow:
 
     # Episodes
 
-    def announce(
-        self,
-        slot: int,
-        *,
-        total_reward: float | None = None,
-        steps: int | None = None,
-        status: EpisodeStatus | None = None,
-        extras: Mapping[str, float] | None = None,
-    ) -> EpisodeRecord:
-        """End an episode whose last transition said so; totals, if given, must agree with those counted."""
+    def announce(self, slot: int, claims: Claims, extras: Mapping[str, float] | None) -> EpisodeRecord:
+        """End an episode whose last transition said so."""
         with self._call:
-            record = self._end(slot, total_reward, steps, status, checked_extras(extras))
+            record = self._end(slot, claims, checked_extras(extras))
             self._due.finish_call()
             return record
 
-    def _end(
-        self,
-        slot: int,
-        total_reward: float | None,
-        steps: int | None,
-        status: EpisodeStatus | None,
-        extras: Mapping[str, float],
-    ) -> EpisodeRecord:
+    def _end(self, slot: int, claims: Claims, extras: dict[str, float]) -> EpisodeRecord:
         streams = self._streams
-        record = streams.check_end(slot, total_reward=total_reward, steps=steps, status=status, extras=extras)
+        record = streams.check_end(slot, claims, extras)
         stream = streams.table.id_of(slot)
         streams.end(slot)
         return self._add_episode(stream, record) if record.length else record  # of length 0, all of it was dropped
@@ -281,7 +266,7 @@ class Flow:
         """End every episode whose end was never announced."""
         for slot in self._streams.ended_slots():
             name = self._table.name(slot)
-            self._end(slot, None, None, None, {})
+            self._end(slot, Claims(), {})
             lost = f"the end of an episode of {name} was never announced; its extras are missing"
             self._parts.grading.mark_inexact(lost)
 
@@ -392,7 +377,7 @@ class Flow:
             action = None
             if status is not _CONTINUING:
                 if table.phase[slot] == _ENDED:
-                    self._end(slot, None, None, None, numbers)
+                    self._end(slot, Claims(), numbers)
                 else:  # its last transition was dropped, and so were those before
                     self._close_open(slot)
             elif not self._acts_no_more():

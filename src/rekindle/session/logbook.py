@@ -81,6 +81,7 @@ class Logbook:
 
     def add(self, name: str, value: Any) -> None:
         """Add a number, or an array of numbers, of the host's to the window; raises `InputError` for anything else."""
+        name = _prefixed(name)
         try:
             numbers = numbers_of("None" if value is None else value)  # numpy takes None for NaN
         except (TypeError, ValueError):
@@ -120,6 +121,7 @@ class Logbook:
 
     def show(self, name: str, media: Media) -> None:
         """Give recorders something to show that is no number."""
+        name = _prefixed(name)
         if isinstance(media, Histogram):
             media = Histogram(np.array(media.values, np.float64).ravel())
             if not (media.values.size and np.isfinite(media.values).all()):
@@ -200,3 +202,10 @@ def _resident_memory() -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     except OSError:
         return None
+
+
+def _prefixed(name: str) -> str:
+    """The name of a metric of the host's: in the group `train` unless it names another."""
+    if type(name) is not str:
+        raise InputError(f"the name of a metric must be a str, not {name!r:.80}")
+    return name if "/" in name else f"train/{name}"

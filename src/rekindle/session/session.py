@@ -12,8 +12,8 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 
 from rekindle.agent import LearningAgent, Stateful
 from rekindle.checkpoint.retention import RetentionPolicy
-from rekindle.checks import checked_count, checked_mode
-from rekindle.errors import AgentError, ConfigError, InputError, Interrupted
+from rekindle.checks import checked_count, checked_mode, required_count
+from rekindle.errors import AgentError, ConfigError, Interrupted
 from rekindle.events import Evaluated, Event, Media, Recorder, RunRecorder, TrainingStarted
 from rekindle.experience import ActionMapper, ActMode, Array, EpisodeStatus, Experience, ObservationEncoder, Transitions
 from rekindle.interrupt import Interrupter
@@ -23,6 +23,7 @@ from rekindle.run.metrics import EventStore
 from rekindle.session.assembly import assemble
 from rekindle.session.stream import Stream
 from rekindle.session.table import StreamId
+from rekindle.session.taken import Claims
 from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
 
 __all__ = ["SessionOptions", "TrainingSession"]
@@ -215,8 +216,7 @@ class TrainingSession:
         stream: StreamId = 0,
     ) -> EpisodeRecord:
         """Announce that a stream's episode has ended; totals, if given, must agree with those counted."""
-        slot = self._table.slot(stream)
-        return self._flow.announce(slot, total_reward=total_reward, steps=steps, status=status, extras=extras)
+        return self._flow.announce(self._table.slot(stream), Claims(total_reward, steps, status), extras)
 
     def on_episode_start(self, *, stream: StreamId = 0) -> None:
         """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
@@ -259,20 +259,20 @@ class TrainingSession:
 
     def eval_report(self, n_episodes: int) -> EvalReport:
         """A report over the last `n_episodes` evaluation episodes, or as many as there were."""
-        return self._parts.logbook.report(checked_count("n_episodes", n_episodes, 1) or 1)
+        return self._parts.logbook.report(required_count("n_episodes", n_episodes, 1))
 
     # Logging, hooks, and objects of the host
 
     def log(self, name: str, value: Any) -> None:
         """Add a number of the host's own to the current window of metrics (`train/` unless it has a prefix)."""
         self._ending.check_open()
-        self._parts.logbook.add(_prefixed(name), value)
+        self._parts.logbook.add(name, value)
         self._due.is_unsaved = True
 
     def show(self, name: str, media: Media) -> None:
         """Give recorders something to show that is no number (`train/` unless the name has a prefix)."""
         self._ending.check_open()
-        self._parts.logbook.show(_prefixed(name), media)
+        self._parts.logbook.show(name, media)
 
     def attach(self, name: str, item: Stateful) -> None:
         """Let an object of the host's join the checkpoint; if the resumed one knows it, it is restored now."""
@@ -286,10 +286,7 @@ class TrainingSession:
         of the session calls it again. Work that takes long can raise `Interrupted` when a stop was asked for.
         """
         self._ending.check_open()
-        steps = checked_count("every", env_steps, 1)
-        if steps is None:
-            raise ConfigError("every() needs a number of env steps of at least 1")
-        self._parts.schedule.add_hook(steps, function, self.total_steps)
+        self._parts.schedule.add_hook(required_count("every", env_steps, 1), function, self.total_steps)
 
     def at_end(self, function: Callable[[], object]) -> None:
         """Call a function when the run finishes, after its last checkpoint.
@@ -450,9 +447,3 @@ class TrainingSession:
                 return error is not None
             self._ending.close_after(error)
             return False
-
-
-def _prefixed(name: str) -> str:
-    if type(name) is not str:
-        raise InputError(f"the name of a metric must be a str, not {name!r:.80}")
-    return name if "/" in name else f"train/{name}"

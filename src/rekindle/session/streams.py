@@ -7,7 +7,7 @@ what cannot be right; the methods that change the table are called once everythi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Experience, Observations, Transitions
 from rekindle.session.intake import Intake
 from rekindle.session.table import Phase, Places, StreamId, StreamTable
-from rekindle.session.taken import Begun, Closed, Taken
+from rekindle.session.taken import Begun, Claims, Closed, Taken
 from rekindle.spaces import REWARDS, STATUSES
 from rekindle.stats import EpisodeRecord
 from rekindle.traces import EpisodeTrace, bytes_of_each
@@ -322,33 +322,16 @@ class Streams:
 
     # The ends of episodes
 
-    def check_end(
-        self,
-        slot: int,
-        *,
-        total_reward: float | None = None,
-        steps: int | None = None,
-        status: EpisodeStatus | None = None,
-        extras: Mapping[str, float] | None = None,
-    ) -> EpisodeRecord:
-        """The record of an episode whose last transition ended it; totals, if given, must agree with it."""
+    def check_end(self, slot: int, claims: Claims, extras: dict[str, float]) -> EpisodeRecord:
+        """The record of an episode whose last transition ended it; what the host claims must agree with it."""
         table = self.table
         if table.phase[slot] != _ENDED:
             raise InputError(
                 f"{table.name(slot)}: no episode has ended there. The last transition must say TERMINATED or "
                 "TRUNCATED; to close an episode without one, call session.stream(...).abandon()"
             )
-        record = self._counted(slot, EpisodeStatus(int(table.status[slot])), dict(extras or {}))
-        wrong: list[str] = []
-        if table.has_gaps[slot]:  # the host may count what was dropped
-            total_reward = steps = None
-        if total_reward is not None and not math.isclose(total_reward, record.total_reward, rel_tol=1e-4, abs_tol=1e-4):
-            wrong.append(f"total_reward {total_reward} was given, {record.total_reward} was counted")
-        if steps is not None and steps != record.length:
-            wrong.append(f"steps {steps} was given, {record.length} was counted")
-        if status is not None and status != record.status:
-            wrong.append(f"status {status!r} was given, {record.status!r} was seen")
-        if wrong:
+        record = self._counted(slot, EpisodeStatus(int(table.status[slot])), extras)
+        if wrong := claims.contradictions(record, has_gaps=bool(table.has_gaps[slot])):
             raise InputError(f"{table.name(slot)}: on_episode contradicts the transitions: {'; '.join(wrong)}")
         return record
 

@@ -1,18 +1,19 @@
-"""What the streams say of a call that was checked."""
+"""What a call brings, and what the streams say of it once it was checked."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rekindle.agent import StreamSlots
-from rekindle.experience import Array, Transitions
+from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.session.table import Places, StreamId
 from rekindle.stats import EpisodeRecord
 
-__all__ = ["Begun", "Closed", "Taken"]
+__all__ = ["Begun", "Claims", "Closed", "Taken"]
 
 
 class Taken(msgspec.Struct, gc=False):
@@ -36,6 +37,27 @@ class Taken(msgspec.Struct, gc=False):
     """Streams whose open episode ended unseen, before a resume: it is closed as truncated first."""
     dropped: Sequence[int] = ()
     """Streams whose transition holds NaN or infinity, and is left out."""
+
+
+class Claims(NamedTuple):
+    """What the host says of an episode that has ended; None is nothing."""
+
+    total_reward: float | None = None
+    steps: int | None = None
+    status: EpisodeStatus | None = None
+
+    def contradictions(self, counted: EpisodeRecord, *, has_gaps: bool) -> list[str]:
+        """Where they differ from what was counted; with gaps, the host may have counted what was dropped."""
+        wrong: list[str] = []
+        total, steps, status = self
+        if not has_gaps:
+            if total is not None and not math.isclose(total, counted.total_reward, rel_tol=1e-4, abs_tol=1e-4):
+                wrong.append(f"total_reward {total} was given, {counted.total_reward} was counted")
+            if steps is not None and steps != counted.length:
+                wrong.append(f"steps {steps} was given, {counted.length} was counted")
+        if status is not None and status != counted.status:
+            wrong.append(f"status {status!r} was given, {counted.status!r} was seen")
+        return wrong
 
 
 class Closed(NamedTuple):

@@ -1,19 +1,27 @@
-"""JSON that may hold any text, also the name of a file whose bytes are not UTF-8."""
+"""Values as JSON: what numpy, structs and odd texts become."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 
 from rekindle.text import encodable
 
-__all__ = ["encode"]
+__all__ = ["encode", "encode_numpy", "plain"]
+
+
+def encode_numpy(value: Any) -> Any:
+    """For msgspec's `enc_hook`: numbers and arrays of numpy as JSON has them."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return cast("Any", value.tolist())
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def encode(value: Any, encoder: Callable[[Any], bytes] = msgspec.json.encode) -> bytes:
-    r"""A value as JSON. What is not UTF-8 in a text becomes a visible escape.
+    r"""A value as JSON. What is not UTF-8 in a text, such as the name of a file, becomes a visible escape.
 
     >>> encode({"path": "runs\udcff"})
     b'{"path":"runs\\\\udcff"}'
@@ -21,15 +29,17 @@ def encode(value: Any, encoder: Callable[[Any], bytes] = msgspec.json.encode) ->
     try:
         return encoder(value)
     except UnicodeEncodeError:
-        return encoder(_escaped(msgspec.to_builtins(value, str_keys=True)))
+        return encoder(plain(msgspec.to_builtins(value, str_keys=True, enc_hook=encode_numpy)))
 
 
-def _escaped(value: Any) -> Any:
-    if isinstance(value, str):
-        return encodable(value)
+def plain(value: Any) -> Any:
+    """A value in a form that JSON can hold, whatever it is: what JSON has no place for becomes text."""
     if isinstance(value, Mapping):
-        items = cast("Mapping[str, Any]", value).items()
-        return {_escaped(name): _escaped(item) for name, item in items}
-    if isinstance(value, Sequence):
-        return [_escaped(item) for item in cast("Sequence[Any]", value)]
-    return value
+        return {encodable(str(key)): plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in cast("list[Any] | tuple[Any, ...]", value)]
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.structs.asdict(value))
+    if value is None or isinstance(value, (bool, int, float, np.generic, np.ndarray)):
+        return cast("Any", value)
+    return encodable(value if isinstance(value, str) else repr(value))

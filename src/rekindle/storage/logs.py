@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import msgspec
-import numpy as np
 
 from rekindle.errors import LogCorrupt, StorageError
 from rekindle.owner import Owner
@@ -31,10 +30,8 @@ from rekindle.storage.files import (
 __all__ = [
     "JsonLines",
     "LogPosition",
-    "as_json",
     "check_rows",
     "cut",
-    "encode_numpy",
     "read_last_rows",
     "read_rows",
     "surplus",
@@ -56,28 +53,6 @@ class LogPosition(NamedTuple):
     def after(self, row: bytes) -> LogPosition:
         """The position once a row was added."""
         return LogPosition(self.rows + 1, self.size + len(row), zlib.crc32(row, self.crc))
-
-
-def encode_numpy(value: Any) -> Any:
-    """For msgspec's `enc_hook`: numbers and arrays of numpy as JSON has them."""
-    if isinstance(value, (np.generic, np.ndarray)):
-        return cast("Any", value.tolist())
-    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
-
-
-def as_json(value: Any) -> Any:
-    """A value in a form that a log can hold: what JSON has no place for becomes text."""
-    if isinstance(value, Mapping):
-        return {str(as_json(str(key))): as_json(item) for key, item in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, (list, tuple)):
-        return [as_json(item) for item in cast("list[Any] | tuple[Any, ...]", value)]
-    if isinstance(value, msgspec.Struct):
-        return as_json(msgspec.structs.asdict(value))
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if value is None or isinstance(value, (bool, int, float, np.generic, np.ndarray)):
-        return cast("Any", value)
-    return as_json(repr(value))
 
 
 class JsonLines:
@@ -102,7 +77,7 @@ class JsonLines:
         """Whether rows wait in memory for `write_out` or `sync`, so that appending does no input or output."""
         self._owner = Owner()
         self._guard = threading.Lock()
-        self._encode = msgspec.json.Encoder(enc_hook=encode_numpy).encode
+        self._encode = msgspec.json.Encoder(enc_hook=documents.encode_numpy).encode
         with reporting("open", path):
             self._descriptor = open_regular(path, _APPEND)
 
