@@ -6,20 +6,38 @@ import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.settings import Linear
 
-__all__ = ["AgentModules", "AsJson", "Files", "Modules", "PARSING", "RunPath", "Stay", "Ui"]
+__all__ = ["PARSING", "AsJson", "Modules", "RunPath", "Stay", "Trust", "Trusted", "Ui"]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
 Modules = Annotated[tuple[str, ...], arg(name="env-module", metavar="MODULE...", help_behavior_hint="")]
-AgentModules = Annotated[tuple[str, ...], arg(name="agent-module", metavar="MODULE...", help_behavior_hint="")]
-Files = Annotated[tuple[str, ...], arg(name="env-file", metavar="FILE...", help_behavior_hint="")]
 Ui = Annotated[Literal["auto", "tui", "plain", "none"], arg(help_behavior_hint="(default: auto)")]
 Stay = Annotated[bool, arg(help_behavior_hint="")]
+
+
+class Trusted(msgspec.Struct, frozen=True):
+    """What a run's config names, and a command may use."""
+
+    modules: Modules = ()
+    """Modules that the run's config names for its environment, and that may be imported."""
+    agent_modules: Annotated[tuple[str, ...], arg(name="agent-module", metavar="MODULE...", help_behavior_hint="")] = ()
+    """The same for its agent."""
+    files: Annotated[tuple[str, ...], arg(name="env-file", metavar="FILE...", help_behavior_hint="")] = ()
+    """Files that the run's config names, and that the environment may open."""
+
+    @property
+    def options(self) -> dict[str, tuple[str, ...]]:
+        """As those take it who rebuild a run: modules of either kind, and files."""
+        return {"modules": (*self.modules, *self.agent_modules), "files": self.files}
+
+
+Trust = OmitArgPrefixes[Trusted]
 
 
 def _schedule(words: list[str]) -> float | Linear:

@@ -14,7 +14,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
-from rekindle.cli.commands.arguments import PARSING, AgentModules, AsJson, Files, Modules, RunPath, Stay, Ui
+from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Trust, Trusted, Ui
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.envs import EnvWrapping
 from rekindle.recorders import RecorderName
@@ -158,9 +158,7 @@ def resume(
     record: Annotated[
         tuple[RecorderName, ...] | None, arg(metavar="NAME...", help_behavior_hint="(default: as before)")
     ] = None,
-    modules: Modules = (),
-    agent_modules: AgentModules = (),
-    files: Files = (),
+    trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     ui: Ui = "auto",
     stay: Stay = False,
     as_json: AsJson = False,
@@ -172,9 +170,7 @@ def resume(
         steps: Another end, in env steps.
         strict: Refuse if the result could not be exact to the bit.
         record: Where else to send metrics: tensorboard, mlflow, wandb.
-        modules: Modules that the run's config names for its environment, and that may be imported.
-        agent_modules: The same for its agent.
-        files: Files that the run's config names, and that the environment may open.
+        trusted: What the run's config names, and may be used.
         ui: The terminal UI (tui; auto where there is a terminal), a line of progress (plain), or nothing.
         stay: With the terminal UI: at the end, stay and show the summary.
         as_json: Print the report as a JSON object.
@@ -186,8 +182,7 @@ def resume(
         steps=steps,
         strict=strict,
         record=record,
-        modules=(*modules, *agent_modules),
-        files=files,
+        **trusted.options,
         ui=ui,
         stay=stay,
         as_json=as_json,
@@ -203,9 +198,7 @@ def evaluate(
     seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: the run's)")] = None,
     max_steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the run's eval_max_steps)")] = None,
     video: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None,
-    modules: Modules = (),
-    agent_modules: AgentModules = (),
-    files: Files = (),
+    trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     as_json: AsJson = False,
 ) -> int:
     """Evaluate the agent of a run.
@@ -217,9 +210,7 @@ def evaluate(
         seed: What the seeds of the episodes are derived from.
         max_steps: Truncate episodes after so many steps, if the environment has no time limit of its own.
         video: Write films of the first episodes there, as animated gifs.
-        modules: Modules that the run's config names for its environment, and that may be imported.
-        agent_modules: The same for its agent.
-        files: Files that the run's config names, and that the environment may open.
+        trusted: What the run's config names, and may be used.
         as_json: Print a JSON list of reports.
     """
     from rekindle.cli.evaluate import evaluate_run
@@ -231,8 +222,7 @@ def evaluate(
         seed=seed,
         max_steps=max_steps,
         video=video,
-        modules=(*modules, *agent_modules),
-        files=files,
+        **trusted.options,
         as_json=as_json,
     )
 
@@ -243,9 +233,7 @@ def export(
     *,
     output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(required)")],
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP")] = "best",
-    modules: Modules = (),
-    agent_modules: AgentModules = (),
-    files: Files = (),
+    trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     as_json: AsJson = False,
 ) -> int:
     """Write the policy of a run to a file that runs with numpy alone.
@@ -254,15 +242,12 @@ def export(
         path: A run, or a version or name directory (its newest run).
         output: The file; `rekindle.policy.load` reads it.
         checkpoint: Which agent: the best, the latest, or that of a step.
-        modules: Modules that the run's config names for its environment, and that may be imported.
-        agent_modules: The same for its agent.
-        files: Files that the run's config names, and that the environment may open.
+        trusted: What the run's config names, and may be used.
         as_json: Print a JSON object: file, algorithm, step.
     """
     from rekindle.cli.evaluate import export_policy
 
-    named = (*modules, *agent_modules)
-    return export_policy(path, output, checkpoint=checkpoint, modules=named, files=files, as_json=as_json)
+    return export_policy(path, output, checkpoint=checkpoint, as_json=as_json, **trusted.options)
 
 
 def algos(
