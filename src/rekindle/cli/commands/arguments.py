@@ -12,7 +12,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.settings import Linear
 
-__all__ = ["PARSING", "AsJson", "Modules", "RunPath", "Stay", "Trust", "Trusted", "Ui"]
+__all__ = ["AsJson", "Modules", "PARSING", "RunPath", "Stay", "Trust", "Trusted", "Ui"]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
