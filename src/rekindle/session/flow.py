@@ -19,6 +19,7 @@ from rekindle.events import EpisodeEnded, Updated
 from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Observations, Transitions
 from rekindle.rng import episode_seed
 from rekindle.session.due import Due
+from rekindle.session.host_call import HostCall
 from rekindle.session.parts import Ended, Parts
 from rekindle.session.table import Phase, StreamId
 from rekindle.session.taken import Claims, Taken
@@ -32,51 +33,21 @@ _EXPLORE, _EXPLOIT = ActMode.EXPLORE, ActMode.EXPLOIT
 _BEGUN, _OPEN, _ENDED = int(Phase.BEGUN), int(Phase.OPEN), int(Phase.ENDED)
 
 
-class _HostCall:
-    """One call of the host's that changes something; the first after a resume does what was due before it.
-
-    If it is torn apart in the middle, the agent has failed: what it holds may not fit what the session holds, and is
-    not saved. A Ctrl-C, for one, can come after the agent saw a transition and before the table did. What a callback,
-    a hook or an environment raises, and whatever is refused with `InputError`, tears nothing.
-    """
-
-    def __init__(self, flow: Flow, parts: Parts, due: Due) -> None:
-        self._flow, self._parts, self._due = flow, parts, due
-        self.is_behind = parts.grading.resumed is not None
-        """Whether the first call after a resume is still to come."""
-        self.env_error: BaseException | None = None
-        """What the environment of the last `reset` raised."""
-
-    def __enter__(self) -> None:
-        if self._parts.learner.failure is not None:
-            self._parts.learner.refuse()
-        self._due.is_unsaved = True
-        if self.is_behind:
-            self._flow.catch_up()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is None or isinstance(error, InputError):
-            return
-        sound = (self._parts.outbox.raised, self._due.raised, self.env_error)
-        if not any(error is known for known in sound):
-            self._parts.learner.fail(error)
-
-
 class Flow:
     """Drives the parts of a session, in the order above."""
 
     def __init__(self, parts: Parts, due: Due, *, seed: int, max_steps: int | None) -> None:
         self._parts, self._due = parts, due
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
-        self._counts = parts.counts
+        self._counts, self._interrupter = parts.counts, parts.interrupter
         self._seed = seed
         self._most_steps = math.inf if max_steps is None else max_steps
-        self._call = _HostCall(self, parts, due)
+        self._call = HostCall(parts, due, self.catch_up)
 
     @property
     def is_done(self) -> bool:
         """Whether there are enough steps, or somebody asked for a stop."""
-        return self._parts.interrupter.is_stopped or self._counts.env_steps >= self._most_steps
+        return self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps
 
     def catch_up(self) -> None:
         """Do what was due before a resume and not done, once.
@@ -105,7 +76,8 @@ class Flow:
 
     def act(self, slot: int, observation: Any) -> Any:
         """An exploring action for one observation of a stream."""
-        with self._call:
+        self._call.enter()
+        try:
             streams = self._streams
             arrays = self._intake.observation(observation, "observation")
             begins = streams.check_action(slot, arrays)
@@ -116,6 +88,9 @@ class Flow:
                 if known.action is not None:
                     return self._intake.to_host(known.action)
             return self._choose(slot, arrays, begins=begins)
+        except BaseException as error:
+            self._call.leave(error)
+            raise
 
     def _choose(self, slot: int, arrays: Sequence[Array], *, begins: bool = False) -> Any:
         """Let the agent choose an action, and hand it out; the agent comes first, as it may refuse."""
@@ -183,9 +158,14 @@ class Flow:
 
     def observe(self, slot: int, experience: Experience) -> None:
         """Take one transition."""
-        with self._call:
+        self._call.enter()
+        try:
             self._take(self._streams.check(slot, experience))
-            self._due.finish_call()
+            if self._counts.env_steps >= self._parts.schedule.next:
+                self._due.finish_call()
+        except BaseException as error:
+            self._call.leave(error)
+            raise
 
     def observe_many(self, transitions: Transitions, names: Sequence[StreamId] | Array | None) -> list[StreamId]:
         """Take one transition of each of several streams; returns those whose episode ended."""
@@ -363,7 +343,8 @@ class Flow:
         self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
     ) -> Any:
         """Take the outcome of the action handed out last, and act unless the episode or the session is over."""
-        with self._call:
+        self._call.enter()
+        try:
             streams, table = self._streams, self._table
             after = self._intake.observation(observation, "observation")
             if not table.has_pending[slot]:
@@ -388,13 +369,17 @@ class Flow:
                 if self._acts_no_more():  # what was due stopped the session; a resume hands the action out
                     return None
             return action
+        except BaseException as error:
+            self._call.leave(error)
+            raise
 
     def _acts_no_more(self) -> bool:
         """Whether the next action is left to a resume, as it would be drawn for nothing now.
 
         With a manual learner it is chosen now or never: updates may come before the next step.
         """
-        return self.is_done and not self._parts.direct.is_manual
+        is_done = self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps  # a property is slower
+        return is_done and not self._parts.direct.is_manual
 
     def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset an environment with the episode's seed, or replay an episode that was open before a resume."""

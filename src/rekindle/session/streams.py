@@ -216,9 +216,30 @@ class Streams:
 
     def apply(self, taken: Taken) -> Sequence[str]:
         """Bring the table up to date with a checked call; returns warnings."""
-        places = taken.places
-        if type(places) is int:
-            return self._apply_one(places, taken)
+        table, slot, status = self.table, taken.places, taken.statuses
+        if type(slot) is not int:
+            return self._apply_many(taken)
+        if self.restored:
+            self.restored.discard(slot)
+            self.replayed.discard(slot)
+        warnings = self._trace(slot, taken.actions, taken.rewards, taken.after) if slot in table.traces else ()
+        if taken.dropped:
+            self._drop(slot, status, taken.after)
+            return warnings
+        table.total_reward[slot] += taken.rewards
+        table.length[slot] += 1
+        table.status[slot] = status
+        table.has_pending[slot] = False
+        table.unlinked[slot] = False
+        table.set_last(slot, taken.after)
+        if status is _CONTINUING:
+            table.phase[slot] = _OPEN
+        else:
+            table.phase[slot] = _ENDED
+            self.unannounced_ends += 1
+        return warnings
+
+    def _apply_many(self, taken: Taken) -> Sequence[str]:
         if self.restored:
             self.restored.difference_update(taken.slots.tolist())
             self.replayed.difference_update(taken.slots.tolist())
@@ -243,28 +264,6 @@ class Streams:
             if len(ended):
                 table.phase[slots[ended]] = _ENDED
                 self.unannounced_ends += len(ended)
-        return warnings
-
-    def _apply_one(self, slot: int, taken: Taken) -> Sequence[str]:
-        table, status = self.table, taken.statuses
-        if self.restored:
-            self.restored.discard(slot)
-            self.replayed.discard(slot)
-        warnings = self._trace(slot, taken.actions, taken.rewards, taken.after) if slot in table.traces else ()
-        if taken.dropped:
-            self._drop(slot, status, taken.after)
-            return warnings
-        table.total_reward[slot] += taken.rewards
-        table.length[slot] += 1
-        table.status[slot] = status
-        table.has_pending[slot] = False
-        table.unlinked[slot] = False
-        table.set_last(slot, taken.after)
-        if status is _CONTINUING:
-            table.phase[slot] = _OPEN
-        else:
-            table.phase[slot] = _ENDED
-            self.unannounced_ends += 1
         return warnings
 
     def _trace_many(self, taken: Taken) -> list[str]:

@@ -1,0 +1,52 @@
+"""What every call of the host that changes something begins and ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rekindle.errors import InputError
+from rekindle.session.due import Due
+from rekindle.session.parts import Parts
+
+__all__ = ["HostCall"]
+
+
+class HostCall:
+    """One call of the host that changes something. The first one after a resume does what was due before it.
+
+    If an error ends it half-way, the agent has failed: its state may not match the session's, so it is not saved. For
+    example, Ctrl-C can come after the agent saw a transition and before the table of streams did. Errors that a
+    callback, a hook or an environment raises, and `InputError`, leave everything consistent.
+    """
+
+    def __init__(self, parts: Parts, due: Due, catch_up: Callable[[], None]) -> None:
+        self._parts, self._due, self._catch_up = parts, due, catch_up
+        self.is_behind = parts.grading.resumed is not None
+        """Whether the first call after a resume is still to come."""
+        self.env_error: BaseException | None = None
+        """What the environment of the last `reset` raised."""
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            self.leave(error)
+
+    # For the calls made every step, which a `with` statement would slow down.
+
+    def enter(self) -> None:
+        """The call begins."""
+        if self._parts.learner.failure is not None:
+            self._parts.learner.refuse()
+        self._due.is_unsaved = True
+        if self.is_behind:
+            self._catch_up()
+
+    def leave(self, error: BaseException) -> None:
+        """The call ends with an error."""
+        if isinstance(error, InputError):
+            return
+        sound = (self._parts.outbox.raised, self._due.raised, self.env_error)
+        if not any(error is known for known in sound):
+            self._parts.learner.fail(error)
