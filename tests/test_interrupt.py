@@ -18,7 +18,7 @@ from rekindle.interrupt import Interrupter
 
 
 def wait_for_stop(interrupter: Interrupter) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not interrupter.is_stopped and time.monotonic() < deadline:
         time.sleep(0.001)
 

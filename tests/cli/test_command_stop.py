@@ -56,30 +56,30 @@ def test_a_run_of_another_process_stops_with_a_checkpoint_and_resumes_from_it(tm
     with training(tmp_path) as (process, line):
         assert line.endswith("from nothing\n")
         before = steps_of(tmp_path)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while steps_of(tmp_path) <= before and time.monotonic() < deadline:
             pass
-        stopped = command("stop", tmp_path / "tiny", "--wait", 30, "--json")
+        stopped = command("stop", tmp_path / "tiny", "--wait", 100, "--json")
         assert (stopped.returncode, stopped.stderr) == (0, "")
         answer = json.loads(stopped.stdout)
         assert (answer["asked"], answer["live"], answer["status"]) == (True, False, "stopped")
         assert answer["steps"] > before
-        assert process.wait(10) == 0
+        assert process.wait(100) == 0
     shown = json.loads(command("show", tmp_path / "tiny", "--json").stdout)
     assert shown["summary"]["stop_reason"] == "rekindle stop"
     assert [entry["step"] for entry in shown["checkpoints"] if entry["latest"]] == [answer["steps"]]
     assert command("verify", tmp_path / "tiny").returncode == 0
     with training(tmp_path) as (process, line):
         assert line.endswith(f"from step {answer['steps']}, exact\n")
-        assert command("stop", tmp_path / "tiny", "--wait", 30).stdout.split()[1:3] == ["stopped", "at"]
-        assert process.wait(10) == 0
+        assert command("stop", tmp_path / "tiny", "--wait", 100).stdout.split()[1:3] == ["stopped", "at"]
+        assert process.wait(100) == 0
 
 
 def test_a_session_in_this_process_is_asked_too(tmp_path: Path, rekindle: Rekindle) -> None:
     run = TrainingRun.create("tiny", root=tmp_path)
     with open_session(run, max_steps=10**9) as session:
         assert rekindle("stop", run.path) == (0, f"{run.path} was asked to checkpoint and stop\n", "")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not session.is_done and time.monotonic() < deadline:
             play_episode(session)
         assert session.stop_reason == "rekindle stop"
@@ -116,7 +116,7 @@ def test_a_run_that_ends_badly_while_it_is_waited_for_is_told(tmp_path: Path, re
     run = TrainingRun.create("tiny", root=tmp_path)
     timer = threading.Timer(0.3, run.close)  # lets go of the lock without a word, as a killed process does
     timer.start()
-    outcome = rekindle("stop", run.path, "--wait", 30)
+    outcome = rekindle("stop", run.path, "--wait", 100)
     timer.join()
     assert outcome.code == 1
     assert "was asked to stop, and crashed" in outcome.err

@@ -113,7 +113,7 @@ class Training:
         kill(self.process)
 
 
-def wait_until(condition: Callable[[], Any], *, seconds: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], *, seconds: float = 100.0) -> Any:
     """What a condition gives as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -181,7 +181,7 @@ class Training:
         except FileNotFoundError:
             return []
 
-    def wait_for(self, start: str, *, seconds: float = 30) -> None:
+    def wait_for(self, start: str, *, seconds: float = 100) -> None:
         """Wait until a line that starts so is acknowledged."""
         deadline = time.monotonic() + seconds
         while not any(line.startswith(start) for line in self.acknowledged):

@@ -130,15 +130,13 @@ def test_a_lock_is_waited_for_by_a_clock_that_only_goes_forward(tmp_path: Path, 
         except rekindle.RekindleError as error:
             print(type(error).__name__)
     """)
-    started = time.monotonic()
     said = subprocess.run(
         [sys.executable, "-c", program, str(run.path), str(clock)],
         env=faked(clock),
         capture_output=True,
         text=True,
         check=True,
-        timeout=20,
+        timeout=100,  # and not a day
     )
     run.close()
     assert said.stdout == "RunLocked\n"
-    assert time.monotonic() - started < 10

@@ -31,7 +31,7 @@ from rekindle.storage.logs import JsonLines
 
 STAMP = Stamp(env_steps=10, updates=5, episodes=2, wall_time=0.5)
 WINDOW = MetricsFlushed(STAMP, {"loss": Summary(1.0, 1.0, 1.0, 1.0, 1)})
-PATIENCE = 30
+PATIENCE = 100
 """Seconds after which a child counts as hanging."""
 
 

@@ -26,7 +26,7 @@ from rekindle.run.finding import find_runs
 from rekindle.storage.lock import Lock
 
 
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+def until(condition: Callable[[], Any], seconds: float = 100) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -37,6 +37,7 @@ def script(text: str, *arguments: object) -> subprocess.Popen[str]:
     """A Python program in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -83,15 +84,16 @@ class TestTwoProcesses:
         run = TrainingRun.create("wanted", root=tmp_path)
         run.close()
         program = """
-            import sys, time, rekindle
+            import sys, rekindle
             try:
                 run = rekindle.TrainingRun.resume(sys.argv[1])
             except rekindle.RekindleError as error:
                 sys.exit(type(error).__name__)
             print("got it", flush=True)
-            time.sleep(3)
+            sys.stdin.read()
         """
         processes = [script(program, run.path) for _ in range(4)]
+        until(lambda: sum(process.poll() is not None for process in processes) == 3)
         answers = [process.communicate()[0] for process in processes]
         assert sorted(process.returncode for process in processes) == [0, 1, 1, 1]
         assert sorted(answers) == ["", "", "", "got it\n"]

@@ -4,6 +4,7 @@ Run as a script, or call `train` after a fork. Whatever the session acknowledges
 run, so that a test can hold the disk against it:
 
     config              the config was written
+    pausing             a long pause begins
     checkpoint <step>   that checkpoint is durable
     resumed <step>      this process went on from that checkpoint
     warned <text>       the session reported something that training survives
@@ -265,6 +266,8 @@ def _drive(session: rekindle.TrainingSession, told: Acknowledgements, pause: flo
             if session.total_steps == 70:
                 _checkpoint_now(session, told)
             if pause:
+                if pause > 1:
+                    told.add("pausing")
                 time.sleep(pause)
 
 

@@ -38,7 +38,7 @@ def background(agent: Any, **options: Any) -> BackgroundLearner:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.001)
     return condition()
