@@ -20,6 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rekindle.envs import AutoresetEnvs, Determinism, EnvFactory, Envs, LocalEnvs, WorkerEnvs, make_envs
 from rekindle.errors import ConfigError, EnvError
 from rekindle.experience import EpisodeStatus
+from rekindle.spaces import Layout
 
 STEPS = 60
 FACTORIES: dict[str, EnvFactory] = {
@@ -277,6 +278,17 @@ class TestWorkers:
         )
         done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
         assert (done.stdout, done.returncode) == ("[42. 42.]\n", 0), done.stderr
+
+
+def test_an_array_that_fits_is_copied_without_a_further_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = LocalEnvs(EnvFactory("CartPole-v1"), 3)
+    for row in range(3):
+        envs.one(row).reset(seed=row, options=None)
+    looks: list[Any] = []
+    monkeypatch.setattr(Layout, "conform", lambda *args, **_: looks.append(args))
+    envs.step([0, 1, 0])
+    envs.close()
+    assert looks == []
 
 
 def test_an_environment_that_does_not_repeat_itself_says_so() -> None:

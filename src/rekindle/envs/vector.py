@@ -164,7 +164,7 @@ class LocalEnvs:
         for row, slot in enumerate(self.slots):
             try:
                 observation, reward, terminated, truncated, info = slot.step(actions[row])
-                if type(observation) is np.ndarray and (observation.shape, observation.dtype) == plain:
+                if type(observation) is np.ndarray and (observation.dtype, observation.shape) == plain:
                     columns[0][row] = observation
                 else:
                     for column, array in zip(columns, layout.conform(observation, "the observation"), strict=True):

@@ -271,20 +271,24 @@ class Streams:
         led_to = bytes_of_each(taken.after, len(taken.slots))
         rows = zip(taken.slots.tolist(), taken.actions, taken.rewards.tolist(), led_to, strict=True)
         for slot, action, reward, data in rows:
-            if slot in traces:
-                warnings += self._trace(slot, action, reward, data)
+            if (trace := traces.get(slot)) is not None:
+                trace.add(action, reward, data)
+                if trace.is_full:
+                    warnings.append(self._stop_trace(slot))
         return warnings
 
-    def _trace(self, slot: int, action: Array, reward: float, led_to: Sequence[Array] | bytes) -> list[str]:
+    def _trace(self, slot: int, action: Array, reward: float, led_to: Sequence[Array]) -> Sequence[str]:
         trace = self.table.traces[slot]
         trace.add(action, reward, led_to)
-        if not trace.is_full:
-            return []
-        del self.table.traces[slot]  # a checkpoint must not grow for ever
-        return [
+        return [self._stop_trace(slot)] if trace.is_full else ()
+
+    def _stop_trace(self, slot: int) -> str:
+        """Drop a trace that is full, as a checkpoint must not grow for ever; returns a warning."""
+        trace = self.table.traces.pop(slot)
+        return (
             f"the open episode of {self.table.name(slot)} has {len(trace.actions):,} steps, too many to replay: "
             "a resume would close it as truncated"
-        ]
+        )
 
     def _drop(self, slot: int, status: EpisodeStatus, after: Sequence[Array]) -> None:
         """Leave a transition out: what comes before and after it is not linked."""
@@ -304,7 +308,7 @@ class Streams:
 
     # After a dropped transition
 
-    def drop_step(self, slot: int, after: Sequence[Array], reward: Any) -> list[str]:
+    def drop_step(self, slot: int, after: Sequence[Array], reward: Any) -> Sequence[str]:
         """Leave out the outcome of an action that was chosen without a link to what came before."""
         value = checked_reward(reward, self.table.name(slot))
         self.dropped += 1
