@@ -155,7 +155,8 @@ class LocalEnvs:
 
     def step(self, actions: Any) -> Outcome:
         """Step all of them."""
-        count, layout, plain = self.num_envs, self._layout, self._layout.plain
+        count, layout = self.num_envs, self._layout
+        dtype, shape = (None, None) if layout.plain is None else (layout.plain.dtype, layout.plain.shape)
         columns = [np.empty((count, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
         rewards, statuses = np.empty(count, np.float64), np.zeros(count, np.uint8)
         extras: dict[int, dict[str, float]] = {}
@@ -164,7 +165,7 @@ class LocalEnvs:
         for row, slot in enumerate(self.slots):
             try:
                 observation, reward, terminated, truncated, info = slot.step(actions[row])
-                if type(observation) is np.ndarray and (observation.dtype, observation.shape) == plain:
+                if type(observation) is np.ndarray and observation.shape == shape and observation.dtype == dtype:
                     columns[0][row] = observation
                 else:
                     for column, array in zip(columns, layout.conform(observation, "the observation"), strict=True):
