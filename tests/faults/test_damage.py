@@ -35,7 +35,7 @@ def assert_falls_back(training: Training, damaged: str, reference: Mapping[str, 
     assert f"resumed {OLDER}" in training.acknowledged
     (resume,) = rekindle.RunReader(training.run).metadata.resumes
     assert (resume.step, resume.grade) == (OLDER, "exact")
-    assert any("passed over a damaged checkpoint" in lost and damaged in lost for lost in resume.lost)
+    assert any("skipped a damaged checkpoint" in lost and damaged in lost for lost in resume.lost)
     assert_exact(training, reference)
 
 
@@ -145,7 +145,7 @@ class TestResume:
         overwrite(newest(broken.run, "checkpoint"), b"damaged")
         ended = broken.fork()
         assert ended.code == 0
-        assert "passed over a damaged checkpoint" in ended.errors
+        assert "skipped a damaged checkpoint" in ended.errors
         assert f"step_{NEWER}.mpk: 7 bytes are too few" in ended.errors
 
     def test_a_checkpoint_under_the_name_of_another_is_passed_over(

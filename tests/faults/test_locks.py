@@ -234,7 +234,9 @@ class TestManyStarts:
         monkeypatch.setattr(directory, "_PATIENCE", 0.1)
         TrainingRun.create("hung", root=tmp_path).close()
         lock = Lock(tmp_path / "hung" / "v1" / ".lock")
-        holder = f"is being written by process {os.getpid()} on .*; it has been making a run there for more than 0.1 s"
+        holder = (
+            f"is being written by process {os.getpid()} on .*; it has been creating a run there for more than 0.1 s"
+        )
         with pytest.raises(RunLocked, match=holder):
             TrainingRun.create("hung", root=tmp_path)
         lock.release()

@@ -195,7 +195,7 @@ def test_a_recorder_of_numbers_is_told_of_once(tmp_path: Path) -> None:
     recorder, warnings = MemoryRecorder(), list[str]()
     media = {"remark": Text("hello"), "weights": Histogram(np.arange(3.0))}
     train(tmp_path, [recorder], media=media, callbacks=[lambda event: gather(event, warnings)])
-    assert warnings == ["the recorder MemoryRecorder shows numbers only, so no text 'train/remark'"]
+    assert warnings == ["the recorder MemoryRecorder supports only numbers: text 'train/remark' is not shown"]
     assert len(recorder.rows) == len(MARKS)
 
 

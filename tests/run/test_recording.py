@@ -106,7 +106,7 @@ def test_without_room_for_a_file_it_all_waits_in_memory_and_that_is_said_once(mo
     recorder.gate.set()
     close(thread)
     assert [when.env_steps for when, _ in recorder.rows] == list(range(20))
-    assert reports == ["the recorder Gallery is behind, and what it is given waits in memory: No space left on device"]
+    assert reports == ["the recorder Gallery is behind, and its events wait in memory: No space left on device"]
 
 
 def test_what_cannot_be_read_back_is_reported_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_back_is_reported_and_the_rest_goes_on(monkeypatch: 
         thread.put(window(step, loss=1.0))
     recorder.gate.set()
     close(thread)
-    assert reports == ["the recorder Gallery misses a window or media: Input/output error"]
+    assert reports == ["the recorder Gallery missed a window or media: Input/output error"]
     assert [when.env_steps for when, _ in recorder.rows] == [0, 1, 3, 4]
 
 
@@ -143,7 +143,7 @@ def test_a_recorder_that_hangs_is_given_up_with_a_word() -> None:
     thread.flush()
     close(thread)
     assert len(reports) == 2
-    assert "the recorder Gallery has been in one call for 0 s and is not waited for any longer" in reports[0]
+    assert "the recorder Gallery has been in one call for 0 s and is no longer waited for" in reports[0]
     recorder.gate.set()
 
 
@@ -161,7 +161,7 @@ def test_waiting_for_a_slow_recorder_says_how_much_is_left(monkeypatch: pytest.M
     recorder.entered.wait()
     close(thread)
     # Two windows, and the request to close.
-    assert reports[0] == "waiting for the recorder Gallery, which has 3 to go"
+    assert reports[0] == "waiting for the recorder Gallery, which has 3 events left"
     assert recorder.status == "finished"
 
 
@@ -184,4 +184,4 @@ def test_media_for_a_recorder_of_numbers_are_said_once_to_be_left_out() -> None:
     for step in range(2):
         thread.put(MediaLogged(stamp(step), "notes", Text("words")))
     close(thread)
-    assert reports == ["the recorder MemoryRecorder shows numbers only, so no text 'notes'"]
+    assert reports == ["the recorder MemoryRecorder supports only numbers: text 'notes' is not shown"]

@@ -131,7 +131,7 @@ def test_what_a_killed_start_left_and_cannot_be_removed_is_told_and_in_nobodys_w
     monkeypatch.setattr(files, "remove_directory", refuse)
     TrainingRun.create("a", root=tmp_path).close()
     (record,) = caplog.records
-    assert "a run that never began cannot be removed" in record.getMessage()
+    assert "a run that was never used cannot be removed" in record.getMessage()
 
 
 def test_a_run_that_never_began_is_out_of_sight_before_it_is_removed(

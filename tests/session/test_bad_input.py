@@ -244,11 +244,11 @@ class TestOrder:
     def test_step_before_begin_is_refused(self, tmp_path: Path) -> None:
         session = TrainingSession(Sum())
         stream = session.stream("a")
-        with pytest.raises(InputError, match="stream 'a': step before begin"):
+        with pytest.raises(InputError, match="stream 'a': step was called before begin"):
             stream.step(line(1), 1.0)
         stream.begin(line(0))
         stream.step(line(1), 1.0, terminated=True)
-        with pytest.raises(InputError, match="stream 'a': step before begin"):
+        with pytest.raises(InputError, match="stream 'a': step was called before begin"):
             stream.step(line(2), 1.0)
         assert session.total_steps == 1
 
@@ -257,7 +257,7 @@ class TestOrder:
         with pytest.raises(InputError, match="no episode is open"):
             session.stream().resume(line(0))
         session.stream().begin(line(0))
-        with pytest.raises(InputError, match="cannot go on from"):
+        with pytest.raises(InputError, match="cannot continue from"):
             session.stream().resume(line(5))
         session.stream().resume(line(0))
 
@@ -574,7 +574,7 @@ class TestAgents:
         with open_session(tmp_path) as session:
             train(session)
             session.stop("enough")
-        with pytest.raises(AgentError, match="taken after 10 env steps, but the agent says 0 after loading it"):
+        with pytest.raises(AgentError, match="taken after 10 env steps, but the agent reports 0 after loading it"):
             TrainingSession.open("bad", Forgetful(), root=tmp_path)
 
     @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ class TestAgents:
         with pytest.raises(StateError, match=r"agent\.odd is a object, which cannot be saved"):
             session.close()
         assert session.checkpoint_failures >= 2
-        assert any("a checkpoint could not be saved, the one before it stays" in text for text in warned)
+        assert any("a checkpoint could not be saved; the previous one is kept" in text for text in warned)
         assert session.run is not None
         assert [file.name for file in session.run.path.glob("checkpoints/step_*.mpk")] == ["step_3.mpk"]
 
@@ -700,7 +700,7 @@ class TestSettings:
             TrainingSession(Sum()).learn()
 
     def test_a_background_learner_needs_a_policy(self) -> None:
-        with pytest.raises(ConfigError, match=r"needs an agent with policy\(\), which Sum has not"):
+        with pytest.raises(ConfigError, match=r"needs an agent with policy\(\), which Sum lacks"):
             TrainingSession(Sum(), learner="background")
 
 

@@ -104,7 +104,7 @@ def test_abilities_that_the_agent_has_not_are_not_missed() -> None:
 
 
 def test_an_agent_without_a_policy_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"needs an agent with policy\(\), which ToyAgent has not"):
+    with pytest.raises(ConfigError, match=r"needs an agent with policy\(\), which ToyAgent lacks"):
         background(ToyAgent())
 
 

@@ -917,7 +917,7 @@ def test_a_run_without_a_checkpoint_starts_anew_and_says_so(tmp_path: Path) -> N
     with opened(tmp_path) as session:
         assert session.resumed is not None
         assert (session.resumed.step, session.resumed.checkpoint) == (0, None)
-        assert "starts anew: 1 rows of train_episodes.jsonl" in session.resumed.lost[0]
+        assert "starts over: 1 rows of train_episodes.jsonl" in session.resumed.lost[0]
         assert reader_of(session).train_episodes() == []
 
 

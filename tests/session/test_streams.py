@@ -113,7 +113,7 @@ def test_an_episode_without_a_transition_is_not_counted() -> None:
 
 def test_step_before_begin_is_refused() -> None:
     stream = session_of().stream()
-    with pytest.raises(InputError, match="step before begin"):
+    with pytest.raises(InputError, match="step was called before begin"):
         stream.step(line(1), 0.5)
 
 
@@ -121,7 +121,7 @@ def test_step_after_the_end_is_refused() -> None:
     stream = session_of().stream()
     stream.begin(line(0))
     stream.step(line(1), 0.5, terminated=True)
-    with pytest.raises(InputError, match="step before begin"):
+    with pytest.raises(InputError, match="step was called before begin"):
         stream.step(line(2), 0.5)
 
 
@@ -324,7 +324,7 @@ def test_reset_passes_options_on_and_keeps_the_info() -> None:
 def test_begin_must_be_given_what_reset_returned() -> None:
     stream = session_of().stream()
     observation = stream.reset(Corridor())
-    with pytest.raises(InputError, match="another observation than reset returned"):
+    with pytest.raises(InputError, match="begin needs the observation that reset returned"):
         stream.begin(observation + 1)
     stream.begin(observation)
 
@@ -438,7 +438,7 @@ def test_going_on_from_another_observation_is_refused(tmp_path: Path) -> None:
         session.stream().begin(line(0))
         session.stop()
     with opened(tmp_path) as session:
-        with pytest.raises(InputError, match=r"cannot go on from .*the last was .*0\."):
+        with pytest.raises(InputError, match=r"cannot continue from .*the last was .*0\."):
             session.stream().resume(line(1))
         with pytest.raises(InputError, match="no episode is open"):
             session.stream(1).resume(line(0))

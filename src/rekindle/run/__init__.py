@@ -1,4 +1,4 @@
-"""The run: one directory that holds everything a training leaves behind."""
+"""The run: one directory with all files of a training."""
 
 from rekindle.run.directory import TrainingRun
 from rekindle.run.finding import find_run, find_runs

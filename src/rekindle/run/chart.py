@@ -1,4 +1,4 @@
-"""Curves as SVG pictures: every text is escaped, nothing is loaded from anywhere, no script is needed."""
+"""Curves as SVG images; all text is escaped, and the images load nothing and need no script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 8, 26
 
 
 class Drawn(NamedTuple):
-    """A curve with its label; smoothed, its raw values are drawn behind it."""
+    """A curve with its label; behind a smoothed curve, its raw values are drawn."""
 
     label: str
     points: Points
@@ -29,12 +29,12 @@ class Drawn(NamedTuple):
 
 
 def smoothing_of(split: str) -> float:
-    """How much a curve is smoothed: an evaluation is a mean already."""
+    """How much to smooth a curve; an evaluation is already a mean, so it is not smoothed."""
     return 0.0 if split == "eval" else 0.02
 
 
 def chart(title: str, lines: Sequence[Drawn], *, width: int = 560, height: int = 240) -> str:
-    """Curves by env step as a picture; the colours are variables that a page may set."""
+    """Draw curves over env steps; the colours are CSS variables that a page may set."""
     lines = [line._replace(points=line.points.thinned(_MOST_POINTS)) for line in lines if len(line.points.steps)]
     first, last = 0.0, max((float(line.points.steps[-1]) for line in lines), default=1.0) or 1.0
     low, high = value_range([line.points for line in lines])
@@ -114,5 +114,5 @@ def _stroke(path: str, colour: str, looks: str) -> str:
 
 def _path(axes: _Axes, steps: NDArray[np.float64], values: NDArray[np.float64]) -> str:
     corners = " ".join(f"{x:g},{y:g}" for x, y in zip(axes.x(steps), axes.y(values), strict=True))
-    # A single point is a dot: a line of no length with round ends.
+    # A single point becomes a dot: a line of length 0 with round ends.
     return f"M{corners}" if len(steps) > 1 else f"M{corners}h0"

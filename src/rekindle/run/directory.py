@@ -1,4 +1,4 @@
-"""The run directory, opened by its one writer."""
+"""The run directory, as opened by its single writer."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _ENCODER = msgspec.json.Encoder(enc_hook=documents.encode_numpy)
 Config = Mapping[str, Any] | msgspec.Struct
 _DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
 _HALF_MADE = ".new-"
-"""How directories begin that are no run yet, or no longer; the next start removes them."""
+"""Prefix of directories that are not a complete run yet, or no longer; the next start removes them."""
 _PATIENCE = 60.0
-"""Seconds to wait while others make runs of the same version, which takes each of them a fraction of one."""
+"""Seconds to wait while other processes create runs of the same version, which takes each a fraction of a second."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
 
@@ -54,31 +54,31 @@ def _checked_name(kind: str, text: str) -> str:
 
 
 class RunOptions(RunDetails, total=False):
-    """What a new run starts with."""
+    """The contents of a new run."""
 
     seed: int
-    """The seed in the metadata; 0 unless given."""
+    """The seed in the metadata; 0 by default."""
     config: Config | None
     """Everything needed to rebuild the environment and the agent; see `write_config`."""
 
 
 class TrainingRun:
-    """The directory of one run, opened by its one writer.
+    """The directory of one run, opened by its single writer.
 
-    Make one with `create` or `resume`; a session given the run restores itself from it and closes it. A forked child
-    cannot write to it: it stays the parent's.
+    Open it with `create` or `resume`. A session restores itself from the run that it is given, and closes it. A forked
+    child cannot write to the run, which belongs to the parent.
     """
 
     def __init__(self, path: Path, lock: Lock, metadata: RunMetadata, *, resumed: bool) -> None:
         self.path = path
         self.metadata = metadata
         self.is_resumed = resumed
-        """Whether this process opened a run that was there before."""
+        """Whether this process opened an existing run."""
         self._owner = Owner()
         self._lock = lock
         self._logs: dict[str, JsonLines] = {}
         self._shows_stop = False
-        """Whether this process made the stop file itself, to show that it is stopping."""
+        """Whether this process created the stop file itself, to show that it is stopping."""
         self._guard = threading.Lock()
         self.reader = RunReader(path)
 
@@ -86,7 +86,7 @@ class TrainingRun:
     def create(
         cls, name: str, version: str = "v1", *, root: str | Path = "runs", **options: Unpack[RunOptions]
     ) -> TrainingRun:
-        """Make `root/name/version/<YYYYMMDD_HHMMSS>`; a second run in one second gets `_2`, `_3`, ...
+        """Create `root/name/version/<YYYYMMDD_HHMMSS>`; a second run in one second gets `_2`, `_3`, ...
 
         The run appears in one step, with its config and metadata, or not at all.
         """
@@ -98,9 +98,9 @@ class TrainingRun:
     def create_or_resume(
         cls, name: str, version: str = "v1", *, root: str | Path = "runs", **options: Unpack[RunOptions]
     ) -> TrainingRun:
-        """Open the newest run of a version that has not finished, or make one as `create` does.
+        """Open the newest unfinished run of a version, or create one as `create` does.
 
-        If several processes call this at the same time, one of them makes the run.
+        If several processes call this at the same time, only one of them creates the run.
         """
         new = _new_run(root, name, version, **options)
         with _starting(new.directory):
@@ -108,7 +108,7 @@ class TrainingRun:
 
     @classmethod
     def _make(cls, new: _NewRun) -> TrainingRun:
-        # Built under a name that no reader sees, then renamed: there is never half a run, nor one without its lock.
+        # Build it under a name that readers ignore, then rename it: no reader sees an incomplete or unlocked run.
         parent = new.directory
         building = parent / _half_made_name()
         with contextlib.ExitStack() as undo:
@@ -142,7 +142,7 @@ class TrainingRun:
                     break
                 except OSError as error:
                     if not (parent / run_id).exists():
-                        raise StorageError(f"cannot make the run {parent / run_id}: {error.strerror}") from error
+                        raise StorageError(f"cannot create the run {parent / run_id}: {error.strerror}") from error
             files.sync_directory(parent)
             run = cls(parent / run_id, lock, metadata, resumed=False)
             run.open_logs({}, LogPosition())
@@ -151,9 +151,9 @@ class TrainingRun:
 
     @classmethod
     def resume(cls, path: str | Path) -> TrainingRun:
-        """Open the run at a path to go on with it.
+        """Open the run at a path to continue it.
 
-        Of a version or name directory this is the newest run that has not finished, or else the newest.
+        For a version or name directory, this is the newest unfinished run, or else the newest.
         """
         found = files.absolute(find_run(path, unfinished_first=True))
         files.require_directory(found)
@@ -172,7 +172,7 @@ class TrainingRun:
 
     @classmethod
     def resume_unfinished(cls, name: str, version: str = "v1", *, root: str | Path = "runs") -> TrainingRun | None:
-        """Open the newest run of a version that has not finished; None if there is none."""
+        """Open the newest unfinished run of a version; None if there is none."""
         directory = Path(root) / _checked_name("name", name) / _checked_name("version", version)
         for above in (directory.parent, directory):
             if os.path.islink(above):
@@ -192,7 +192,7 @@ class TrainingRun:
 
     @property
     def run_id(self) -> str:
-        """The directory's own name."""
+        """The name of the run directory."""
         return self.metadata.run_id
 
     @property
@@ -202,11 +202,11 @@ class TrainingRun:
 
     @property
     def stop_file(self) -> Path:
-        """Where another process leaves its request to stop."""
+        """The file with which another process requests a stop."""
         return self.path / "control" / "stop"
 
     def watch_for_stop(self, interrupter: Interrupter) -> None:
-        """Let other processes stop the training, and let them see that it is stopping, whoever asked for that."""
+        """Let other processes stop the training, and show them that it is stopping, whatever the reason."""
         interrupter.tell(self._show_stop)
         interrupter.watch(self.stop_file)
 
@@ -216,17 +216,17 @@ class TrainingRun:
             self.reader.request_stop(reason)
 
     def checkpoint_path(self, step: int) -> Path:
-        """The checkpoint taken at this env step."""
+        """The path of the checkpoint at this env step."""
         return self.path / "checkpoints" / f"step_{step}.mpk"
 
     @property
     def latest_checkpoint_path(self) -> Path:
-        """Another name of the newest checkpoint."""
+        """The link to the newest checkpoint."""
         return self.path / "checkpoints" / "latest.mpk"
 
     @property
     def best_checkpoint_path(self) -> Path:
-        """Another name of the best agent so far."""
+        """The link to the best agent so far."""
         return self.path / "checkpoints" / "best.mpk"
 
     def write_config(self, config: Config) -> None:
@@ -235,15 +235,15 @@ class TrainingRun:
         files.write_atomic(self.path / "config.json", _config_json(config, self.path))
 
     def read_config(self) -> dict[str, Any]:
-        """What `write_config` stored; empty if nothing was."""
+        """The config that `write_config` stored; empty if there is none."""
         return self.reader.read_config()
 
     def episodes(self, split: Literal["train", "eval"] = "train") -> Frame:
-        """Every episode logged so far by column: a pandas frame, or numpy arrays by name without pandas."""
+        """Every training or evaluation episode so far by column: a pandas frame, or a dict of arrays without pandas."""
         return self.reader.episodes(split)
 
     def metrics(self, *, aggregate: Aggregate = "mean") -> Frame:
-        """Every window of metrics logged so far by column, as `episodes`."""
+        """Every metric window so far by column, like `episodes`."""
         return self.reader.metrics(aggregate=aggregate)
 
     def _repr_html_(self) -> str:
@@ -252,7 +252,7 @@ class TrainingRun:
         return run_html(self.path)
 
     def open_logs(self, positions: Mapping[str, LogPosition], warnings: LogPosition) -> None:
-        """Go on with each log at a position."""
+        """Open each log for writing at a position."""
         self._owner.check(self.path)
         for log in LOGS:
             self._logs[log] = JsonLines(self.path / f"{log}.jsonl", positions.get(log, LogPosition()))
@@ -263,10 +263,10 @@ class TrainingRun:
         return self._logs[name]
 
     def rewind(self, positions: Mapping[str, LogPosition]) -> list[str]:
-        """Cut the logs back to a checkpoint's positions; what came after goes to `rewound/`. Says what moved."""
+        """Truncate the logs to a checkpoint's positions; later rows move to `rewound/`. Returns what was moved."""
         self._owner.check(self.path)
         paths = {log: self.path / f"{log}.jsonl" for log in LOGS}
-        # All are looked at before any is cut: a log that cannot be used leaves the others as they were.
+        # Check all logs before truncating any: if one cannot be used, the others stay as they are.
         tails = {path: logs.surplus(path, positions.get(log, LogPosition())) for log, path in paths.items()}
         warnings = logs.mend(self.path / "warnings.jsonl", self.rewound)
         moved: list[str] = []
@@ -279,20 +279,20 @@ class TrainingRun:
 
     @property
     def rewound(self) -> Path:
-        """Where the next resume moves what came after its checkpoint."""
+        """The directory to which the next resume moves everything after its checkpoint."""
         return self.path / "rewound" / f"resume_{self.resume_count + 1}"
 
     def log_train_episode(self, record: EpisodeRecord, stamp: Mapping[str, Any]) -> None:
-        """Append a training episode; the stamp holds the counters and the wall time."""
+        """Append a training episode; the stamp has the counters and the wall time."""
         self._logs["train_episodes"].append({**stamp, **record.row()})
 
     def log_eval_episode(self, record: EpisodeRecord, stamp: Mapping[str, Any]) -> None:
-        """Append an evaluation episode, tagged with the steps at which it was run."""
+        """Append an evaluation episode, with the env steps at which it ran."""
         tag = {"total_steps_at_eval": stamp["env_steps"]}
         self._logs["eval_episodes"].append({**stamp, **tag, **record.row()})
 
     def log_warning(self, message: str, stamp: Mapping[str, Any]) -> None:
-        """Append what went wrong and training survived."""
+        """Append a warning about a problem that did not stop the training."""
         self._logs["warnings"].append({**stamp, "message": message})
 
     def update_metadata(self, **changes: Any) -> None:
@@ -300,12 +300,12 @@ class TrainingRun:
         self._change_metadata(changes, durably=True)
 
     def describe(self, agent: str, max_steps: int | None) -> None:
-        """Note what trains and how far, for those who look at the run, unless that is known."""
+        """Record the agent and the number of steps for readers of the run, unless they are known already."""
         if (agent, max_steps) != (self.metadata.agent, self.metadata.max_steps):
             self.update_metadata(agent=agent, max_steps=max_steps)
 
     def update_counts(self, *, total_steps: int, total_episodes: int, updates: int) -> None:
-        """Change the counters in the metadata; a power cut may bring the former ones back."""
+        """Change the counters in the metadata; a power cut may undo this."""
         counts = {"total_steps": total_steps, "total_episodes": total_episodes, "updates": updates}
         self._change_metadata(counts, durably=False)
 
@@ -330,7 +330,7 @@ class TrainingRun:
 
     @contextlib.contextmanager
     def let_go_on_failure(self) -> Generator[None]:
-        """Close a run that cannot be used after all, and remove one that never began."""
+        """If the body fails, close the run, and remove it if it was just created and never used."""
         try:
             yield
         except BaseException:
@@ -340,7 +340,7 @@ class TrainingRun:
             raise
 
     def close(self) -> None:
-        """Close the logs and let go of the lock."""
+        """Close the logs and release the lock."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._lock.release)
             for log in self._logs.values():
@@ -351,10 +351,10 @@ class TrainingRun:
 
 
 class _NewRun(NamedTuple):
-    """What a run is made of, checked."""
+    """The checked parts of a new run."""
 
     directory: Path
-    """The directory that the runs of its version are in."""
+    """The directory of the run's version."""
     name: str
     version: str
     seed: int
@@ -377,9 +377,9 @@ def _new_run(
 
 
 def _version_directory(root: str | Path, name: str, version: str) -> Path:
-    """The directory that the runs of a version are in, made if it is missing.
+    """The directory of a version, created if it is missing.
 
-    It is absolute: the host may change the working directory while it trains.
+    The path is absolute, because the host may change the working directory during the training.
     """
     directory = files.absolute(Path(root)) / _checked_name("name", name) / _checked_name("version", version)
     files.make_directory(directory)
@@ -390,9 +390,9 @@ def _version_directory(root: str | Path, name: str, version: str) -> Path:
 
 @contextlib.contextmanager
 def _starting(directory: Path) -> Generator[None]:
-    """Let one process at a time make a run of a version, and remove what killed ones have left of theirs."""
+    """Let one process at a time create a run of a version, and remove what killed processes left behind."""
     with contextlib.ExitStack() as undo:
-        advice = f"it has been making a run there for more than {_PATIENCE:g} s"
+        advice = f"it has been creating a run there for more than {_PATIENCE:g} s"
         undo.callback(Lock(directory / ".lock", patience=_PATIENCE, advice=advice).release)
         for path in sorted(directory.glob(f"{_HALF_MADE}*")):
             if not path.is_symlink() and path.is_dir() and not Lock.is_held(path / "lock"):
@@ -405,14 +405,14 @@ def _half_made_name() -> str:
 
 
 def _remove(path: Path) -> None:
-    """Remove a run that never began; if that fails, its remains are in nobody's way."""
+    """Remove a run that was never used; if that fails, readers still ignore what is left."""
     try:
-        # Hidden first: nobody is to see half a run, or to go on with it.
+        # Hide it first: no reader must see an incomplete run or resume it.
         hidden = path.with_name(_half_made_name())
         files.rename(path, hidden)
         files.remove_directory(hidden)
     except StorageError as error:
-        logger.warning("a run that never began cannot be removed: %s", error)
+        logger.warning("a run that was never used cannot be removed: %s", error)
 
 
 def _config_json(config: Config, of: str | Path) -> bytes:
@@ -430,7 +430,7 @@ def _json(value: Any) -> bytes:
 
 
 def _next_run_id(parent: Path) -> str:
-    """The date and time, or one after the newest run there: ids never go back, whatever the clock does."""
+    """The date and time, or an id after that of the newest run: ids never go back, even if the clock does."""
     stamp, number = time.strftime("%Y%m%d_%H%M%S"), 1
     for existing in (match for entry in parent.iterdir() if (match := _RUN_ID.fullmatch(entry.name))):
         known, known_number = existing[1], int(existing[2] or 1)

@@ -24,11 +24,11 @@ def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def is_run(path: Path) -> bool:
-    return os.path.isfile(path / "metadata.json")  # False, not an error, in a directory that may not be entered
+    return os.path.isfile(path / "metadata.json")  # False, not an error, for a directory without permission
 
 
 def find_runs(root: str | Path) -> list[Path]:
-    """Every run below a directory (a run, a version, a name or a root), oldest first in each version."""
+    """Every run below a directory (a run, version, name or root directory), oldest first within each version."""
     top = Path(root)
     if is_run(top):
         return [top]
@@ -56,10 +56,9 @@ def _subdirectories(path: Path) -> list[Path]:
 
 
 def find_run(path: str | Path, *, unfinished_first: bool = False) -> Path:
-    """The run at a path: the path itself, or of a version or name directory the run that was started last.
+    """The run at a path: the path itself, or the last started run of a version or name directory.
 
-    With `unfinished_first` it is the last started of those that have not finished, if there are any: for whoever goes
-    on with a run, or stops one.
+    With `unfinished_first` it is the last started unfinished run if there is one, for callers that resume or stop runs.
     """
     top = Path(path)
     if not os.path.isdir(top):
@@ -68,7 +67,7 @@ def find_run(path: str | Path, *, unfinished_first: bool = False) -> Path:
     if not runs or len(runs[-1].relative_to(top).parts) > 2:
         raise RunError(
             f"there is no run at {top}: it is neither a run, a version nor a name directory (no metadata.json was "
-            "found); a training that was killed before its run was made can only be started again"
+            "found); a training that was killed before it created its run must be started again"
         )
     if len(runs) == 1:
         return runs[0]
@@ -78,7 +77,7 @@ def find_run(path: str | Path, *, unfinished_first: bool = False) -> Path:
 
 
 def find_unfinished(path: str | Path) -> Path | None:
-    """The run below a directory that was started last of those that have not finished; None if all have."""
+    """The last started unfinished run below a directory; None if all have finished."""
     unfinished = [run for run in _in_order_of_start(find_runs(path)) if not run.is_finished]
     return unfinished[-1].path if unfinished else None
 
@@ -90,16 +89,16 @@ class _Started(NamedTuple):
 
 
 class _Metadata(msgspec.Struct, frozen=True):
-    """The part of a run's metadata that is needed to choose one; what cannot be read has not finished."""
+    """The metadata that are needed to choose a run; a run with unreadable metadata counts as unfinished."""
 
     status: str = ""
     started_at: str = ""
 
 
 def _in_order_of_start(runs: list[Path]) -> list[_Started]:
-    """Runs with those that were started last at the end; `runs` as `find_runs` has them.
+    """Sort runs by start, the last started at the end; `runs` must be in the order of `find_runs`.
 
-    A clock may go back, but the run ids of a version never do: a run counts as started no earlier than the one
+    A clock may go back, but the run ids of a version never do: a run counts as started no earlier than the run
     before it in its version.
     """
     latest: dict[Path, str] = {}
@@ -116,4 +115,4 @@ def _metadata(path: Path) -> _Metadata:
     try:
         return msgspec.json.decode(files.read_bytes(path / "metadata.json", most=MOST_JSON), type=_Metadata)
     except (StorageError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _Metadata()  # whoever opens the run says what is wrong with it
+        return _Metadata()  # the error is reported when the run is opened

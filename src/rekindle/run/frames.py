@@ -1,4 +1,4 @@
-"""Logs as columns: a pandas frame where pandas is installed, numpy arrays by name otherwise."""
+"""Logs as columns: a pandas frame if pandas is installed, a dict of numpy arrays otherwise."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rekindle.storage.tail import LogTail
 __all__ = ["Aggregate", "Frame", "log_columns", "log_frame"]
 
 Frame = Any
-"""A `pandas.DataFrame`, or a dict of numpy arrays of one length where pandas is not installed."""
+"""A `pandas.DataFrame`, or a dict of numpy arrays of equal length if pandas is not installed."""
 Aggregate = Literal["mean", "min", "max", "last", "count"]
 
 _PART = 2**22
-"""Bytes of a log that are held as rows at a time."""
+"""Bytes of a log that are in memory as rows at a time."""
 _WORDS = ("stream", "status", "message")
 _MOST_GAPS = 100
-"""Empty places of a table for each value in it; a log with a new name in every row would fill the memory with them."""
+"""Empty cells of a table per value; a log with a new name in every row would fill the memory with empty cells."""
 _COUNTS = ("row", "env_steps", "updates", "episodes", "length", "total_steps_at_eval")
 
 
@@ -39,9 +39,9 @@ def log_frame(path: Path, *, aggregate: Aggregate = "mean") -> Frame:
 
 
 def log_columns(path: Path, *, aggregate: Aggregate = "mean") -> dict[str, NDArray[Any]]:
-    """Every complete row of a log by column.
+    """Every complete row of a log, by column.
 
-    Extras become `extras.<name>`, and a metric one of its aggregates. Where a row has no value, there is NaN.
+    Extras become `extras.<name>`, and a metric becomes one of its aggregates. Missing values are NaN.
     """
     numbers: dict[str, array[float]] = {}
     words: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""What `metadata.json` holds: counters, status, resumes, and the versions a result depends on."""
+"""The contents of `metadata.json`: counters, status, resumes, and the versions that a result depends on."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ Grade = Literal["exact", "approximate"]
 Log = Literal["train_episodes", "eval_episodes", "metrics", "warnings"]
 
 LOGS: tuple[Log, ...] = ("train_episodes", "eval_episodes", "metrics")
-"""The logs of the training, which a resume cuts back to the checkpoint."""
+"""The logs of the training, which a resume truncates to the checkpoint."""
 ALL_LOGS: tuple[Log, ...] = (*LOGS, "warnings")
-"""The warnings tell of the run, and stay."""
+"""All logs; a resume does not truncate the warnings, which are about the run."""
 MOST_JSON = 2**22
-"""Bytes of `metadata.json` or `config.json` that are read: a run may come from anywhere."""
+"""The largest `metadata.json` or `config.json` to read, in bytes: a run may come from anywhere."""
 MOST_CONFIG = 2**20
-"""Bytes of a config that is written; the metadata repeat most of it."""
+"""The largest config to write, in bytes; the metadata repeat most of it."""
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """One resume of a run: from where, and how exact it was."""
+    """One resume of a run: from which checkpoint, and whether it was exact."""
 
     number: int
-    """1 for the first; segments written after it carry this number."""
+    """1 for the first resume; replay segments written after it carry this number."""
     step: int
-    """Env steps of the checkpoint gone back to; 0 when there was none."""
+    """Env steps of the checkpoint; 0 if there was none."""
     checkpoint: str | None
     grade: Grade
     lost: tuple[str, ...] = ()
-    """What makes it approximate, and what a reader should know."""
+    """Why it is approximate, and notes for the user."""
     wall_time: str = ""
 
 
 class RunMetadata(msgspec.Struct, frozen=True):
-    """What `metadata.json` says; counters are those of the last checkpoint or change of status."""
+    """The contents of `metadata.json`; counters are those of the last checkpoint or change of status."""
 
     name: str
     version: str
@@ -59,22 +59,22 @@ class RunMetadata(msgspec.Struct, frozen=True):
     updates: int = 0
     stop_reason: str | None = None
     exact: bool = True
-    """False once anything (a background learner, an approximate resume) made the run one of its kind."""
+    """False once anything (a background learner, an approximate resume) made the run impossible to reproduce."""
     resumes: tuple[Resume, ...] = ()
     agent: str | None = None
     """The class of the agent."""
     max_steps: int | None = None
-    """Env steps at which the training is finished; None if it has no such end."""
+    """Env steps at which the training finishes; None if it has no limit."""
     parent: str | None = None
-    """The run and checkpoint that it began with, as `PATH@STEP`."""
+    """The run and checkpoint whose weights it started with, as `PATH@STEP`."""
     training: dict[str, Any] | None = None
-    """What the config said at the beginning that makes it this training; None if no trainer made it."""
+    """The settings at the start that must not change at a resume; None if no trainer created the run."""
     environment: dict[str, str] = {}
-    """Versions, processor and host: what the last bits of a result depend on."""
+    """Versions, processor and host, on which the last bits of a result may depend."""
 
 
 class RunDetails(TypedDict, total=False):
-    """Those fields of the metadata that whoever makes a run may know from the beginning."""
+    """The metadata fields that may be set when a run is created."""
 
     agent: str
     max_steps: int | None
@@ -83,11 +83,11 @@ class RunDetails(TypedDict, total=False):
 
 
 FRAMEWORKS = ("jax", "jaxlib", "torch")
-"""Libraries that an agent may compute with: only what is loaded counts."""
+"""Libraries that an agent may compute with; recorded only if they are loaded."""
 
 
 def environment() -> dict[str, str]:
-    """What the last bits of a result may depend on, besides the code that asks."""
+    """Everything besides the user's code that the last bits of a result may depend on."""
     frameworks = {name: str(sys.modules[name].__version__) for name in FRAMEWORKS if name in sys.modules}
     return {**_platform(), **frameworks}
 
@@ -105,5 +105,5 @@ def _platform() -> dict[str, str]:
 
 
 def timestamp() -> str:
-    """This moment, as it stands in the metadata."""
+    """The current time, as written in the metadata."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""Metrics: windows that end at step counts, and a store that looks up values."""
+"""Metrics: windows that end at env step counts, and a store for lookups."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ __all__ = ["EventStore", "MetricWindow"]
 
 
 _MOST_UNREAD = 10_000
-"""Values that a window keeps at most before it reads them."""
+"""The number of values that a window keeps before it converts them."""
 
 
 class MetricWindow:
-    """Gathers values by name until the window ends at a step count.
+    """Collects values by name until the window ends at an env step count.
 
-    Values (numbers, arrays, values still on a device) are kept as they are until somebody needs the result.
+    Values (numbers, arrays, values still on a device) are kept as they are until a result is needed.
     """
 
     def __init__(self) -> None:
         self._totals: dict[str, list[float]] = {}
         self._unread: list[tuple[str, dict[str, Any]]] = []
-        """Prefixes, and values under names that they belong before."""
+        """Prefixes, and the values whose names they belong to."""
 
     def add(self, name: str, value: Any) -> None:
-        """Add a number, or an array of numbers, under a name."""
+        """Add a number or an array of numbers under a name."""
         self.add_all("", {name: value})
 
     def add_all(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Add such values under their names, each with the prefix."""
+        """Add several values, with a prefix for their names."""
         self._unread.append((prefix, dict(values)))
         if len(self._unread) > _MOST_UNREAD:
             self.read()
 
     def read(self) -> None:
-        """Turn every value still unread into numbers."""
+        """Convert all pending values to numbers."""
         unread, self._unread = self._unread, []
         found: defaultdict[str, list[float]] = defaultdict(list)
         for prefix, values in unread:
@@ -59,7 +59,7 @@ class MetricWindow:
                     found[prefix + name].extend(numbers_of(value))
                 except (TypeError, ValueError):
                     del values[name]
-                    self._unread = unread  # the others are still to be counted
+                    self._unread = unread  # the others must still be counted
                     raise InputError(f"the metric {prefix + name!r} is not a number: {value!r:.80}") from None
         for name, numbers in found.items():
             if numbers:
@@ -68,16 +68,16 @@ class MetricWindow:
     def _count_in(self, name: str, numbers: list[float]) -> None:
         total = self._totals.setdefault(name, [0, 0.0, math.inf, -math.inf, 0.0])
         total[0] += len(numbers)
-        # One after the other, so that it does not matter when they are read; sum() does not promise that.
+        # Add them in order, so that the result does not depend on when they are read; sum() does not promise that.
         total[1] = functools.reduce(operator.add, numbers, total[1])
-        # Not min() and max() alone: a NaN must show, wherever it stands.
+        # min() and max() alone are not enough: a NaN must show, wherever it is.
         has_nan = math.isnan(total[1]) and any(map(math.isnan, (*numbers, total[2])))
         total[2] = math.nan if has_nan else min(total[2], *numbers)
         total[3] = math.nan if has_nan else max(total[3], *numbers)
         total[4] = numbers[-1]
 
     def non_finite_loss(self) -> str | None:
-        """The name of a loss of the agent in this window that is not finite, if there is one."""
+        """The name of a loss of the agent that is not finite in this window, if there is one."""
         for name, total in self._totals.items():
             if name.startswith("agent/") and "loss" in name and not math.isfinite(total[1]):
                 return name
@@ -94,7 +94,7 @@ class MetricWindow:
         return {name: total[1] / total[0] for name, total in self._totals.items()}
 
     def flush(self) -> dict[str, Summary]:
-        """The window's result; a new window begins."""
+        """Return the result of the window and start a new one."""
         self.read()
         totals, self._totals = self._totals, {}
         return {
@@ -103,12 +103,12 @@ class MetricWindow:
         }
 
     def state(self) -> State:
-        """The half-filled window."""
+        """The incomplete window."""
         self.read()
         return {name: np.array(total, np.float64) for name, total in self._totals.items()}
 
     def load_state(self, state: State) -> None:
-        """Go on with a half-filled window."""
+        """Restore an incomplete window."""
         if any(np.shape(total) != (5,) for total in state.values()):
             raise StateError("not the state of a metric window: each entry has 5 numbers")
         self._totals = {name: np.asarray(total, np.float64).tolist() for name, total in state.items()}
@@ -116,7 +116,7 @@ class MetricWindow:
 
 
 class EventStore:
-    """Looks up any metric: its latest value, its best, its recent history. Safe to ask from any thread."""
+    """Looks up any metric: its latest value, its best value, its recent history. Safe to use from any thread."""
 
     def __init__(self, *, remembered: int = 10_000) -> None:
         self._remembered = remembered
@@ -126,7 +126,7 @@ class EventStore:
         self._guard = threading.Lock()
 
     def add(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Remember the values of one window."""
+        """Add the values of one window."""
         with self._guard:
             for name, value in values.items():
                 if math.isnan(value):
@@ -151,12 +151,12 @@ class EventStore:
             return points[-1][1] if points else None
 
     def best(self, name: str, *, mode: Literal["max", "min"] = "max") -> tuple[int, float] | None:
-        """The step and value of the best window ever seen; the first one if several are equal."""
+        """The step and value of the best window; the first one if several are equal."""
         with self._guard:
             return (self._most if mode == "max" else self._least).get(name)
 
     def history(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Steps and values, oldest first; the last ten thousand unless told otherwise."""
+        """Steps and values, oldest first; by default the last ten thousand."""
         with self._guard:
             points = list(self._points.get(name, ()))
         steps = np.array([step for step, _ in points], np.int64)

@@ -1,4 +1,4 @@
-"""How a notebook shows a run."""
+"""The HTML view of a run in a notebook."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rekindle.text import path_text
 __all__ = ["run_html"]
 
 _PART = 2**18
-"""Bytes of a log that are read at once."""
+"""Bytes of a log that are read at a time."""
 _MOST_STEPS = 2**53
-"""No run makes more; what a hostile file says may be anything."""
+"""No real run makes more steps; a hostile file may contain any number."""
 
 
 def run_html(path: Path) -> str:
-    """A run at a glance: what it is, how far it has come, and its return.
+    """A run at a glance: its name, progress and return.
 
-    Where no episode was logged, the first of its metrics stands for the return.
+    Without logged episodes, the first metric is shown instead of the return.
     """
     seen = glimpse(path)
     problems = list(seen.problems)

@@ -1,4 +1,4 @@
-"""What there is to know about a run at a glance, from its metadata and the ends of its logs."""
+"""A summary of a run from its metadata and the ends of its logs."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ Tails = dict[Log, list[dict[str, Any]]]
 _RECENT = 100
 """Episodes in the mean return."""
 _SEARCHED = 2**22
-"""Bytes at the end of a log in which the best return is looked for."""
+"""Bytes at the end of a log that are searched for the best return."""
 _MOST_STEPS = 2**53
-"""No run makes more; what a hostile file says may be anything."""
+"""No real run makes more steps; a hostile file may contain any number."""
 
 
 class BestReturn(msgspec.Struct, frozen=True):
-    """The best that a run has shown."""
+    """The best return of a run."""
 
     value: float
     of: Literal["evaluation", "episode"]
-    """The mean of an evaluation; of one training episode where nothing was evaluated."""
+    """Whether it is the mean of an evaluation, or without evaluations the return of one training episode."""
     step: int | None
     at_least: bool
     """Whether the log is so long that only its end was searched."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One run at a glance; None where nothing is known."""
+    """A summary of one run; unknown values are None."""
 
     path: str
     name: str | None = None
@@ -71,29 +71,29 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     updates: int | None = None
     last_return: float | None = None
     mean_return: float | None = None
-    """Over the last hundred training episodes, or as many as there are."""
+    """Over the last hundred training episodes, or over fewer if there are fewer."""
     best_return: BestReturn | None = None
     started_at: str | None = None
     last_updated: str | None = None
     wall_time: float | None = None
-    """Seconds from the start to the last sign of life, pauses included."""
+    """Seconds from the start to the last update, including pauses."""
     problems: tuple[str, ...] = ()
 
 
 def tolerant(problems: list[str], read: Callable[[], T], otherwise: T) -> T:
-    """What `read` returns; if a file is damaged or refused, note the problem and go on with something else."""
+    """Return `read()`; if a file is damaged or refused, record the problem and return `otherwise`."""
     try:
         return read()
     except (RekindleError, OSError, UnicodeDecodeError) as error:
         problems.append(str(error))
         return otherwise
     except MemoryError:
-        problems.append("a file of it is too large for the memory of this machine")
+        problems.append("one of its files is too large for the memory of this machine")
         return otherwise
 
 
 class Glimpse(msgspec.Struct, frozen=True):
-    """What was read of a run without reading it in full, and what could not be."""
+    """What was read of a run without reading all of it, and the problems that occurred."""
 
     path: Path
     metadata: RunMetadata | None
@@ -104,10 +104,10 @@ class Glimpse(msgspec.Struct, frozen=True):
 
 
 def glimpse(path: Path) -> Glimpse:
-    """Look at the run at a path, whatever state its files are in."""
+    """Read the run at a path, whatever state its files are in."""
     problems: list[str] = []
     reader = tolerant(problems, lambda: RunReader(path), None)
-    if reader is None:  # gone since it was found
+    if reader is None:  # deleted since it was found
         return Glimpse(path, None, "unreadable", {log: [] for log in LOGS}, problems)
     metadata = tolerant(problems, lambda: reader.metadata, None)
     status = tolerant(problems, lambda: reader.status, metadata.status) if metadata else "unreadable"
@@ -117,7 +117,7 @@ def glimpse(path: Path) -> Glimpse:
 
 
 def summarise(seen: Glimpse) -> RunSummary:
-    """The numbers that matter."""
+    """Summarise a run."""
     problems = list(seen.problems)
     best = None if problems else tolerant(problems, lambda: _best_return(seen.path), None)
     metadata = seen.metadata
@@ -148,7 +148,7 @@ def summarise(seen: Glimpse) -> RunSummary:
 
 
 def run_facts(seen: Glimpse) -> list[tuple[str, str]]:
-    """What there is to say about a run in a few lines: names and values."""
+    """The most important names and values of a run, for a short table."""
     summary, metadata = summarise(seen), seen.metadata
     reason = f", {summary.stop_reason}" if summary.stop_reason else ""
     config: dict[str, Any] = tolerant([], lambda: RunReader(seen.path).read_config(), {})
@@ -181,24 +181,24 @@ def _when(stamp: str) -> str:
     then = moment(stamp)
     try:
         return NOTHING if then is None else then.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError):  # a year that clocks do not show
+    except (OverflowError, ValueError):  # a year that cannot be shown
         return NOTHING
 
 
 def real(value: object) -> float | None:
-    """A finite number from a row, or None: whatever else stands there is no number."""
+    """A finite number from a row, or None for anything else."""
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
         return float(value)
     return None
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """A JSON object from a row, or an empty one: whatever else stands there has no fields."""
+    """A JSON object from a row, or an empty one for anything else."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def greatest(known: int, newest: Iterable[Mapping[str, Any]], field: str) -> int:
-    """A counter: the metadata lag behind the logs, but a log may not have been written for a while."""
+    """A counter: the maximum of metadata and logs, as either may be behind the other."""
     return max([known, *(value for row in newest if type(value := row.get(field)) is int)])
 
 
@@ -233,7 +233,7 @@ def best_evaluation(run_path: Path) -> BestReturn | None:
             rounds.setdefault(step, []).append(value)
     means = [(math.fsum(values) / len(values), step) for step, values in rounds.items()]
     if len(means) > 1 and rows[0]["row"] > 0:
-        means = means[1:]  # the oldest round may have begun before what was read
+        means = means[1:]  # the oldest evaluation may have started before the part that was read
     return _best(means, rows, "evaluation")
 
 
@@ -251,7 +251,7 @@ def _best(
 
 
 def best_text(best: BestReturn | None) -> str:
-    """The best return, marked if it is that of a training episode, and with a sign if only a part was searched."""
+    """The best return, with a star if it is that of a training episode, and with ≥ if only a part was searched."""
     if best is None:
         return NOTHING
     return f"{'≥ ' if best.at_least else ''}{decimal(best.value)}{'*' if best.of == 'episode' else ''}"

@@ -1,4 +1,4 @@
-"""The thread that writes finished metric windows to the log and the store, and hands them to the recorders."""
+"""The thread that writes finished metric windows to the log and the store, and passes them to the recorders."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["EventProcessor"]
 
 
 class EventProcessor:
-    """Takes finished windows through a bounded queue, writes them to the log and the store, and hands them on.
+    """Writes finished windows, taken from a bounded queue, to the log and the store, and passes them to the recorders.
 
-    Each recorder has a thread of its own, so neither the log nor a mark waits for one, and no recorder for another.
+    Each recorder has its own thread, so that neither the log nor another recorder waits for it.
 
-    Whatever goes wrong there is told to `report`, and training goes on. Only if `report` itself raises does the
-    thread end; then every call here raises `RunError`.
+    Problems are passed to `report`, and training continues. Only if `report` itself raises, the thread ends; then every
+    call here raises `RunError`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class EventProcessor:
         capacity: int = 1024,
         patience: float = 120.0,
     ) -> None:
-        """`flush` and `close` give up a recorder that stays in one call for more than `patience` seconds."""
+        """`flush` and `close` stop waiting for a recorder that spends more than `patience` seconds in one call."""
         self._owner = Owner()
         self._log = log
         self._deferred = deferred
@@ -51,28 +51,28 @@ class EventProcessor:
         self._worker: Worker[MetricsFlushed | MediaLogged] = Worker("rekindle-events", self._take, capacity=capacity)
 
     def submit(self, event: MetricsFlushed | MediaLogged) -> None:
-        """Hand over a window or media; waits while the queue is full."""
+        """Queue a window or media; waits while the queue is full."""
         self._worker.put(event)
 
     def mark(self) -> Future[LogPosition]:
-        """The position of the metrics log once everything submitted before is in it."""
+        """The position of the metrics log after everything submitted so far."""
         return self._worker.call(lambda: self._log.position if self._log else LogPosition())
 
     def flush(self) -> None:
-        """Return when everything submitted before has been written, stored and recorded."""
+        """Wait until everything submitted so far has been written, stored and recorded."""
         self.mark().result()
         for recorder in self._recorders:
             recorder.flush()
 
     def close(self, status: str) -> None:
-        """Finish what was submitted, then close the recorders; waits for those that are behind.
+        """Finish what was submitted, then close the recorders, and wait for those that are behind.
 
-        Does nothing in a forked child, which has neither the threads nor a say over the recorders.
+        Does nothing in a forked child, which has no threads and does not own the recorders.
         """
         if not self._owner.is_here:
             return
         with contextlib.ExitStack() as stack:
-            # From the last to the first: all are asked before one is waited for.
+            # In reverse order: all are asked to close before waiting for any of them.
             for recorder in self._recorders:
                 stack.callback(recorder.close)
             for recorder in self._recorders:
@@ -108,8 +108,8 @@ class EventProcessor:
                 raise
             self._log.append(documents.plain(row))
             self._report(
-                f"the metrics of env step {event.stamp.env_steps} hold what JSON cannot "
-                f"({type(error).__name__}: {error}); it is logged as text"
+                f"the metrics of env step {event.stamp.env_steps} cannot be written as JSON "
+                f"({type(error).__name__}: {error}); they are logged as text"
             )
 
     def _surviving(self, problem: str, action: Callable[[], None]) -> None:

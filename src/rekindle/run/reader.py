@@ -21,14 +21,14 @@ __all__ = ["RunReader"]
 
 
 class RunReader:
-    """Reads a run from any process, live, finished or crashed, and never writes to it."""
+    """Reads a run from any process, whether it is live, finished or crashed; never changes its logs or checkpoints."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = find_run(path)
 
     @property
     def metadata(self) -> RunMetadata:
-        """The run's metadata as last written."""
+        """The run's metadata, as last written."""
         path = self.path / "metadata.json"
         try:
             return msgspec.json.decode(files.read_bytes(path, most=MOST_JSON), type=RunMetadata)
@@ -42,16 +42,16 @@ class RunReader:
 
     @property
     def status(self) -> str:
-        """running, finished, stopped, failed, or crashed: said to be running, but nobody holds the lock."""
+        """running, finished, stopped, failed, or crashed (recorded as running, but no process holds the lock)."""
         status = self.metadata.status
         if status == "running" and not self.is_live:
-            # The writer may have ended between the two looks.
+            # The writer may have ended between the two checks.
             status = self.metadata.status
             return "crashed" if status == "running" and not self.is_live else status
         return status
 
     def read_config(self) -> dict[str, Any]:
-        """What `write_config` stored; empty if nothing was."""
+        """The config that `write_config` stored; empty if there is none."""
         path = self.path / "config.json"
         if not os.path.lexists(path):
             return {}
@@ -69,7 +69,7 @@ class RunReader:
         return logs.read_rows(self.path / "eval_episodes.jsonl")
 
     def metric_windows(self) -> list[dict[str, Any]]:
-        """Every window of metrics logged so far."""
+        """Every metric window logged so far."""
         return logs.read_rows(self.path / "metrics.jsonl")
 
     def warnings(self) -> list[dict[str, Any]]:
@@ -84,11 +84,11 @@ class RunReader:
         return log_frame(self.path / f"{log}.jsonl", aggregate=aggregate)
 
     def episodes(self, split: Literal["train", "eval"] = "train") -> Frame:
-        """Every training or evaluation episode by column, see `frame`."""
+        """Every training or evaluation episode by column; see `frame`."""
         return self.frame("train_episodes" if split == "train" else "eval_episodes")
 
     def metrics(self, *, aggregate: Aggregate = "mean") -> Frame:
-        """Every window of metrics by column, see `frame`."""
+        """Every metric window by column; see `frame`."""
         return self.frame("metrics", aggregate=aggregate)
 
     def _repr_html_(self) -> str:
@@ -105,9 +105,9 @@ class RunReader:
         return LogTail(self.path / f"{log}.jsonl")
 
     def request_stop(self, reason: str = "asked to stop by another process") -> None:
-        """Ask whoever writes this run to checkpoint and stop."""
+        """Ask the process that writes this run to checkpoint and stop."""
         files.require_directory(self.path / "control")  # a symbolic link could lead out of the run
-        # Under a name of its own first, as several processes may ask at once.
+        # Write it under a unique name first, because several processes may ask at once.
         request = self.path / "control" / f"stop-{os.getpid()}-{secrets.token_hex(4)}"
         files.write_atomic(request, reason.encode(), sync_name=False)
         files.rename(request, self.path / "control" / "stop")

@@ -21,9 +21,9 @@ from rekindle.storage.spool import Spool
 __all__ = ["RecorderThread", "Window"]
 
 _MOST_MEMORY = 16 * 2**20
-"""Bytes of events that wait in memory, about; more wait in a temporary file."""
+"""Approximate bytes of events that wait in memory; more events wait in a temporary file."""
 _FIRST_WORD = 5.0
-"""Seconds of waiting after which it is said what is waited for; then after twice as long, and so on."""
+"""Seconds of waiting before a message names the recorder; the next message comes after twice as long, and so on."""
 _MEDIA: dict[str, type[Media]] = {kind.__name__: kind for kind in (Histogram, Text, Video)}
 
 
@@ -35,25 +35,25 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class RecorderThread:
-    """Calls one recorder on a thread of its own, in order, with everything that it is given.
+    """Calls one recorder on its own thread, in order, with all of its events.
 
-    Giving never waits: what the recorder has no time for stays in memory, and beyond about 16 MiB in a temporary
-    file. What the recorder raises is told to `report`.
+    `put` never waits: events that the recorder has not processed stay in memory, and beyond about 16 MiB in a temporary
+    file. Exceptions of the recorder are passed to `report`.
 
-    `flush` and `close` wait for as long as the recorder gets on. They give it up, and say so, if one call takes
-    more than `patience` seconds.
+    `flush` and `close` wait as long as the recorder makes progress. If one call takes more than `patience` seconds,
+    they stop waiting and report that.
     """
 
     def __init__(
         self, recorder: Recorder, *, report: Callable[[str], None], directory: Path | None, patience: float
     ) -> None:
-        """`directory` is where the temporary file goes; None for that of the system."""
+        """`directory` is for the temporary file; None for the system's directory."""
         self._recorder, self._report, self._patience = recorder, report, patience
         self._name = type(recorder).__name__
         self._spool = Spool(directory)
         self._spool_works = True
         self._held = 0
-        """Bytes of events in memory, about."""
+        """Approximate bytes of events in memory."""
         self._guard = threading.Lock()
         self._busy_since: float | None = None
         self._has_said_numbers_only = False
@@ -61,7 +61,7 @@ class RecorderThread:
         self._worker: Worker[Window | MediaLogged | _Spooled] = Worker(f"rekindle-recorder-{self._name}", self._take)
 
     def put(self, event: Window | MediaLogged) -> None:
-        """Give the recorder a window or media; never waits for it."""
+        """Queue a window or media for the recorder; never waits."""
         size = _size(event)
         if self._held + size > _MOST_MEMORY and self._spooled(event):
             self._worker.put(_SPOOLED)
@@ -76,20 +76,20 @@ class RecorderThread:
         except RekindleError as error:
             if self._spool_works:
                 self._spool_works = False
-                self._report(f"the recorder {self._name} is behind, and what it is given waits in memory: {error}")
+                self._report(f"the recorder {self._name} is behind, and its events wait in memory: {error}")
             return False
         return True
 
     def flush(self) -> None:
-        """Return when the recorder has taken everything it was given."""
+        """Wait until the recorder has processed everything queued."""
         self._wait(self._worker.call(lambda: None))
 
     def ask_to_close(self, status: str) -> None:
-        """Have the recorder closed after everything it was given."""
+        """Queue the close of the recorder."""
         self._closed = self._worker.call(lambda: self._call(lambda: self._recorder.close(status)))
 
     def close(self) -> None:
-        """Return when the recorder has been closed as it was asked to."""
+        """Wait until the recorder is closed, as `ask_to_close` requested."""
         if self._closed is not None and self._wait(self._closed):
             self._worker.close()
             self._spool.close()
@@ -107,13 +107,13 @@ class RecorderThread:
             now = time.monotonic()
             if since is not None and since == self._busy_since and now >= end_of_patience:
                 self._report(
-                    f"the recorder {self._name} has been in one call for {now - since:.0f} s and is not waited for any "
-                    f"longer: {self._worker.backlog} more wait for it"
+                    f"the recorder {self._name} has been in one call for {now - since:.0f} s and is no longer waited "
+                    f"for: {self._worker.backlog} more events are queued"
                 )
                 return False
             if now >= started + word_after:
                 word_after *= 2
-                self._report(f"waiting for the recorder {self._name}, which has {self._worker.backlog} to go")
+                self._report(f"waiting for the recorder {self._name}, which has {self._worker.backlog} events left")
 
     # On the thread
 
@@ -122,7 +122,7 @@ class RecorderThread:
             try:
                 event = _event(codec.decode(self._spool.get(), name="a temporary file"))
             except RekindleError as error:
-                self._report(f"the recorder {self._name} misses a window or media: {error}")
+                self._report(f"the recorder {self._name} missed a window or media: {error}")
                 return
         else:
             event = item
@@ -140,7 +140,7 @@ class RecorderThread:
         elif not self._has_said_numbers_only:
             self._has_said_numbers_only = True
             kind = type(event.media).__name__.lower()
-            self._report(f"the recorder {self._name} shows numbers only, so no {kind} {event.name!r}")
+            self._report(f"the recorder {self._name} supports only numbers: {kind} {event.name!r} is not shown")
 
     def _call(self, action: Callable[[], None]) -> None:
         self._busy_since = time.monotonic()
@@ -153,14 +153,14 @@ class RecorderThread:
 
 
 class _Spooled:
-    """Stands in the queue for the oldest event in the spool."""
+    """A placeholder in the queue for the oldest event in the spool."""
 
 
 _SPOOLED = _Spooled()
 
 
 def _size(event: Window | MediaLogged) -> int:
-    """Bytes in memory, about."""
+    """Approximate bytes in memory."""
     if isinstance(event, Window):
         return 200 + 100 * len(event.means)
     media = event.media

@@ -1,4 +1,4 @@
-"""The scale of an axis: which values stand beside it, and how they are written."""
+"""The scale of an axis: its ticks and their labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BAND_SHARE = 0.5
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round values between two ends, at most so many.
+    """Round values between two limits, at most `most` of them.
 
     >>> ticks(0, 1.04, 5)
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -32,7 +32,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def value_label(value: float) -> str:
-    """A value in few characters: 0.25, 1500, 12.5k, 1.2e-05."""
+    """A value in a few characters: 0.25, 1500, 12.5k, 1.2e-05."""
     size = abs(value)
     if size < 1e-12:
         return "0"
@@ -45,7 +45,7 @@ def value_label(value: float) -> str:
 
 
 def step_label(value: float) -> str:
-    """A number of env steps in few characters: 950, 12.5k, 1.5M."""
+    """A number of env steps in a few characters: 950, 12.5k, 1.5M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.4g}{unit}"
@@ -53,7 +53,7 @@ def step_label(value: float) -> str:
 
 
 def value_range(lines: list[Points]) -> tuple[float, float]:
-    """The values that an axis must span: every mean, and what single values lie not too far outside."""
+    """The range of an axis: every mean, and single values that are not too far outside."""
     lines = [points for points in lines if len(points.steps)]
     if not lines:
         return 0.0, 1.0

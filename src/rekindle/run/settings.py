@@ -1,4 +1,4 @@
-"""The settings in a config, one line each."""
+"""The settings in a config, as dotted names and values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEPTH = 4
 
 
 def flat_settings(config: Mapping[str, Any], *, prefix: str = "", depth: int = _DEPTH) -> dict[str, Any]:
-    """A config with dotted names instead of nested objects, down to a depth that people can read.
+    """A config with dotted names instead of nested objects, down to a readable depth.
 
     >>> flat_settings({"env": {"id": "CartPole-v1"}, "steps": 100})
     {'env.id': 'CartPole-v1', 'steps': 100}
@@ -29,12 +29,12 @@ def flat_settings(config: Mapping[str, Any], *, prefix: str = "", depth: int = _
 
 
 def algorithm_name(settings: Mapping[str, Any]) -> str | None:
-    """What flat settings call the algorithm, if they do."""
+    """The name of the algorithm in flat settings, if there is one."""
     return _first_text(settings, "algorithm", "algo", "agent.algorithm", "agent.name")
 
 
 def environment_name(settings: Mapping[str, Any]) -> str | None:
-    """What flat settings call the environment, if they do."""
+    """The name of the environment in flat settings, if there is one."""
     return _first_text(settings, "env", "env.id", "env_id", "environment", "environment.id")
 
 
@@ -43,5 +43,5 @@ def _first_text(settings: Mapping[str, Any], *names: str) -> str | None:
 
 
 def setting_text(value: Any) -> str:
-    """A setting as it would be written down."""
+    """A setting as text."""
     return value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()

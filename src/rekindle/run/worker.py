@@ -1,4 +1,4 @@
-"""A thread with a queue that never leaves anyone waiting: if the thread dies, every call says so."""
+"""A thread with a queue; if the thread dies, waiting and later calls raise instead of waiting forever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 Result = TypeVar("Result")
 
 _GLANCE = 0.2
-"""Seconds between two looks at whether the thread is still alive."""
+"""Seconds between two checks whether the thread is still alive."""
 
 
 class _Call:
@@ -30,15 +30,15 @@ class _Call:
             return
         try:
             self.future.set_result(self._function())
-        except BaseException as error:  # it belongs to whoever waits for the result
+        except BaseException as error:  # the future passes it to the caller
             self.future.set_exception(error)
 
 
 class Worker(Generic[T]):
-    """Handles items in order on a thread of its own, which starts with the first item.
+    """Handles items in order on its own thread, which starts with the first item.
 
-    An exception that `handle` raises ends the thread: results that are still due raise it, and so does every later
-    call. A forked child does not have the thread: there `put` and `call` are refused, and `close` does nothing.
+    An exception from `handle` ends the thread: pending results raise it, and so does every later call. A forked child
+    does not have the thread: there `put` and `call` raise, and `close` does nothing.
     """
 
     def __init__(self, name: str, handle: Callable[[T], None], *, capacity: int = 0) -> None:
@@ -52,21 +52,21 @@ class Worker(Generic[T]):
 
     @property
     def backlog(self) -> int:
-        """Items and calls that wait."""
+        """Items and calls in the queue."""
         return self._queue.qsize()
 
     def put(self, item: T) -> None:
-        """Hand over an item; waits while the queue is full."""
+        """Queue an item; waits while the queue is full."""
         self._put(item)
 
     def call(self, function: Callable[[], Result]) -> Future[Result]:
-        """Call a function on the thread after everything handed over before; what it raises is the future's."""
+        """Call a function on the thread after everything queued before; the future gets what it raises."""
         call = _Call(function)
         self._put(call)
         return call.future
 
     def close(self) -> None:
-        """End the thread after everything handed over before; raises if it died of something else."""
+        """End the thread after everything queued before; raises if an error ended it."""
         if not self._is_closed and self._owner.is_here:
             self._is_closed = True
             if self._thread.ident is not None:
@@ -91,7 +91,7 @@ class Worker(Generic[T]):
                 break
             except queue.Full:
                 self._check_alive()
-        if self._failure is not None:  # it may have died after its last look at the queue
+        if self._failure is not None:  # it may have died after it checked the queue for the last time
             self._refuse_the_rest(self._failure)
             self._check_alive()
 
@@ -111,7 +111,7 @@ class Worker(Generic[T]):
                     message.run()
                 else:
                     self._handle(cast("T", message))
-        except BaseException as error:  # whatever it was, nobody may wait for this thread any more
+        except BaseException as error:  # whatever it was, no caller may wait for this thread any more
             self._failure = error
             self._refuse_the_rest(error)
 

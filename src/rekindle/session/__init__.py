@@ -1,4 +1,4 @@
-"""The session: coordinates an agent with whatever loop the host has, and owns none itself."""
+"""The session: connects an agent with a loop that the host owns."""
 
 from rekindle.session.session import TrainingSession
 from rekindle.session.stream import Stream

@@ -1,4 +1,4 @@
-"""Putting a session together, new or resumed; nothing is left behind if that fails."""
+"""Build a session, new or resumed; if that fails, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _AGENT_MEMBERS = ("act", "observe", "updates_due", "update", "state", "load_stat
 
 
 class Assembled(NamedTuple):
-    """A session, ready to be called."""
+    """A session that is ready for calls."""
 
     parts: Parts
     flow: Flow
@@ -68,7 +68,7 @@ def assemble(  # noqa: PLR0913 - the options of a session
     strict: bool,
     interrupter: Interrupter | None,
 ) -> Assembled:
-    """Check the options, make every part, and restore them if the run is resumed."""
+    """Check the options, create every part, and restore them if the run is resumed."""
     missing = [name for name in _AGENT_MEMBERS if not hasattr(agent, name)]
     if missing:
         raise ConfigError(f"{type(agent).__name__} is not a LearningAgent: it has no {', '.join(missing)}")
@@ -111,7 +111,7 @@ def assemble(  # noqa: PLR0913 - the options of a session
             exploration=np.random.default_rng([run_seed, 1]),
         )
         if run is not None and saver is not None:
-            codec.encode({"agent": agent.state()})  # what cannot be saved is refused now, not at the first checkpoint
+            codec.encode({"agent": agent.state()})  # refuse now what cannot be saved, not at the first checkpoint
             if run.is_resumed:
                 _restore(parts, run, saver, strict=strict)
             _describe(parts, run, max_steps)

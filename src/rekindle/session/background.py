@@ -31,39 +31,39 @@ from rekindle.session.learner import Result, make_updates
 
 __all__ = ["BackgroundLearner"]
 _DISPATCH = 8
-"""Updates made between two looks at the queue."""
+"""Updates between two checks of the queue."""
 _WAIT = 0.001
-"""Seconds between two looks at a full queue."""
+"""Seconds between two checks of a full queue."""
 _BACKLOG = 256
-"""Updates an agent may owe before the rest is skipped."""
+"""Updates that may be due before the rest is skipped."""
 
 
 def with_policy(agent: LearningAgent) -> HasPolicy:
-    """The agent, if it can publish a policy; `ConfigError` otherwise."""
+    """Return the agent if it has `policy()`; raise `ConfigError` otherwise."""
     if isinstance(agent, HasPolicy):
         return agent
     raise ConfigError(
-        f"learner='background' needs an agent with policy(), which {type(agent).__name__} has not: "
+        f"learner='background' needs an agent with policy(), which {type(agent).__name__} lacks: "
         "use learner='inline' or 'manual'"
     )
 
 
 _Observed = tuple[Transitions, StreamSlots, NDArray[np.int64] | None]
-"""Transitions, their streams, and where it matters the versions of the policies that chose."""
+"""Transitions, their streams, and for an agent that needs them the versions of the policies that chose the actions."""
 
 
 class _Call(msgspec.Struct, frozen=True, eq=False):
     function: Callable[[], Any]
     future: Future[Any]
     changes: bool
-    """Whether it changes the agent, so that the agent has failed if it raises."""
+    """Whether the call changes the agent; if it does and raises, the agent has failed."""
 
 
 class BackgroundLearner:
-    """Learns on a thread that alone touches the agent, so that a host's frame never waits for an update.
+    """Learns on a thread that owns the agent, so that a frame of the host never waits for an update.
 
-    The host's calls become messages in a bounded queue, met in the order made; the host acts with a policy that
-    is published after each dispatch, drawing its random numbers itself.
+    The calls of the host become messages in a bounded queue, processed in order. The host acts with an immutable
+    policy, which is published after each round of updates, and draws the random numbers itself.
     """
 
     def __init__(self, agent: LearningAgent, exploration: np.random.Generator, *, capacity: int = 4096) -> None:
@@ -77,13 +77,13 @@ class BackgroundLearner:
         self._published = self._newest()
         """The policy that acts, and its version."""
         self._chosen_by: dict[int, int] = {}
-        """By stream, the version of the policy that chose its open action."""
+        """For each stream, the version of the policy that chose its pending action."""
         self._updates = agent.updates
         self._extras: Mapping[str, float] = {}
         self._metrics: deque[tuple[int, Metrics]] = deque()
         self.skipped = self.blocked = 0
         self.failure: BaseException | None = None
-        """What the agent raised, or why it was given up; nothing it holds is saved then."""
+        """What the agent raised, or why it counts as failed; its state is then not saved."""
         self._capacity = capacity
         self._queue: queue.SimpleQueue[_Observed | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="rekindle-learner", daemon=True)
@@ -93,11 +93,11 @@ class BackgroundLearner:
 
     @property
     def updates(self) -> int:
-        """Updates made, as last published."""
+        """Updates made, as of the last publication."""
         return self._updates
 
     def fail(self, error: BaseException) -> None:
-        """From now on the agent has failed."""
+        """Mark the agent as failed."""
         if self.failure is None:
             self.failure = error
 
@@ -110,7 +110,7 @@ class BackgroundLearner:
         return policy.act(observations, mode, self._exploration)
 
     def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
-        """Send a copy of the transitions."""
+        """Queue a copy of the transitions."""
         versions = None
         if self._versioned is not None:
             newest = self._published[1]
@@ -118,30 +118,30 @@ class BackgroundLearner:
         self._put((transitions.copy(), streams.copy(), versions))
 
     def cut(self, slots: list[int]) -> None:
-        """The last transition of these streams was its episode's last."""
+        """Tell the agent that the last transition of these streams ended their episodes."""
         tracker = self._tracker
         if tracker is not None:
             self._send(lambda: tracker.cut(np.array(slots, np.int64)), changes=True)
 
     def learned(self) -> Iterator[tuple[int, Metrics]]:
-        """What was learned since the last look."""
+        """The updates made since the last call, with their metrics."""
         self._raise_failure()
         while self._metrics:
             yield self._metrics.popleft()
 
     def read(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Have the learner call a function when it has met everything sent before."""
+        """Let the learner call a function after it has processed everything queued before."""
         return self._send(function, changes=False)
 
     def _send(self, function: Callable[[], Result], *, changes: bool) -> Callable[[], Result]:
         future: Future[Result] = Future()
         self._put(_Call(function, future, changes))
-        if self.failure is not None:  # it may have failed after looking at the queue for the last time
+        if self.failure is not None:  # the agent may have failed after the learner checked the queue for the last time
             self._refuse_the_rest(self.failure)
         return future.result
 
     def episode_extras(self) -> Mapping[str, float]:
-        """The agent's own numbers on episodes, as last published."""
+        """The agent's own numbers for an episode record, as of the last publication."""
         return self._extras
 
     def start_episode(self) -> None:
@@ -150,7 +150,7 @@ class BackgroundLearner:
             self._send(self._reporter.on_episode_start, changes=True)
 
     def close(self) -> None:
-        """Let the learner meet everything sent, then end."""
+        """Let the learner process everything queued, then end its thread."""
         if self._thread.is_alive():
             self._queue.put(None)
         self._thread.join()
@@ -179,7 +179,7 @@ class BackgroundLearner:
 
     def _work(self) -> None:
         try:
-            while self._meet_messages():
+            while self._process_messages():
                 due = self._agent.updates_due()
                 if due > _BACKLOG and self._skipper is not None:
                     self._skipper.skip_updates(due - _BACKLOG)
@@ -188,14 +188,14 @@ class BackgroundLearner:
                     count = min(due, _DISPATCH)
                     self._metrics.append(make_updates(self._agent, count))
                     self._publish()
-        except BaseException as error:  # whatever it was, the host's next call raises it
+        except BaseException as error:  # the next call of the host raises it, whatever it was
             self.failure = error
             self._refuse_the_rest(error)
 
-    def _meet_messages(self) -> bool:
-        """Meet what is in the queue, waiting for something if no update is due; False at the end."""
+    def _process_messages(self) -> bool:
+        """Process the messages in the queue; if no update is due, wait for one. Returns False at the end."""
         block = self._agent.updates_due() == 0
-        for _ in range(self._queue.qsize() + 1):  # not more than there are now: a busy host must not starve updates
+        for _ in range(self._queue.qsize() + 1):  # only those queued now: a busy host must not starve updates
             try:
                 message = self._queue.get(block=block)
             except queue.Empty:

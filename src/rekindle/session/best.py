@@ -1,4 +1,4 @@
-"""The best agent so far, by the scores of evaluations."""
+"""The best agent so far, by evaluation score."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["BestAgent"]
 
 
 class BestAgent:
-    """Knows the best score, and the file that holds the agent that had it."""
+    """Tracks the best score and the file with the agent that reached it."""
 
     def __init__(self) -> None:
         self.score = -math.inf
         self.kept: Best | None = None
-        """The best agent that is kept; None without a run."""
+        """The best agent that was saved; None without a run."""
 
     def beats(self, score: float, env_steps: int) -> Best | None:
-        """Take a score; returns what to keep of this moment if it beats every earlier one."""
+        """Add a score; if it beats every earlier one, returns the `Best` to save."""
         if not score > self.score:
             return None
         self.score = score
@@ -26,7 +26,7 @@ class BestAgent:
         return self.kept
 
     def _file(self, env_steps: int) -> str:
-        """A name of its own for each best, as a checkpoint may name an earlier one of the same step."""
+        """A unique file name: a checkpoint may refer to an earlier best agent of the same step."""
         if self.kept is None or self.kept.step != env_steps:
             return f"best_{env_steps}.mpk"
         count = int(self.kept.file.removesuffix(".mpk").partition(f"best_{env_steps}_")[2] or 1)

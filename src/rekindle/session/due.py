@@ -1,4 +1,4 @@
-"""What is done when it is due: metric rows, hooks, checkpoints."""
+"""Do what is due: metric rows, hooks, checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Due"]
 
 
 class Due:
-    """Does what the schedule says, in this order: metrics, hooks (evaluation, best), checkpoint."""
+    """Does what the schedule says, in this order: metrics, hooks (such as evaluations), checkpoint."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -19,15 +19,15 @@ class Due:
         self.is_unsaved = True
         """Whether anything may have changed since the last checkpoint."""
         self.raised: BaseException | None = None
-        """What a hook or a checkpoint raised last: everything before it was done."""
+        """What a hook or a checkpoint raised last; everything due before it was done."""
 
     @property
     def is_inside_a_call(self) -> bool:
-        """Whether a callback or a hook is running, so that the call under way is not over."""
+        """Whether a callback or a hook is running, so that the current call is not over."""
         return self._is_running or self._parts.outbox.is_emitting
 
     def finish_call(self) -> bool:
-        """Do what is due at the end of a call, unless an end is unannounced; returns whether anything was."""
+        """Do what is due at the end of a call, unless an episode end is unannounced; returns whether anything was."""
         parts = self._parts
         if parts.counts.env_steps < parts.schedule.next or parts.streams.unannounced_ends:
             return False
@@ -51,7 +51,7 @@ class Due:
                         schedule.checkpoint_taken(steps)
                     else:
                         self.take_checkpoint(parts.saver)
-            except Interrupted:  # what was interrupted, and what comes after it, stays due
+            except Interrupted:  # what was interrupted, and everything after it, stays due
                 pass
             except BaseException as error:
                 self.raised = error
@@ -73,13 +73,13 @@ class Due:
         parts.outbox.emit(event)
 
     def check_losses(self) -> None:
-        """Stop before a diverged agent is logged or saved; values still on a device are read for this."""
+        """Raise before a diverged agent is logged or saved; this reads values that are still on a device."""
         bad = self._parts.logbook.non_finite_loss()
         if bad is not None:
             raise self._parts.diverged(bad)
 
     def take_checkpoint(self, saver: Saver) -> None:
-        """Copy everything out; it is written on another thread."""
+        """Copy the state of everything; another thread writes it."""
         self.check_losses()
         parts = self._parts
         if isinstance(parts.learner, DirectLearner):

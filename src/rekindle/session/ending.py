@@ -1,4 +1,4 @@
-"""The end of a session: its last checkpoint, its status, and letting go of everything."""
+"""The end of a session: its last checkpoint, its status, and the release of its resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("rekindle")
 
 
 class Ending:
-    """Closes a session once, and knows whether it is closed."""
+    """Closes a session once, and tracks whether it is closed."""
 
     def __init__(self, parts: Parts, flow: Flow, due: Due, run: TrainingRun | None, *, is_logging: bool) -> None:
         self._parts, self._flow, self._due, self._run = parts, flow, due, run
@@ -30,7 +30,7 @@ class Ending:
         """Whether the half-filled metric window is logged at the end."""
         self._functions: list[Callable[[], object]] = []
         self._refusal: str | None = None
-        """Why the session takes no more calls; None while it does."""
+        """Why the session accepts no more calls; None while it does."""
         self._is_running_functions = False
 
     @property
@@ -39,7 +39,7 @@ class Ending:
         return self._refusal is not None
 
     def check_open(self) -> None:
-        """Refuse a call after the end; the functions of `at_end` may still log."""
+        """Raise if the session is closed; the functions of `at_end` may still log."""
         if self._refusal is not None and not self._is_running_functions:
             raise InputError(self._refusal)
 
@@ -48,7 +48,7 @@ class Ending:
         self._functions.append(function)
 
     def abandon(self) -> None:
-        """In a forked child: take no more calls, and leave the run to the parent."""
+        """In a forked child: accept no more calls, and leave the run to the parent."""
         self._refuse("this session belongs to the process that opened it; a forked child cannot use it")
         self._detach_learner()
 
@@ -59,7 +59,7 @@ class Ending:
         self._parts.learner = cast("Learner", ClosedLearner(self._refusal or ""))
 
     def close(self) -> None:
-        """End the session as its state says: finished, stopped, or failed if the agent has failed."""
+        """End the session with the right status: finished, stopped, or failed if the agent has failed."""
         parts = self._parts
         if parts.learner.failure is not None:
             self._close("failed", f"the agent failed: {parts.learner.failure}", save=False)
@@ -69,7 +69,7 @@ class Ending:
         reason = interrupter.reason if interrupter.is_stopped else "max_steps" if is_finished else None
         if is_finished and not self.is_closed:
             try:
-                self._flow.catch_up()  # a run that was stopped at its last step may have been resumed for this alone
+                self._flow.catch_up()  # a run that was stopped at its last step may have been resumed only to do this
             except Interrupted:
                 is_finished, reason = False, interrupter.interruption
             except BaseException as error:
@@ -78,7 +78,7 @@ class Ending:
         self._close("finished" if is_finished else "stopped", reason or "the host left its loop", save=True)
 
     def close_after(self, error: BaseException) -> None:
-        """End the session after an exception of the host; what is sound is saved."""
+        """End the session after an exception of the host; save the agent unless it has failed."""
         is_interrupt = isinstance(error, KeyboardInterrupt)
         reason = "KeyboardInterrupt" if is_interrupt else f"{type(error).__name__}: {error}"
         try:
@@ -89,7 +89,7 @@ class Ending:
     def _close(self, status: Status, reason: str, *, save: bool) -> None:
         if self.is_closed:
             return
-        self._refuse("the session is closed: open another to go on with its run")
+        self._refuse("the session is closed: open another to continue its run")
         parts, problem = self._parts, cast("Exception | None", None)
         try:
             try:
@@ -98,7 +98,7 @@ class Ending:
                     status, reason = "stopped", parts.interrupter.interruption or "interrupted"
             except Exception as error:
                 problem = error
-                if status != "failed":  # whatever it had reached, what it holds is not all on disk
+                if status != "failed":  # whatever the status would have been, part of the state is not on disk
                     status, reason = "failed", f"{type(error).__name__}: {error}"
             try:
                 parts.logbook.close(status)
@@ -130,9 +130,9 @@ class Ending:
             self._flow.add_updates(learner.learned())
 
     def _save_last(self, *, is_finished: bool) -> bool:
-        """Take the last checkpoint, then log what belongs to the end only: a resume takes these rows back.
+        """Take the last checkpoint, then log rows that belong to the end only: a resume removes these rows again.
 
-        Returns whether the run is finished: not if what belongs to its end was interrupted.
+        Returns whether the run is finished; it is not if the work at the end was interrupted.
         """
         parts = self._parts
         self._flow.announce_all()
@@ -148,7 +148,7 @@ class Ending:
         return is_finished
 
     def _run_functions(self) -> bool:
-        """Call the functions of `at_end`; returns False if a stop interrupted one."""
+        """Call the functions of `at_end`; returns False if a stop interrupted one of them."""
         self._is_running_functions = True
         try:
             for function in self._functions:

@@ -1,7 +1,7 @@
-"""One host call, from beginning to end.
+"""Each call of the host, from beginning to end.
 
-Every call that changes a session runs through here in one direction: check it, let the agent take it, bring the table
-up to date, learn, end episodes, choose the next action, and do what is due. Nothing below calls back.
+Every call that changes a session runs the same steps in one direction: check it, pass it to the agent, update the
+table, learn, end episodes, choose the next action, and do what is due. Nothing below calls back into this module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BEGUN, _OPEN, _ENDED = int(Phase.BEGUN), int(Phase.OPEN), int(Phase.ENDED)
 
 
 class Flow:
-    """Drives the parts of a session, in the order above."""
+    """Drives the parts of a session, in the order described above."""
 
     def __init__(self, parts: Parts, due: Due, *, seed: int, max_steps: int | None) -> None:
         self._parts, self._due = parts, due
@@ -46,13 +46,13 @@ class Flow:
 
     @property
     def is_done(self) -> bool:
-        """Whether there are enough steps, or somebody asked for a stop."""
+        """Whether `max_steps` is reached or a stop was requested."""
         return self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps
 
     def catch_up(self) -> None:
-        """Do what was due before a resume and not done, once.
+        """Do once what was due before a resume and had not been done.
 
-        Raises `Interrupted` if a stop comes between: what is left stays due, so no step may be made before it.
+        Raises `Interrupted` if a stop comes in between: the rest stays due, and no step may be made before it.
         """
         if not self._call.is_behind:
             return
@@ -70,12 +70,12 @@ class Flow:
         self._due.finish_call()
         if owed.updates or schedule.next <= self._counts.env_steps:
             self._call.is_behind = True
-            raise Interrupted("stopped before everything was done that the last stop had interrupted")
+            raise Interrupted("stopped before the work that the last stop had interrupted was complete")
 
     # Acting
 
     def act(self, slot: int, observation: Any) -> Any:
-        """An exploring action for one observation of a stream."""
+        """Choose an exploring action for one observation of a stream."""
         self._call.enter()
         try:
             streams = self._streams
@@ -93,7 +93,7 @@ class Flow:
             raise
 
     def _choose(self, slot: int, arrays: Sequence[Array], *, begins: bool = False) -> Any:
-        """Let the agent choose an action, and hand it out; the agent comes first, as it may refuse."""
+        """Let the agent choose an action and return it; ask the agent before changing anything, as it may refuse."""
         table = self._table
         action = self._parts.learner.act(table.batch_of_one(arrays), _EXPLORE, table.each[slot])[0]
         if begins:
@@ -101,7 +101,7 @@ class Flow:
         return self._streams.hand_out(slot, action)
 
     def act_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
-        """An exploring action for each row of a batch."""
+        """Choose an exploring action for each row of a batch."""
         with self._call:
             streams, table = self._streams, self._table
             rows = self._intake.rows(observations)
@@ -119,7 +119,7 @@ class Flow:
             return self._intake.to_host_many(table.pending[slots])
 
     def _rows_to_act(self, slots: Sequence[int], arrays: Sequence[Array]) -> list[int]:
-        """The rows of a batch whose action was not handed out already before the checkpoint."""
+        """The rows of a batch that need an action: all but those whose action was returned before the checkpoint."""
         rows: list[int] = []
         for row, slot in enumerate(slots):
             if slot in self._streams.restored:
@@ -132,13 +132,13 @@ class Flow:
         return rows
 
     def exploit(self, stream: StreamId, observation: Any) -> Any:
-        """The best action for one observation; the stream need not exist, and none is changed."""
+        """Choose the greedy action for one observation; the stream need not exist, and nothing is changed."""
         table = self._table
         arrays = self._intake.observation(observation, "observation")
         return self._intake.to_host(self._exploit(table.batch_of_one(arrays), table.peek([stream]))[0])
 
     def exploit_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
-        """The best action for each row of a batch, likewise."""
+        """Choose the greedy action for each row of a batch; the streams need not exist, and nothing is changed."""
         table = self._table
         rows = self._intake.rows(observations)
         arrays = self._intake.observations(observations, "observations", rows)
@@ -157,7 +157,7 @@ class Flow:
     # Transitions
 
     def observe(self, slot: int, experience: Experience) -> None:
-        """Take one transition."""
+        """Process one transition."""
         self._call.enter()
         try:
             self._take(self._streams.check(slot, experience))
@@ -168,7 +168,7 @@ class Flow:
             raise
 
     def observe_many(self, transitions: Transitions, names: Sequence[StreamId] | Array | None) -> list[StreamId]:
-        """Take one transition of each of several streams; returns those whose episode ended."""
+        """Process one transition of each of several streams; returns the streams whose episode ended."""
         with self._call:
             taken = self._streams.check_many(transitions, names)
             ended = taken.statuses.nonzero()[0]
@@ -178,7 +178,7 @@ class Flow:
             return streams
 
     def _take(self, taken: Taken) -> None:
-        """Let the agent and the table take a checked call, and learn."""
+        """Pass a checked call to the agent and the table, and learn."""
         for slot in taken.broken:
             self._close_open(slot)
         if taken.dropped:
@@ -196,11 +196,11 @@ class Flow:
             learned = self._parts.learner.learned()
             if learned:
                 self.add_updates(learned)
-        except Interrupted:  # the agent knows how far it got; the rest of this call waits for it
+        except Interrupted:  # the agent tracks how many updates it made; the rest of this call waits for the others
             self._parts.owed.updates = True
 
     def learn(self, milliseconds: float | None) -> int:
-        """Make the updates that are due, or as many as fit; returns how many."""
+        """Make the updates that are due, or as many as fit into the time; returns how many."""
         if not self._parts.direct.is_manual:
             raise ConfigError("learn() is for sessions with learner='manual'")
         with self._call:
@@ -213,7 +213,7 @@ class Flow:
             return made
 
     def add_updates(self, learned: Iterable[tuple[int, Metrics]]) -> None:
-        """Take what a learner on another thread learned last."""
+        """Add the updates that a learner on another thread has made."""
         for made, metrics in learned:
             self._add_update(made, metrics)
 
@@ -229,7 +229,7 @@ class Flow:
     # Episodes
 
     def announce(self, slot: int, claims: Claims, extras: Mapping[str, float] | None) -> EpisodeRecord:
-        """End an episode whose last transition said so."""
+        """End an episode whose last transition was terminated or truncated."""
         with self._call:
             record = self._end(slot, claims, checked_extras(extras))
             self._due.finish_call()
@@ -243,7 +243,7 @@ class Flow:
         return self._add_episode(stream, record) if record.length else record  # of length 0, all of it was dropped
 
     def announce_all(self) -> None:
-        """End every episode whose end was never announced."""
+        """End every episode whose end was not announced."""
         for slot in self._streams.ended_slots():
             name = self._table.name(slot)
             self._end(slot, Claims(), {})
@@ -251,7 +251,7 @@ class Flow:
             self._parts.grading.mark_inexact(lost)
 
     def close_episode(self, slot: int) -> None:
-        """End an open episode at its last complete transition, as truncated."""
+        """Close an open episode at its last complete transition, as truncated."""
         with self._call:
             self._close_open(slot)
             self._due.finish_call()
@@ -275,7 +275,7 @@ class Flow:
             self._due.finish_call()
 
     def close_stream(self, slot: int) -> None:
-        """Close a stream: its open episode ends as truncated, and its row is free for another."""
+        """Close a stream: its open episode is closed as truncated, and its row becomes free."""
         self.close_episode(slot)
         self._parts.learner.cut([slot])
         self._table.release(slot)
@@ -293,10 +293,10 @@ class Flow:
         self._parts.outbox.emit(EpisodeEnded(stamp, stream, record))
         return record
 
-    # The two-call form
+    # Streams
 
     def begin(self, slot: int, observation: Any) -> Any:
-        """Start an episode at an observation, closing one that is open, and act."""
+        """Start an episode at an observation, after closing an open one, and act."""
         with self._call:
             streams, table = self._streams, self._table
             if slot in streams.replayed:
@@ -305,7 +305,7 @@ class Flow:
             arrays = self._intake.observation(observation, "observation")
             if table.phase[slot] == _BEGUN and slot in table.traces:
                 if not table.continues(slot, arrays):
-                    raise InputError(f"{table.name(slot)}: begin was given another observation than reset returned")
+                    raise InputError(f"{table.name(slot)}: begin needs the observation that reset returned")
                 streams.restored.discard(slot)
                 return self._choose(slot, arrays)
             streams.check_first(slot, arrays)
@@ -315,23 +315,24 @@ class Flow:
             return action
 
     def resume(self, slot: int, observation: Any) -> Any:
-        """Go on with an open episode at its last observation, and act."""
+        """Continue an open episode at its last observation, and act."""
         with self._call:
             streams, table = self._streams, self._table
             arrays = self._intake.observation(observation, "observation")
             if table.phase[slot] not in (_BEGUN, _OPEN):
-                raise InputError(f"{table.name(slot)}: no episode is open there to go on with")
+                raise InputError(f"{table.name(slot)}: no episode is open to continue")
             if table.unlinked[slot] and slot in streams.replayed:
                 return self._resume_unlinked(slot, arrays)
             if not table.continues(slot, arrays):
                 raise InputError(
-                    f"{table.name(slot)}: cannot go on from {observation!r:.80}, the last was {table.last_shown(slot)}"
+                    f"{table.name(slot)}: cannot continue from {observation!r:.80}, "
+                    f"the last was {table.last_shown(slot)}"
                 )
             streams.replayed.discard(slot)
             return self.act(slot, observation)
 
     def _resume_unlinked(self, slot: int, after: Sequence[Array]) -> Any:
-        """Go on after a dropped transition, with the action that was handed out for it if there was one."""
+        """Continue after a dropped transition, with the action that was already returned for it if there is one."""
         streams, table = self._streams, self._table
         streams.replayed.discard(slot)
         streams.restored.discard(slot)
@@ -342,13 +343,13 @@ class Flow:
     def step(
         self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
     ) -> Any:
-        """Take the outcome of the action handed out last, and act unless the episode or the session is over."""
+        """Process the outcome of the last action, and act unless the episode or the session is over."""
         self._call.enter()
         try:
             streams, table = self._streams, self._table
             after = self._intake.observation(observation, "observation")
             if not table.has_pending[slot]:
-                raise InputError(f"{table.name(slot)}: step before begin (no action waits for its outcome)")
+                raise InputError(f"{table.name(slot)}: step was called before begin: no action is pending")
             numbers = checked_extras(extras) if extras else {}
             if table.unlinked[slot]:
                 for warning in streams.drop_step(slot, after, reward):
@@ -359,14 +360,14 @@ class Flow:
             if status is not _CONTINUING:
                 if table.phase[slot] == _ENDED:
                     self._end(slot, Claims(), numbers)
-                else:  # its last transition was dropped, and so were those before
+                else:  # its last transition was dropped, and so were all before it
                     self._close_open(slot)
             elif not self._acts_no_more():
                 arrays = streams.link_again(slot, after) if table.unlinked[slot] else after
                 action = self._choose(slot, arrays)
             if self._counts.env_steps >= self._parts.schedule.next:
                 self._due.finish_call()
-                if self._acts_no_more():  # what was due stopped the session; a resume hands the action out
+                if self._acts_no_more():  # a hook or a signal stopped the session; a resume returns the action
                     return None
             return action
         except BaseException as error:
@@ -374,15 +375,15 @@ class Flow:
             raise
 
     def _acts_no_more(self) -> bool:
-        """Whether the next action is left to a resume, as it would be drawn for nothing now.
+        """Whether a resume chooses the next action, because choosing it now would waste random numbers.
 
-        With a manual learner it is chosen now or never: updates may come before the next step.
+        A manual learner may make updates before the next step, so with it the action is always chosen now.
         """
         is_done = self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps  # a property is slower
         return is_done and not self._parts.direct.is_manual
 
     def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        """Reset an environment with the episode's seed, or replay an episode that was open before a resume."""
+        """Reset an environment with the episode's seed, or replay the episode that was open before a resume."""
         with self._call:
             streams, table = self._streams, self._table
             streams.check_announced(slot)

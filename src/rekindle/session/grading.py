@@ -1,4 +1,4 @@
-"""How exact a session is: whether it equals, to the bit, one that was never interrupted."""
+"""Whether a session is exact: equal to the bit to one that was never interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Grading"]
 
 
 class Grading:
-    """Knows whether the session is exact, and what its resume lost."""
+    """Tracks whether the session is exact, and what its resume lost."""
 
     def __init__(self, run: TrainingRun | None, outbox: Outbox, *, is_exact: bool) -> None:
         self._run, self._outbox = run, outbox

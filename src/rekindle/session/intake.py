@@ -1,4 +1,4 @@
-"""Turns what a host gives into arrays of one layout, or refuses it, and turns actions back."""
+"""Convert observations and actions of the host to arrays of a fixed layout, or refuse them, and actions back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Intake", "row_count"]
 
 
 class Intake:
-    """Knows the layout of observations and actions: from the agent's spaces, or from the first of each."""
+    """Holds the layout of observations and actions: from the agent's spaces, or from the first of each."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Intake:
                 self._range = range(int(start), int(start) + int(count))
 
     def observation(self, observation: Any, what: str) -> list[Array]:
-        """One observation."""
+        """Convert one observation."""
         plain = self._table.plain_layout
         if (
             plain is not None
@@ -60,14 +60,14 @@ class Intake:
         return layout.conform(observation, what)
 
     def rows(self, observations: Any) -> int:
-        """How many rows a batch of observations has; raises `InputError` for an empty one."""
+        """The number of rows in a batch of observations; raises `InputError` for an empty batch."""
         rows = row_count(observations)
         if not rows:
             raise InputError("the batch is empty: give at least one observation")
         return rows
 
     def observations(self, observations: Any, what: str, rows: int) -> list[Array]:
-        """A batch of observations."""
+        """Convert a batch of observations."""
         if self._encoder is not None:
             observations = _stacked([self._encoder.encode(_row(observations, row)) for row in range(rows)])
         layout = self._table.observation_layout
@@ -77,7 +77,7 @@ class Intake:
         return layout.conform(observations, what, rows=rows)
 
     def action(self, action: Any) -> Array:
-        """One action that the host executed."""
+        """Convert one action that the host executed."""
         value = action if self._mapper is None else self._mapper.to_agent(action)
         array = self.action_layout(value).conform(value, "action")
         if self._range is not None and int(array) not in self._range:
@@ -85,7 +85,7 @@ class Intake:
         return array
 
     def actions(self, actions: Any, rows: int) -> Array:
-        """A batch of actions that the host executed."""
+        """Convert a batch of actions that the host executed."""
         if self._mapper is not None:
             actions = np.stack([np.asarray(self._mapper.to_agent(action)) for action in actions])
         array = self.action_layout(actions[0]).conform(actions, "actions", rows=rows)
@@ -94,7 +94,7 @@ class Intake:
         return array
 
     def action_layout(self, example: Any) -> ArraySpec:
-        """The layout of every action; the first one seen sets it where the agent has no action space."""
+        """The layout of every action; without an action space, the first action sets it."""
         layout = self._table.action_layout
         if layout is None:
             layout = Layout.of_value(example).leaves[""]
@@ -102,16 +102,16 @@ class Intake:
         return layout
 
     def to_host(self, action: Any) -> Any:
-        """What the host executes for an action of the agent."""
+        """Convert an action of the agent to one that the host executes."""
         return action if self._mapper is None else self._mapper.to_host(action)
 
     def to_host_many(self, actions: Array) -> Any:
-        """What the host executes for each action of a batch."""
+        """Convert a batch of actions of the agent to those that the host executes."""
         return actions if self._mapper is None else [self._mapper.to_host(action) for action in actions]
 
 
 def row_count(observations: Any) -> int:
-    """How many rows a batch of observations has."""
+    """The number of rows in a batch of observations."""
     if type(observations) is not np.ndarray and isinstance(observations, Mapping):
         return len(next(iter(cast("Mapping[str, Any]", observations).values()), ()))
     return len(observations)

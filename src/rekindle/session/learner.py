@@ -1,4 +1,4 @@
-"""Who learns, and when: on the host's thread, or on a thread that owns the agent (`background`)."""
+"""When and where the agent learns: on the host's thread, or on its own thread (`background`)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Result = TypeVar("Result")
 
 
 class Learner(Protocol):
-    """What a session needs of whoever owns the agent.
+    """Owns the agent on behalf of a session.
 
-    It knows whether the agent has failed: once a call that involves it raised, or a loss was not finite, what the agent
-    holds is never saved, and every further call raises `AgentError`. An `InputError` is no failure: something was
-    refused, and nothing changed.
+    It tracks whether the agent has failed: once a call to it raised, or a loss was not finite, the agent's state is
+    never saved, and every further call raises `AgentError`. An `InputError` is not a failure: the call was refused, and
+    nothing changed.
     """
 
     skipped: int
-    """Updates that were owed and given up."""
+    """Updates that were due and then skipped."""
     blocked: int
     """Host calls that had to wait for room in a queue."""
 
     @property
     def failure(self) -> BaseException | None:
-        """Why what the agent holds cannot be trusted; None if it can."""
+        """Why the state of the agent cannot be trusted; None if it can."""
         ...
 
     @property
@@ -41,38 +41,38 @@ class Learner(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """From now on the agent has failed."""
+        """Mark the agent as failed."""
         ...
 
     def refuse(self) -> NoReturn:
-        """Raise `AgentError`: the agent has failed."""
+        """Raise `AgentError`, because the agent has failed."""
         ...
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots, /) -> Array:
-        """Ask for actions."""
+        """Choose actions."""
         ...
 
     def observe(self, transitions: Transitions, streams: StreamSlots, /) -> None:
-        """Hand over transitions; the caller may change them afterwards."""
+        """Pass transitions to the agent; the caller may change the arrays afterwards."""
         ...
 
     def cut(self, slots: list[int]) -> None:
-        """The last transition of these streams was the last of its episode."""
+        """Tell the agent that the last transition of these streams ended their episodes."""
         ...
 
     def learned(self) -> Iterable[tuple[int, Metrics]]:
-        """Learn if it is time; returns what was learned: how many updates, and their metrics."""
+        """Learn if updates are due; returns the number of updates made, and their metrics."""
         ...
 
     def read(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Call a function that reads the agent, once everything handed over before was processed.
+        """Call a function that reads the agent, after everything passed before was processed.
 
-        Returns what waits for its result. If the function raises, the agent has not failed.
+        Returns a function that waits for its result. If the function raises, the agent has not failed.
         """
         ...
 
     def episode_extras(self) -> Mapping[str, float]:
-        """The agent's own numbers on the episode that ended."""
+        """The agent's own numbers for the record of the episode that ended."""
         ...
 
     def start_episode(self) -> None:
@@ -80,24 +80,24 @@ class Learner(Protocol):
         ...
 
     def close(self) -> None:
-        """Process everything handed over; afterwards the agent is the caller's."""
+        """Process everything passed so far; afterwards the caller owns the agent."""
         ...
 
 
 class DirectLearner:
-    """Learns on the host's thread: inside `observe` (inline), or only when told to (manual)."""
+    """Learns on the host's thread: inside `observe` (inline), or only in `learn` (manual)."""
 
     def __init__(self, agent: LearningAgent, *, is_manual: bool, should_stop: Callable[[], bool] | None = None) -> None:
-        """With `should_stop`, `learned` raises `Interrupted` once it says so, if the agent can be interrupted."""
+        """If `should_stop` returns true, `learned` raises `Interrupted`, provided that the agent can be interrupted."""
         self._agent = agent
         self.is_manual = is_manual
         self.skipped = self.blocked = 0
         self.failure: BaseException | None = None
-        # Without a method of ours in between, which would cost as much as the rest of a short call.
+        # Assigned directly: another method call would take as long as the rest of a short call.
         self.act: Callable[[Observations, ActMode, StreamSlots], Array] = agent.act
         self.observe: Callable[[Transitions, StreamSlots], None] = agent.observe
         self._updates_due = agent.updates_due
-        # Asking whether an object follows a protocol is slow, so it is asked once.
+        # isinstance with a protocol is slow, so do it once.
         self._tracker = agent if isinstance(agent, TracksStreams) else None
         self._reporter = agent if isinstance(agent, ReportsEpisodes) else None
         self._interruptible = agent if isinstance(agent, InterruptibleUpdates) else None
@@ -109,30 +109,30 @@ class DirectLearner:
         return self._agent.updates
 
     def fail(self, error: BaseException) -> None:
-        """From now on the agent has failed."""
+        """Mark the agent as failed."""
         if self.failure is None:
             self.failure = error
             self.act = self.observe = self._updates_due = self.refuse
 
     def refuse(self, *_: Any) -> NoReturn:
-        """Raise `AgentError`: the agent has failed."""
+        """Raise `AgentError`, because the agent has failed."""
         raise AgentError(
-            f"the agent failed in an earlier call ({type(self.failure).__name__}: {self.failure}), so what it holds is "
-            "not saved: open the run again to go on from its last checkpoint"
+            f"the agent failed in an earlier call ({type(self.failure).__name__}: {self.failure}), so its state is "
+            "not saved: open the run again to continue from its last checkpoint"
         ) from self.failure
 
     def cut(self, slots: list[int]) -> None:
-        """The last transition of these streams was the last of its episode."""
+        """Tell the agent that the last transition of these streams ended their episodes."""
         if self._tracker is not None:
             self._tracker.cut(np.array(slots, np.int64))
 
     def learned(self) -> Iterable[tuple[int, Metrics]]:
-        """Make the updates that are due, unless they wait for `learn`."""
+        """Make the updates that are due, unless the learner is manual."""
         due = 0 if self.is_manual else self._updates_due()
         return (self._update(due),) if due > 0 else ()
 
     def learn(self, milliseconds: float | None) -> Iterator[tuple[int, Metrics]]:
-        """Make the updates that are due, as long as there is time."""
+        """Make the updates that are due, as long as time is left."""
         started = time.perf_counter()
         while (due := self._updates_due()) > 0:
             if milliseconds is None:
@@ -150,14 +150,14 @@ class DirectLearner:
         return self._agent.updates - before, metrics
 
     def read(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Call a function that reads the agent, now."""
+        """Call a function that reads the agent, immediately."""
         if self.failure is not None:
             self.refuse()
         result = function()
         return lambda: result
 
     def episode_extras(self) -> Mapping[str, float]:
-        """The agent's own numbers on the episode that ended."""
+        """The agent's own numbers for the record of the episode that ended."""
         return {} if self._reporter is None else self._reporter.episode_extras()
 
     def start_episode(self) -> None:
@@ -166,18 +166,18 @@ class DirectLearner:
             self._reporter.on_episode_start()
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Nothing to do: no work is pending."""
 
 
 def make_updates(agent: LearningAgent, n: int) -> tuple[int, Metrics]:
-    """Let an agent make `n` updates; returns how many it made, as some stop early, and their metrics."""
+    """Let an agent make `n` updates; returns how many it made, as it may stop early, and their metrics."""
     before = agent.updates
     metrics = agent.update(n)
     return agent.updates - before, metrics
 
 
 class ClosedLearner:
-    """Stands where the learner was, once a session takes no more calls."""
+    """Replaces the learner of a closed session."""
 
     skipped = blocked = updates = 0
     failure = None
@@ -186,5 +186,5 @@ class ClosedLearner:
         self._why = why
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse whatever it is asked to do."""
+        """Raise for every attribute."""
         raise InputError(self._why)

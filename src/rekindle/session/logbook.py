@@ -1,4 +1,4 @@
-"""What a session measures: the metric window, episode statistics, evaluations, and their logs."""
+"""What a session measures: metric windows, episode statistics, evaluations, and their logs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from rekindle.storage.logs import LogPosition
 __all__ = ["Logbook"]
 
 _REMEMBERED_EVALUATIONS = 1_000
-"""Evaluation episodes that a report may look back on."""
+"""Evaluation episodes that are kept in memory for reports."""
 
 
 class Logbook:
-    """Owns every number about the training that is not a counter; only `start` makes threads."""
+    """Owns every number about the training that is not a counter; only `start` creates threads."""
 
     def __init__(self, run: TrainingRun | None, counts: Counts, outbox: Outbox, stats: StatsTracker) -> None:
         self._run, self._counts, self._outbox = run, counts, outbox
@@ -39,13 +39,13 @@ class Logbook:
         self.store = EventStore()
         self.window = MetricWindow()
         self.latest: dict[str, float] = {}
-        """The mean of every metric in its last window."""
+        """The mean of every metric in the last window that has it."""
         self._evaluations: deque[EpisodeRecord] = deque(maxlen=_REMEMBERED_EVALUATIONS)
         self._processor: EventProcessor | None = None
         self._started_at, self._started_with = time.perf_counter(), counts.env_steps
 
     def start(self, recorders: Sequence[Recorder | RunRecorder], *, defer: bool) -> None:
-        """Start the thread that writes metrics; with `defer` it also writes the other logs, so no call waits for it."""
+        """Start the thread that writes metrics; with `defer` it writes all logs, so that no call waits for them."""
         run = self._run
         logs = [run.log(log) for log in ("train_episodes", "eval_episodes", "warnings")] if run and defer else []
         for log in logs:
@@ -73,23 +73,23 @@ class Logbook:
 
     @property
     def steps_per_sec(self) -> float:
-        """Env steps a second since `start`."""
+        """Env steps per second since `start`."""
         elapsed = time.perf_counter() - self._started_at
         return (self._counts.env_steps - self._started_with) / elapsed if elapsed > 0 else 0.0
 
     # Adding
 
     def add(self, name: str, value: Any) -> None:
-        """Add a number, or an array of numbers, of the host's to the window; raises `InputError` for anything else."""
+        """Add a number or an array of numbers from the host to the window; raises `InputError` for anything else."""
         name = _prefixed(name)
         try:
-            numbers = numbers_of("None" if value is None else value)  # numpy takes None for NaN
+            numbers = numbers_of("None" if value is None else value)  # numpy would convert None to NaN
         except (TypeError, ValueError):
             raise InputError(f"the metric {name!r} is not a number: {value!r:.80}") from None
         self.window.add(name, np.array(numbers))
 
     def add_update(self, metrics: Metrics) -> None:
-        """Add the metrics of updates; they may stay on a device until they are read."""
+        """Add the metrics of updates; their values may stay on a device until they are read."""
         self.window.add_all("agent/", metrics)
 
     def add_episode(self, record: EpisodeRecord, stream: StreamId, stamp: Stamp) -> None:
@@ -113,14 +113,14 @@ class Logbook:
         self.window.add_all(prefix, record.extras)
 
     def _write(self, write: Callable[..., None], *what: Any) -> None:
-        """Write a row; if the file system refuses, that is reported, and the row waits in memory."""
+        """Write a row; if the file system refuses it, report that and keep the row in memory."""
         try:
             write(*what)
         except StorageError as error:
             self._outbox.warn(str(error))
 
     def show(self, name: str, media: Media) -> None:
-        """Give recorders something to show that is no number."""
+        """Send media to the recorders."""
         name = _prefixed(name)
         if isinstance(media, Histogram):
             media = Histogram(np.array(media.values, np.float64).ravel())
@@ -138,12 +138,12 @@ class Logbook:
     # Flushing
 
     def non_finite_loss(self) -> str | None:
-        """The name of a loss of the agent in this window that is not finite; reads values still on a device."""
+        """The name of an agent's loss that is not finite in this window; reads values that are still on a device."""
         self.window.read()
         return self.window.non_finite_loss()
 
     def flush_window(self, timings: Mapping[str, float]) -> MetricsFlushed:
-        """End the window, with timings of the session, and hand it to logs, store and recorders."""
+        """End the window, add timings of the session, and pass it to logs, store and recorders."""
         self.window.add_all(
             "time/", {"steps_per_sec": self.steps_per_sec, "cpu_seconds": time.process_time(), **timings}
         )
@@ -156,15 +156,15 @@ class Logbook:
         return event
 
     def flush(self) -> None:
-        """Return when everything submitted has reached logs, store and recorders."""
+        """Wait until everything submitted has reached logs, store and recorders."""
         self._events.flush()
 
     def mark(self) -> Callable[[], LogPosition]:
-        """What waits for the position of the metrics log once everything submitted before is in it."""
+        """Return a function that waits for the position of the metrics log after everything submitted so far."""
         return self._events.mark().result
 
     def means(self) -> dict[str, float]:
-        """The newest mean of every metric, the window under way included."""
+        """The newest mean of every metric, including the current window."""
         return {**self.latest, **self.window.means()}
 
     def report(self, n_episodes: int) -> EvalReport:
@@ -179,16 +179,16 @@ class Logbook:
     # State
 
     def state(self) -> State:
-        """Statistics and the half-filled window."""
+        """Statistics and the incomplete window."""
         return {"stats": self.stats.state(), "window": self.window.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with them."""
+        """Restore them."""
         self.stats.load_state(state["stats"])
         self.window.load_state(state["window"])
 
     def restore(self, run: TrainingRun, metrics: Mapping[str, float]) -> None:
-        """Look back on what the logs of a resumed run hold."""
+        """Load recent metrics and evaluations from the logs of a resumed run."""
         self.latest = dict(metrics)
         rows = run.reader.last_rows("eval_episodes", _REMEMBERED_EVALUATIONS)
         self._evaluations.extend(map(EpisodeRecord.from_row, rows))
@@ -196,7 +196,7 @@ class Logbook:
 
 
 def _resident_memory() -> int | None:
-    """Bytes of memory that this process has in use; None where the system does not say."""
+    """Bytes of memory that this process uses; None if the system does not report it."""
     try:
         with Path("/proc/self/statm").open("rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -205,7 +205,7 @@ def _resident_memory() -> int | None:
 
 
 def _prefixed(name: str) -> str:
-    """The name of a metric of the host's: in the group `train` unless it names another."""
+    """The full name of a metric of the host: in the group `train` unless the name has a prefix."""
     if type(name) is not str:
         raise InputError(f"the name of a metric must be a str, not {name!r:.80}")
     return name if "/" in name else f"train/{name}"

@@ -1,4 +1,4 @@
-"""Events on their way to the callbacks, from whichever thread they come."""
+"""Deliver events from any thread to the callbacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Callback = Callable[[Event], None]
 class Outbox:
     """Calls the callbacks in order, on the thread that drives the session.
 
-    Other threads `post` events; `deliver` passes them on later, and writes warnings to the run.
+    Other threads `post` events; `deliver` emits them later, and writes warnings to the run.
     """
 
     def __init__(self, callbacks: Sequence[Callback], counts: Counts, run: TrainingRun | None) -> None:
@@ -32,7 +32,7 @@ class Outbox:
         self._counts, self._run = counts, run
         self._posted: deque[Event] = deque()
         self.wants_updates = any(_wants(callback, Updated) for callback in callbacks)
-        """Whether any callback subscribed to `Updated`, of which there may be one a step."""
+        """Whether any callback subscribed to `Updated`, which may occur at every step."""
         self.is_emitting = False
         """Whether a callback is being called right now."""
         self.raised: BaseException | None = None
@@ -69,7 +69,7 @@ class Outbox:
             if isinstance(event, Warned) and self._run is not None:
                 try:
                     self._run.log_warning(event.message, msgspec.structs.asdict(event.stamp))
-                except StorageError as error:  # not another warning to keep, or there would be no end to them
+                except StorageError as error:  # do not warn about this too: that could go on forever
                     logger.warning("%s", error)
             self.emit(event)
 

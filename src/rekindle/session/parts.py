@@ -1,4 +1,4 @@
-"""What a session is made of, and its part of a checkpoint."""
+"""The parts of a session, and the session's part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An episode that ended, and is not logged yet."""
+    """An episode that has ended but is not logged yet."""
 
     stream: StreamId
     record: EpisodeRecord
 
 
 class Owed(msgspec.Struct, forbid_unknown_fields=True):
-    """What a stop left undone of a call: its updates, and the episodes that ended with it."""
+    """The rest of a call that a stop interrupted: its updates, and the episodes that ended with it."""
 
     updates: bool = False
     episodes: list[Ended] = []
@@ -60,12 +60,12 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parts(msgspec.Struct, kw_only=True, eq=False):
-    """One object for each fact of a session."""
+    """The parts of a session."""
 
     agent: LearningAgent
     learner: Learner
     direct: DirectLearner
-    """The learner on the host's thread, which is also used once one in the background has ended."""
+    """The learner on the host's thread; it also takes over when a background learner has ended."""
     streams: Streams
     counts: Counts
     logbook: Logbook
@@ -75,20 +75,20 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
     interrupter: Interrupter
     saver: Saver | None
     exploration: np.random.Generator
-    """What a background learner's policies draw from, on the host's thread."""
+    """The generator for the policies of a background learner, used on the host's thread."""
     best: BestAgent = msgspec.field(default_factory=BestAgent)
     attached: Attached = msgspec.field(default_factory=Attached)
     owed: Owed = msgspec.field(default_factory=Owed)
     skipped_before: int = 0
-    """Updates skipped before the learner of now."""
+    """Updates skipped before the current learner started."""
 
     @property
     def skipped_updates(self) -> int:
-        """Updates that a background learner could not keep up with, over all resumes."""
+        """Updates that a background learner had to skip, over all resumes."""
         return self.skipped_before + self.learner.skipped
 
     def diverged(self, name: str) -> AgentError:
-        """The agent has failed, as a loss is not finite: what to raise."""
+        """Mark the agent as failed because a loss is not finite; returns the error to raise."""
         error = AgentError(f"the metric {name} is not finite: training has diverged; the last good checkpoint is kept")
         self.learner.fail(error)
         return error
@@ -108,7 +108,7 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
 
     @refuses_misfits
     def load_state(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
+        """Restore the session from a checkpoint."""
         saved = msgspec.convert(_current(checkpoint.session), _Saved)
         self.streams.load_state(saved.streams)
         self.logbook.load_state({"stats": saved.stats, "window": saved.window})
@@ -124,7 +124,7 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
 
 
 def _current(session: State) -> State:
-    """The state as this version saves it; format 1 had no schedule, and another name for a column of the table."""
+    """Convert a state to the current format; format 1 had no schedule, and another name for a column of the table."""
     if "schedule" in session:
         return session
     streams: dict[str, Any] = session["streams"]

@@ -1,4 +1,4 @@
-"""Going back to the newest intact checkpoint of a run."""
+"""Resume from the newest intact checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def restore(
     not_exact: tuple[str, ...],
     strict: bool,
 ) -> tuple[Checkpoint | None, Resume]:
-    """Load the newest intact checkpoint into agent and session, then cut the run back to it.
+    """Load the newest intact checkpoint into agent and session, then truncate the logs of the run to it.
 
-    Nothing in the run is changed before both have taken their state.
+    Nothing in the run is changed before both have loaded their state.
     """
     found = store.find()
     checkpoint = found.checkpoint
-    notes = [f"passed over a damaged checkpoint: {reason}" for reason in found.rejected]
+    notes = [f"skipped a damaged checkpoint: {reason}" for reason in found.rejected]
     if checkpoint is not None:
         path = store.path(checkpoint.step)
         not_exact = (*not_exact, *_differences(checkpoint.environment))
@@ -46,7 +46,7 @@ def restore(
         try:
             load_session(checkpoint)
         except Exception as error:
-            raise StateError(f"{path}: the session's part cannot be used: {_told(error)}") from error
+            raise StateError(f"{path}: the state of the session cannot be loaded: {_message(error)}") from error
     rewound = run.rewound
     before = agent.state()
     try:
@@ -54,13 +54,13 @@ def restore(
             _load_agent(agent, checkpoint, found.rows, store.path(checkpoint.step))
         moved = run.rewind(checkpoint.logs if checkpoint else {})
     except RekindleError:
-        # The session is thrown away now; the agent is the host's.
+        # This session is discarded; the agent belongs to the host.
         with contextlib.suppress(Exception):
             agent.load_state(before)
         raise
     store.go_back_to(checkpoint, rewound)
     if moved and checkpoint is None:
-        notes.append(f"there was no checkpoint yet, so training starts anew: {', '.join(moved)} went to {rewound}")
+        notes.append(f"there was no checkpoint yet, so training starts over: {', '.join(moved)} moved to {rewound}")
     resume = Resume(
         number=run.resume_count + 1,
         step=checkpoint.step if checkpoint else 0,
@@ -97,15 +97,15 @@ def _load_agent(agent: LearningAgent, checkpoint: Checkpoint, rows: dict[str, An
         if isinstance(agent, HasReplay) and checkpoint.replay is not None:
             agent.replay().restore(checkpoint.replay.first, rows or {})
     except Exception as error:
-        raise StateError(f"{path} does not fit this {type(agent).__name__}: {_told(error)}") from error
+        raise StateError(f"{path} does not fit this {type(agent).__name__}: {_message(error)}") from error
     if agent.env_steps != checkpoint.counters["env_steps"]:
         raise AgentError(
-            f"{path} was taken after {checkpoint.counters['env_steps']} env steps, but the agent says "
-            f"{agent.env_steps} after loading it: its state must hold env_steps"
+            f"{path} was taken after {checkpoint.counters['env_steps']} env steps, but the agent reports "
+            f"{agent.env_steps} after loading it: its state must include env_steps"
         )
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RekindleError) else f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Taking checkpoints, and writing them off the training thread."""
+"""Take checkpoints, and write them on another thread."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["AgentPart", "Saver", "Snapshot", "frozen"]
 
 
 class AgentPart(msgspec.Struct, frozen=True):
-    """The agent at one instant: its state, and the replay rows that are not in the journal yet."""
+    """The agent at one moment: its state, and the replay rows that are not in the journal yet."""
 
     state: State
     rows: NewRows | None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything but the agent at one instant."""
+    """Everything but the agent at one moment."""
 
     stamp: Stamp
     session: State
@@ -44,7 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Saver:
-    """Writes checkpoints of a run on a thread of its own, one at a time and in order."""
+    """Writes the checkpoints of a run on its own thread, one at a time and in order."""
 
     def __init__(
         self,
@@ -54,26 +54,26 @@ class Saver:
         tell: Callable[[CheckpointSaved], None],
         report: Callable[[str], None],
     ) -> None:
-        """`tell` gets every saved checkpoint and `report` everything that went wrong, also on the writer's thread."""
+        """Call `tell` for every saved checkpoint and `report` for every problem, possibly on the writer's thread."""
         self.run = run
         self._tell, self._report = tell, report
         self.store = CheckpointStore(run.path, policy=policy, resume_count=run.resume_count)
         self.stall = 0.0
-        """Seconds the training thread has waited for a save that was still under way."""
+        """Seconds that the training thread has waited for an unfinished save."""
         self.failures = 0
         """Saves that failed."""
         self.is_behind = False
-        """Whether the last save failed, so that what it held is not on disk."""
+        """Whether the last save failed, so that its content is not on disk."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint")
         self._pending: Future[None] | None = None
 
     def agent_copier(self, agent: LearningAgent) -> Callable[[], AgentPart]:
-        """What copies the agent out, on the thread that owns it."""
+        """Return a function that copies the state of the agent, to be called on the thread that owns it."""
         previous = self._pending
 
         def copy_out() -> AgentPart:
             if previous is not None:
-                previous.exception()  # until then the journal is the writer's
+                previous.exception()  # until then the writer uses the journal
             rows = self.store.journal.collect(agent.replay()) if isinstance(agent, HasReplay) else None
             return AgentPart(agent.state(), rows)
 
@@ -82,7 +82,7 @@ class Saver:
     def save(
         self, snapshot: Snapshot, agent: Callable[[], AgentPart], metrics_position: Callable[[], LogPosition]
     ) -> None:
-        """Write a checkpoint in the background, once the two parts that others make are there."""
+        """Write a checkpoint in the background, once `agent` and `metrics_position` have returned."""
         positions = {name: self.run.log(name).position for name in LOGS if name != "metrics"}
         self._submit(lambda: self._save(snapshot, agent(), {**positions, "metrics": metrics_position()}))
 
@@ -95,7 +95,7 @@ class Saver:
         self._pending = self._writer.submit(job)
 
     def settle(self) -> RekindleError | None:
-        """Wait for the save under way; says what went wrong with it, having reported and counted it."""
+        """Wait for the current save; returns its error, if any, after reporting and counting it."""
         pending, self._pending = self._pending, None
         if pending is None:
             return None
@@ -110,11 +110,11 @@ class Saver:
         self.failures += 1
         if not isinstance(error, RekindleError):
             raise error
-        self._report(f"a checkpoint could not be saved, the one before it stays: {error}")
+        self._report(f"a checkpoint could not be saved; the previous one is kept: {error}")
         return error
 
     def settle_best(self) -> RekindleError | None:
-        """Wait for a best agent that no checkpoint will name, and make its name durable."""
+        """Wait for a best agent that no later checkpoint refers to, and make its name durable."""
         if self._pending is None:
             return None
         error = self.settle()
@@ -139,7 +139,7 @@ class Saver:
             environment=environment(),
         )
         if self.run.metadata.exact and not snapshot.exact:
-            # Before the checkpoint: whoever resumes from it must know.
+            # Before the checkpoint: a resume from it must know.
             self.run.update_metadata(exact=False)
         path = self.store.save(checkpoint, agent.rows)
         self._tell(CheckpointSaved(stamp, str(path)))
@@ -147,15 +147,15 @@ class Saver:
             self.run.update_counts(total_steps=stamp.env_steps, total_episodes=stamp.episodes, updates=stamp.updates)
             self.store.tidy()
         except RekindleError as error:
-            self._report(f"{path} is saved, but tidying up after it failed: {error}")
+            self._report(f"{path} is saved, but the cleanup after it failed: {error}")
 
     def close(self) -> None:
-        """Finish the save under way and end the thread."""
+        """Finish the current save and end the thread."""
         self._writer.shutdown()
 
 
 def frozen(tree: Any, what: str) -> Any:
-    """A copy of a state tree that later changes do not reach; raises `StateError` for what cannot be saved."""
+    """An independent copy of a state tree; raises `StateError` for a value that cannot be saved."""
     codec.encode({what: tree})
     return _copied(tree)
 

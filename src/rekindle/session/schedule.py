@@ -1,4 +1,4 @@
-"""What is due at which env step: metric windows, hooks, checkpoints."""
+"""Which work is due at which env step: metric windows, hooks, checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Interval:
-    """Something that is due at every multiple of `every` env steps; never, if that is None."""
+    """Something that is due at every multiple of `every` env steps, or never if `every` is None."""
 
     def __init__(self, every: int | None, env_steps: int) -> None:
         self.every = every
@@ -27,17 +27,17 @@ class Interval:
         self.done(env_steps)
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether it is due now; multiples that a batch jumped over count once."""
+        """Whether it is due now; if a batch passes several multiples, they count once."""
         return env_steps >= self.next
 
     def done(self, env_steps: int) -> None:
-        """It was done at this step: the next multiple is due."""
+        """Record that it was done at this step; it is due again at the next multiple."""
         if self.every is not None:
             self.next = (env_steps // self.every + 1) * self.every
 
 
 class Hook(Interval):
-    """A function that is due at every multiple of some env steps."""
+    """A function that is due at every multiple of a number of env steps."""
 
     def __init__(self, every: int, function: Callable[[], object], env_steps: int) -> None:
         super().__init__(every, env_steps)
@@ -46,7 +46,7 @@ class Hook(Interval):
     def call(self, env_steps: int) -> None:
         """Call the function; if it raises, it stays due."""
         due = self.next
-        self.done(env_steps)  # before the call: after a resume from a checkpoint that it takes, it is not called again
+        self.done(env_steps)  # before the call: if it takes a checkpoint, a resume from it must not call it again
         try:
             self._function()
         except BaseException:
@@ -60,27 +60,27 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Schedule:
-    """Knows what is due. It is part of the checkpoint, so that what was due and not done is done after a resume."""
+    """Tracks what is due. It is part of the checkpoint: work that was due and not done is done after a resume."""
 
     def __init__(self, *, metrics_every: int | None, checkpoint_every: int | None, env_steps: int) -> None:
         self.metrics = Interval(metrics_every, env_steps)
         self.checkpoint = Interval(checkpoint_every, env_steps)
         self.checkpoint_asked = False
-        """Whether a callback or hook asked for a checkpoint, to be taken when the call ends."""
+        """Whether a callback or hook requested a checkpoint, to be taken when the call ends."""
         self._hooks: list[Hook] = []
         self._still_due: list[int] = []
-        """Places of hooks that were due before a resume, and were not added again yet."""
+        """Positions of hooks that were due before a resume, and have not been added again yet."""
         self.next: float = 0.0
-        """The least env step at which anything is due."""
+        """The first env step at which anything is due."""
         self.plan()
 
     def plan(self) -> None:
-        """Find the next env step at which anything is due; call it after anything was done or asked for."""
+        """Compute the next env step at which anything is due; call it after anything was done or requested."""
         intervals = (self.metrics, *self._hooks, self.checkpoint)
         self.next = -math.inf if self.checkpoint_asked else min(interval.next for interval in intervals)
 
     def add_hook(self, every: int, function: Callable[[], object], env_steps: int) -> None:
-        """Add a hook; after a resume it is due at once if the hook in its place was due before."""
+        """Add a hook; after a resume it is due at once if the hook at its position was due before."""
         hook = Hook(every, function, env_steps)
         if len(self._hooks) in self._still_due:
             self._still_due.remove(len(self._hooks))
@@ -89,31 +89,31 @@ class Schedule:
         self.plan()
 
     def due_hooks(self, env_steps: int) -> Iterator[Hook]:
-        """The hooks that are due, in the order they were added; ones added meanwhile are not among them."""
+        """The hooks that are due, in the order they were added; hooks added in the meantime are not included."""
         return (hook for hook in list(self._hooks) if hook.is_due(env_steps))
 
     def ask_checkpoint(self) -> None:
-        """Let a checkpoint be due at the end of the call under way."""
+        """Make a checkpoint due at the end of the current call."""
         self.checkpoint_asked = True
         self.plan()
 
     def checkpoint_taken(self, env_steps: int) -> None:
-        """A checkpoint is being taken."""
+        """Record that a checkpoint is being taken."""
         self.checkpoint_asked = False
         self.checkpoint.done(env_steps)
         self.plan()
 
     def state(self, env_steps: int) -> State:
-        """What is due now and not done: nothing, unless a stop or an error came between.
+        """What is due now and not done: nothing, unless a stop or an error came in between.
 
-        When things are due next is not saved: it follows from the env steps, and intervals may change with a resume.
+        The next due steps are not saved: they follow from the env steps, and a resume may change the intervals.
         """
         due = [place for place, hook in enumerate(self._hooks) if hook.is_due(env_steps)]
         return {"metrics": self.metrics.is_due(env_steps), "hooks": sorted({*due, *self._still_due})}
 
     @refuses_misfits
     def load_state(self, state: State | None, env_steps: int) -> None:
-        """Go on at this step, with what was due there."""
+        """Restore at this step, with what was due there."""
         try:
             saved = _Saved(metrics=False, hooks=[]) if state is None else msgspec.convert(state, _Saved)
         except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""The session: what the host calls."""
+"""The session that the host's loop calls."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def _abandon_all() -> None:
         session.abandon()
 
 
-# A forked child shares the session of its parent, and must neither write to its run nor wait for its threads.
+# A forked child shares the session of its parent. It must neither write to the run nor wait for the parent's threads.
 os.register_at_fork(after_in_child=_abandon_all)
 
 
 class SessionOptions(TypedDict, total=False):
-    """The options of a session, as `TrainingSession.open` passes them on; `TrainingSession` explains each."""
+    """The options of `TrainingSession.open`; `TrainingSession` explains each of them."""
 
     max_steps: int | None
     checkpoint_every: int | None
@@ -62,7 +62,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class TrainingSession:
-    """Coordinates an agent, a run and a loop that you own.
+    """Connects an agent and a run with your own training loop.
 
     Call `act` for an action, `observe` to report the transition, and `on_episode` when the episode ends; or let a
     `stream` do all three. The session learns, counts, logs and checkpoints. On a run that is resumed, it restores
@@ -90,31 +90,31 @@ class TrainingSession:
         signals: bool = True,
         interrupter: Interrupter | None = None,
     ) -> None:
-        """Bring agent and run together.
+        """Connect an agent and a run, and restore both if the run is resumed.
 
         Args:
-            agent: what learns; any object with the methods of `LearningAgent`.
-            run: where to keep logs and checkpoints; nothing is kept without one.
-            max_steps: `is_done` after this many env steps; None for no limit.
+            agent: the agent that learns: any object with the methods of `LearningAgent`.
+            run: the run directory for logs and checkpoints; without a run, nothing is saved.
+            max_steps: number of env steps after which `is_done` is true; None for no limit.
             checkpoint_every: env steps between checkpoints; None for only the last one.
-            keep_checkpoints: how many to keep, or policies that say which.
-            metrics_every: env steps in a window of metrics, one line of `metrics.jsonl` each; None for never.
-            stats: what to aggregate over episodes.
+            keep_checkpoints: how many to keep, or policies that select them.
+            metrics_every: env steps per metric window (one line of `metrics.jsonl`); None for no metrics.
+            stats: which statistics to compute over episodes.
             recorders: where else to send metrics.
             callbacks: called with every event (see `rekindle.events`), in order, on the thread that drives the
-                session. One with `state()` and `load_state()` joins the checkpoint; one with `hears(kind)` is asked
-                whether it wants `Updated`, of which there may be one a step.
-            learner: `inline` learns inside `observe` and is exact; `manual` only inside `learn`; `background`
-                on a thread of its own, for hosts with frames to draw.
-            observation_encoder: turns the host's observations into arrays.
-            action_mapper: turns the agent's actions into the host's, and back.
-            bad_values: what to do about NaN or infinity: `refuse` raises, `drop` leaves the transition out
+                session. A callback with `state()` and `load_state()` is saved with the checkpoint. A callback with
+                `hears(kind)` gets `Updated`, which may occur at every step, only if that returns true.
+            learner: `inline` learns inside `observe` and is exact; `manual` learns only inside `learn`; `background`
+                learns on its own thread, for hosts with a frame rate to keep.
+            observation_encoder: converts the host's observations to arrays.
+            action_mapper: converts the agent's actions to the host's, and back.
+            bad_values: what to do with NaN or infinity: `refuse` raises, `drop` discards the transition
                 and counts it.
-            seed: what episode seeds are derived from when there is no run (a run has its own).
-            strict: refuse a resume that is not exact.
+            seed: seed from which episode seeds are derived if there is no run (a run has its own seed).
+            strict: raise if the resume cannot be exact.
             signals: inside `with`, let SIGINT and SIGTERM ask for a checkpoint and a stop.
-            interrupter: how to stop, for a loop that makes no more calls once `is_done`: updates that take long
-                are then interrupted too, and a resume makes the rest of them. A session has one of its own otherwise.
+            interrupter: stops the session from outside, for a loop that makes no calls after `is_done`. Long updates
+                are then interrupted too, and a resume makes the rest of them. By default a session creates one.
         """
         self.agent, self.run = agent, run
         self.max_steps = checked_count("max_steps", max_steps, 0)
@@ -141,7 +141,7 @@ class TrainingSession:
         self.stats = self._parts.logbook.stats
         self._table = self._parts.streams.table
         self._streams: weakref.WeakValueDictionary[StreamId, Stream] = weakref.WeakValueDictionary()
-        """The handles of streams: one each, so that closing it closes it for everybody who has it."""
+        """The handles of streams, one per stream, so that closing one closes it everywhere."""
         self._handles_signals = signals
         self._exit_stack = contextlib.ExitStack()
         _open_sessions.add(self)
@@ -150,7 +150,7 @@ class TrainingSession:
         try:
             stamp = self._parts.counts.stamp()
             self._parts.outbox.emit(TrainingStarted(stamp, resumed.step if resumed else None, path))
-        except BaseException as error:  # no session is made, so nobody would close it
+        except BaseException as error:  # the constructor fails, so the caller cannot close the session
             self._ending.close_after(error)
             raise
 
@@ -164,9 +164,9 @@ class TrainingSession:
         seed: int = 0,
         **options: Unpack[SessionOptions],
     ) -> Self:
-        """Go on with the newest unfinished run of `name` (or `name/version`), or start one.
+        """Continue the newest unfinished run of `name` (or `name/version`), or start one.
 
-        The same script thus works the first time and after a crash. Options are those of `TrainingSession`.
+        So the same script works the first time and after a crash. The options are those of `TrainingSession`.
         """
         run_name, _, version = name.partition("/")
         run = TrainingRun.create_or_resume(run_name, version or "v1", root=root, seed=seed)
@@ -176,7 +176,7 @@ class TrainingSession:
     # Acting and observing
 
     def act(self, observation: Any, mode: ActMode | str = _EXPLORE, *, stream: StreamId = 0) -> Any:
-        """An action for one observation of a stream; `mode` is an `ActMode` or its text."""
+        """Return an action for one observation of a stream; `mode` is an `ActMode` or its string value."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
             return self._flow.exploit(stream, observation)
         return self._flow.act(self._table.slot(stream), observation)
@@ -188,19 +188,19 @@ class TrainingSession:
         *,
         streams: Sequence[StreamId] | Array | None = None,
     ) -> Any:
-        """An action for each row of a batch; row i is of stream i unless told otherwise."""
+        """Return an action for each row of a batch; row i belongs to stream i unless `streams` is given."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
             return self._flow.exploit_many(observations, streams)
         return self._flow.act_many(observations, streams)
 
     def observe(self, experience: Experience, *, stream: StreamId = 0) -> None:
-        """Take one transition of a stream: remember it, learn if the learner is inline, checkpoint if due."""
+        """Report one transition of a stream; learns if the learner is inline, and checkpoints if one is due."""
         self._flow.observe(self._table.slot(stream), experience)
 
     def observe_many(
         self, transitions: Transitions, *, streams: Sequence[StreamId] | Array | None = None
     ) -> list[StreamId]:
-        """Take one transition of each of several streams; row i is of stream i unless told otherwise.
+        """Report one transition of each of several streams; row i belongs to stream i unless `streams` is given.
 
         Returns the streams whose episode ended; call `on_episode` for each of them.
         """
@@ -215,7 +215,7 @@ class TrainingSession:
         *,
         stream: StreamId = 0,
     ) -> EpisodeRecord:
-        """Announce that a stream's episode has ended; totals, if given, must agree with those counted."""
+        """Announce that a stream's episode has ended; totals, if given, must agree with the counted ones."""
         return self._flow.announce(self._table.slot(stream), Claims(total_reward, steps, status), extras)
 
     def on_episode_start(self, *, stream: StreamId = 0) -> None:
@@ -223,7 +223,7 @@ class TrainingSession:
         self._flow.start_episode(self._table.slot(stream))
 
     def stream(self, stream: StreamId = 0) -> Stream:
-        """One stream, in the form of two calls: `begin` and `step`."""
+        """Return a stream, with the two calls `begin` and `step`."""
         known = self._streams.get(self._table.id_of(self._table.slot(stream)))
         if known is None or known.is_closed:
             known = Stream(self._flow, self._parts.streams, stream)
@@ -231,7 +231,7 @@ class TrainingSession:
         return known
 
     def learn(self, *, milliseconds: float | None = None) -> int:
-        """With `learner="manual"`: make the updates that are due, or as many as fit; returns how many.
+        """With `learner="manual"`: make the updates that are due, or as many as fit into the time; returns how many.
 
         A budget in milliseconds makes the run depend on the clock, so it is no longer exact.
         """
@@ -240,13 +240,13 @@ class TrainingSession:
     # Evaluations
 
     def on_eval_episode(self, record: EpisodeRecord, *, final: bool = False) -> None:
-        """Log an evaluation episode; `final` marks those of the agent that the training ended with."""
+        """Log an evaluation episode; `final` marks episodes of the agent at the end of the training."""
         self._ending.check_open()
         self._due.is_unsaved = True
         self._parts.logbook.add_evaluation(record, final=final)
 
     def maybe_save_best(self, mean_reward: float) -> bool:
-        """Keep the agent of this moment as the best if the score beats every earlier one; returns whether it did."""
+        """Save the current agent as the best if the score beats every earlier one; returns whether it does."""
         self._ending.check_open()
         parts, score = self._parts, float(mean_reward)
         best = parts.best.beats(score, parts.counts.env_steps)
@@ -258,32 +258,32 @@ class TrainingSession:
         return best is not None
 
     def eval_report(self, n_episodes: int) -> EvalReport:
-        """A report over the last `n_episodes` evaluation episodes, or as many as there were."""
+        """A report over the last `n_episodes` evaluation episodes, or over fewer if there were fewer."""
         return self._parts.logbook.report(required_count("n_episodes", n_episodes, 1))
 
     # Logging, hooks, and objects of the host
 
     def log(self, name: str, value: Any) -> None:
-        """Add a number of the host's own to the current window of metrics (`train/` unless it has a prefix)."""
+        """Add a number to the current metric window, in the group `train/` unless the name has a prefix."""
         self._ending.check_open()
         self._parts.logbook.add(name, value)
         self._due.is_unsaved = True
 
     def show(self, name: str, media: Media) -> None:
-        """Give recorders something to show that is no number (`train/` unless the name has a prefix)."""
+        """Send media to the recorders, in the group `train/` unless the name has a prefix."""
         self._ending.check_open()
         self._parts.logbook.show(name, media)
 
     def attach(self, name: str, item: Stateful) -> None:
-        """Let an object of the host's join the checkpoint; if the resumed one knows it, it is restored now."""
+        """Save an object with the checkpoint; if the resumed checkpoint has a state of that name, load it now."""
         self._ending.check_open()
         self._parts.attached.add(name, item)
 
     def every(self, env_steps: int, function: Callable[[], object]) -> None:
-        """Call a function every so many env steps, after logging and before the checkpoint of that step.
+        """Call a function every `env_steps` env steps, after logging and before the checkpoint of that step.
 
-        Steps that a batch jumps over make one call. A function that raises stays due: after a resume, the first call
-        of the session calls it again. Work that takes long can raise `Interrupted` when a stop was asked for.
+        If a batch passes several multiples, the function is called once. A function that raises stays due: the first
+        call after a resume calls it again. A long function can raise `Interrupted` when a stop was requested.
         """
         self._ending.check_open()
         self._parts.schedule.add_hook(required_count("every", env_steps, 1), function, self.total_steps)
@@ -291,7 +291,7 @@ class TrainingSession:
     def at_end(self, function: Callable[[], object]) -> None:
         """Call a function when the run finishes, after its last checkpoint.
 
-        What it logs belongs to the end of this training: if the run goes on after all, the resume takes it back. If it
+        What it logs belongs to the end of this training: if the run is continued later, the resume removes it. If it
         raises `Interrupted`, the run is stopped and not finished.
         """
         self._ending.check_open()
@@ -307,8 +307,8 @@ class TrainingSession:
     def checkpoint(self, *, wait: bool = False) -> None:
         """Take a checkpoint; with `wait`, return when it is durable, or raise if it could not be saved.
 
-        Inside a callback or a hook it is taken when the call under way ends, after everything else that is due. With
-        `wait` it is taken at once: what is still due is part of it, and is done after a resume.
+        Inside a callback or a hook it is taken when the current call ends, after everything else that is due. With
+        `wait` it is taken at once: it records what is still due, and a resume does that.
         """
         saver = self._parts.saver
         if saver is None:
@@ -320,7 +320,7 @@ class TrainingSession:
         self._parts.streams.check_all_announced()
         if (failure := self._parts.learner.failure) is not None:
             raise AgentError(
-                "checkpoint(): the agent failed in an earlier call, so what it holds is not saved"
+                "checkpoint(): the agent failed in an earlier call, so its state is not saved"
             ) from failure
         self._due.take_checkpoint(saver)
         if wait:
@@ -330,7 +330,7 @@ class TrainingSession:
                 raise error
 
     def flush(self) -> None:
-        """Return when finished windows have reached logs, store and recorders, and the save under way is over."""
+        """Wait until finished metric windows have reached logs, store and recorders, and the current save is over."""
         self._ending.check_open()
         self._parts.logbook.flush()
         if self._parts.saver is not None:
@@ -338,31 +338,31 @@ class TrainingSession:
         self._parts.outbox.deliver()
 
     def stop(self, reason: str = "stopped by the host", *, complete: bool = False) -> None:
-        """Make `is_done` true. `complete` says that the goal was reached, so that the run counts as finished."""
+        """Make `is_done` true; with `complete` the goal was reached, so the run counts as finished."""
         self.interrupter.stop(reason, complete=complete)
 
-    # What the host asks
+    # Properties
 
     @property
     def is_done(self) -> bool:
-        """Whether the host should leave its loop: enough steps, or somebody asked for a stop."""
+        """Whether to leave the loop: `max_steps` is reached, or a stop was requested."""
         return self._flow.is_done
 
     @property
     def stop_reason(self) -> str | None:
-        """Why `is_done`; None while it is not."""
+        """Why `is_done` is true; None while it is false."""
         if self.interrupter.is_stopped:
             return self.interrupter.reason
         return "max_steps" if self.is_done else None
 
     @property
     def resumed(self) -> Resume | None:
-        """From where and how exactly this session went on; None for a new run."""
+        """From which step this session was resumed, and whether exactly; None for a new run."""
         return self._parts.grading.resumed
 
     @property
     def store(self) -> EventStore:
-        """Looks up metrics: latest, best, history."""
+        """The store of metrics: latest, best, history."""
         return self._parts.logbook.store
 
     @property
@@ -382,17 +382,17 @@ class TrainingSession:
 
     @property
     def steps_per_sec(self) -> float:
-        """Env steps a second since this process made the session; resumed steps do not count."""
+        """Env steps per second since this process created the session."""
         return self._parts.logbook.steps_per_sec
 
     @property
     def dropped(self) -> int:
-        """Transitions left out because they held NaN or infinity."""
+        """Transitions that were dropped because they contained NaN or infinity."""
         return self._parts.streams.dropped
 
     @property
     def skipped_updates(self) -> int:
-        """Updates that the background learner could not keep up with."""
+        """Updates that the background learner skipped because it could not keep up."""
         return self._parts.skipped_updates
 
     @property
@@ -402,7 +402,7 @@ class TrainingSession:
 
     @property
     def checkpoint_stall(self) -> float:
-        """Seconds this process's training waited for a checkpoint that was still being written."""
+        """Seconds that this process waited for a checkpoint that was still being written."""
         return self._parts.saver.stall if self._parts.saver else 0.0
 
     @property
@@ -416,15 +416,15 @@ class TrainingSession:
         return self._parts.best.score
 
     def stats_summary(self) -> dict[str, float]:
-        """The aggregates over episodes so far."""
+        """The statistics over the episodes so far."""
         return self.stats.summary()
 
     # The end
 
     def close(self) -> None:
-        """Checkpoint, flush, and let go of the run; raises if the last checkpoint could not be saved.
+        """Checkpoint, flush and release the run; raises if the last checkpoint could not be saved.
 
-        The run is finished if it made its `max_steps` or was stopped as complete; otherwise `open` goes on with it.
+        The run is finished if it reached `max_steps` or was stopped as complete; otherwise `open` continues it.
         """
         if not self._ending.is_closed:
             self._ending.close()
@@ -440,7 +440,7 @@ class TrainingSession:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Any:  # of `bool`, type checkers would infer that any exception may be suppressed
+    ) -> Any:  # with `bool`, type checkers would assume that any exception may be suppressed
         with self._exit_stack:
             if error is None or isinstance(error, Interrupted):
                 self.close()

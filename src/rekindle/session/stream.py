@@ -1,4 +1,4 @@
-"""One stream, in the form of two calls: `begin` and `step`."""
+"""A stream of episodes, with the two calls `begin` and `step`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CONTINUING = EpisodeStatus.CONTINUING
 class Stream:
     """One sequence of episodes, for hosts that see one observation after the other.
 
-    `action = stream.begin(observation)` starts an episode, `action = stream.step(observation, reward, ...)` goes
-    on with it. The stream builds the transitions and announces the ends.
+    `action = stream.begin(observation)` starts an episode, `action = stream.step(observation, reward, ...)` continues
+    it. The stream builds the transitions and announces the ends of episodes.
     """
 
     def __init__(self, flow: Flow, streams: Streams, stream: StreamId) -> None:
@@ -39,7 +39,7 @@ class Stream:
 
     @property
     def is_open(self) -> bool:
-        """Whether an episode has begun here and not ended."""
+        """Whether an episode has begun and not ended."""
         return self._table.phase[self._slot] in (Phase.BEGUN, Phase.OPEN)
 
     @property
@@ -63,31 +63,31 @@ class Stream:
         return self._flow.next_seed(self._slot)
 
     def reset(self, env: ResettableEnv, *, options: dict[str, Any] | None = None) -> Any:
-        """Reset an environment with the right seed and return its observation; `info` has the rest.
+        """Reset an environment with the right seed and return its observation; `info` is stored in `self.info`.
 
-        Right after a resume, an episode that was open is replayed instead, up to where it was. If the replay has
-        another outcome, the episode is closed as truncated, and the resume is graded approximate. Options are copied:
-        tuples become lists, and what a checkpoint cannot hold is refused.
+        Right after a resume, the episode that was open is replayed instead, up to the last step. If the replay differs
+        from the original, the episode is closed as truncated, and the resume is graded approximate. Options are copied:
+        tuples become lists, and values that a checkpoint cannot hold are refused.
         """
         observation, self.info = self._flow.reset(self._slot, env, options)
         return observation
 
     def bring_back(self) -> Any:
-        """After a resume: declare that the open episode's world is where it was, and get its newest observation.
+        """After a resume, declare that the environment of the open episode is restored; returns its newest observation.
 
-        `begin` goes on from there.
+        `begin` continues from that observation.
         """
         return self._streams.bring_back(self._slot)
 
     def begin(self, observation: Any) -> Any:
         """Start an episode at this observation and return the first action.
 
-        An episode still open is closed as truncated, unless `reset` or `bring_back` has just brought it back.
+        An open episode is closed as truncated first, unless `reset` or `bring_back` has just restored it.
         """
         return self._flow.begin(self._slot, observation)
 
     def resume(self, observation: Any) -> Any:
-        """Go on with the open episode, for a host that brought its own world back to this observation."""
+        """Continue the open episode, for a host that restored its own environment to this observation."""
         return self._flow.resume(self._slot, observation)
 
     def step(
@@ -98,9 +98,9 @@ class Stream:
         truncated: bool = False,
         extras: Mapping[str, float] | None = None,
     ) -> Any:
-        """Report the outcome of the last action; returns the next action, or None when episode or session is over.
+        """Report the outcome of the last action; returns the next action, or None if episode or session is over.
 
-        `observation` is the true last one even when the episode ends; `extras` are numbers for its record.
+        Even when the episode ends, `observation` is the true final one; `extras` are numbers for its record.
         """
         status = EpisodeStatus.of(terminated, truncated) if terminated or truncated else _CONTINUING
         return self._flow.step(self._slot, observation, reward, status, extras)
@@ -110,18 +110,18 @@ class Stream:
         self._flow.close_episode(self._slot)
 
     def close(self) -> None:
-        """Forget this stream, when its character or client is gone; an open episode is closed as truncated.
+        """Remove this stream, for example when its character or client is gone; an open episode is closed as truncated.
 
-        A session keeps a row for each stream until it is closed. A new stream of the same name starts at episode 0.
+        A session keeps a row for each stream until you close it. A new stream of the same name starts at episode 0.
         """
         self._flow.close_stream(self._slot)
-        # Nothing of this handle may reach the row any more: another stream may have it by now.
+        # This handle must not reach the row any more: another stream may use it by now.
         closed: Any = _ClosedStream(self.id)
         self._flow = self._streams = self._table = closed
 
 
 class _ClosedStream:
-    """Stands where the parts of a stream were, once it is closed."""
+    """Replaces the parts of a closed stream."""
 
     def __init__(self, stream: StreamId) -> None:
         self._stream = stream

@@ -1,7 +1,7 @@
-"""Streams: what may come next in each, and what changes when it does.
+"""Check what may come next in each stream, and update the table of streams.
 
-Nothing here calls the agent or the session. A method that checks a call changes nothing, and raises `InputError` for
-what cannot be right; the methods that change the table are called once everything else has agreed.
+Nothing here calls the agent or the session. Methods that check a call change nothing, and raise `InputError` if the
+call cannot be right; methods that change the table are called after every check has passed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rekindle.traces import EpisodeTrace, bytes_of_each
 
 __all__ = ["Streams"]
 
-# Looking up a member of an enum takes as long as a step of the rest, so those of the hot path are looked up once.
+# An enum lookup takes as long as the rest of a step, so the members used in the hot path are looked up once.
 _CONTINUING = EpisodeStatus.CONTINUING
 _LAST_STATUS = max(map(int, EpisodeStatus))
 _IDLE, _BEGUN, _OPEN, _ENDED = map(int, Phase)
@@ -38,13 +38,13 @@ class Streams:
         self.table = table
         self.intake = intake
         self.dropped = 0
-        """Transitions left out because they held NaN or infinity."""
+        """Transitions that were dropped because they contained NaN or infinity."""
         self.unannounced_ends = 0
-        """Streams whose episode has ended, and whose end was not announced."""
+        """Streams whose episode has ended without an announcement of the end."""
         self.restored: set[int] = set()
-        """Streams whose episode was open before a resume, and has not gone on since."""
+        """Streams whose episode was open before a resume, and has not been continued since."""
         self.replayed: set[int] = set()
-        """Those of them whose world is back where it was."""
+        """The restored streams whose environment is back in its state before the resume."""
         self._drops_bad_values = drops_bad_values
         self._reward, self._status = np.zeros(1, np.float64), np.zeros(1, np.uint8)
 
@@ -64,7 +64,7 @@ class Streams:
             raise self._not_finite_at_first(slot, arrays[0])
 
     def check_actions(self, slots: StreamSlots, places: Places, arrays: Sequence[Array]) -> None:
-        """The same for a batch."""
+        """Check that actions may be chosen for a batch of observations."""
         self._check_ends(slots)
         new = (self.table.phase[places] != _OPEN).nonzero()[0]
         if len(new):
@@ -75,7 +75,7 @@ class Streams:
                 raise self._not_finite_at_first(int(slots[new[row]]), first[0][row])
 
     def restored_action(self, slot: int, arrays: Sequence[Array]) -> Begun:
-        """For a restored stream: the action handed out for this observation before the checkpoint, if there was one."""
+        """For a restored stream: the action that was returned for this observation before the checkpoint, if any."""
         table = self.table
         if table.continues(slot, arrays):
             self.restored.discard(slot)
@@ -86,7 +86,7 @@ class Streams:
         return Begun(None, None)
 
     def hand_out(self, slot: int, action: Array) -> Any:
-        """Note the action chosen for the newest observation; returns it for the host."""
+        """Record the action chosen for the newest observation; returns it in the host's form."""
         table = self.table
         if table.action_layout is None:
             self.intake.action_layout(action)
@@ -95,7 +95,7 @@ class Streams:
         return self.intake.to_host(action)
 
     def hand_out_many(self, slots: StreamSlots, places: Places, arrays: Sequence[Array], actions: Array) -> None:
-        """The same for a batch."""
+        """Record the actions chosen for a batch."""
         table = self.table
         self.intake.action_layout(actions[0])
         new = (table.phase[places] != _OPEN).nonzero()[0]
@@ -108,7 +108,7 @@ class Streams:
         table.has_pending[places] = True
 
     def begin(self, slot: int, arrays: Sequence[Array]) -> None:
-        """Note the first observation of an episode."""
+        """Record the first observation of an episode."""
         self.table.phase[slot] = _BEGUN
         self.table.set_last(slot, arrays)
 
@@ -129,12 +129,12 @@ class Streams:
             if slot not in self.restored:
                 raise self._not_continued(slot, experience.observation)
             broken, is_known = (slot,), False
-        # What was seen before was finite.
+        # Observations that were seen before are finite.
         is_good = is_known or all_finite(arrays)
         return self._checked(slot, arrays, action, experience.reward, after, experience.status, is_good, broken)
 
     def check_step(self, slot: int, after: Sequence[Array], reward: Any, status: EpisodeStatus) -> Taken:
-        """Check the outcome of the action that was handed out last."""
+        """Check the outcome of the action that was returned last."""
         table = self.table
         before = [array[slot] for array in table.last]
         return self._checked(slot, before, table.pending[slot], reward, after, status, True, ())
@@ -181,7 +181,7 @@ class Streams:
             raise InputError(f"statuses must be 0, 1 or 2 (EpisodeStatus), got {statuses}")
         self._check_ends(slots)
         is_continued = table.continue_all(places, arrays)
-        # What was seen before was finite.
+        # Observations that were seen before are finite.
         good = finite_rows([rewards, *after] if is_continued else [rewards, *after, *arrays])
         if good is not None and not self._drops_bad_values:
             row = int(np.argmin(good))
@@ -202,7 +202,7 @@ class Streams:
         return taken
 
     def _broken(self, slots: StreamSlots, arrays: Sequence[Array]) -> list[int]:
-        """The streams of a batch whose observation does not follow the last; only after a resume may there be any."""
+        """The streams of a batch whose observation does not continue their episode; only allowed after a resume."""
         table = self.table
         same = np.ones(len(slots), np.bool_)
         for array, last in zip(arrays, table.last, strict=True):
@@ -215,7 +215,7 @@ class Streams:
         return [int(slots[row]) for row in rows]
 
     def apply(self, taken: Taken) -> Sequence[str]:
-        """Bring the table up to date with a checked call; returns warnings."""
+        """Update the table with a checked call; returns warnings."""
         table, slot, status = self.table, taken.places, taken.statuses
         if type(slot) is not int:
             return self._apply_many(taken)
@@ -283,7 +283,7 @@ class Streams:
         return [self._stop_trace(slot)] if trace.is_full else ()
 
     def _stop_trace(self, slot: int) -> str:
-        """Drop a trace that is full, as a checkpoint must not grow for ever; returns a warning."""
+        """Drop a trace that is full, because a checkpoint must not grow without limit; returns a warning."""
         trace = self.table.traces.pop(slot)
         return (
             f"the open episode of {self.table.name(slot)} has {len(trace.actions):,} steps, too many to replay: "
@@ -291,7 +291,7 @@ class Streams:
         )
 
     def _drop(self, slot: int, status: EpisodeStatus, after: Sequence[Array]) -> None:
-        """Leave a transition out: what comes before and after it is not linked."""
+        """Drop a transition: the transitions before and after it are not linked."""
         table = self.table
         self.dropped += 1
         table.has_pending[slot] = False
@@ -309,7 +309,7 @@ class Streams:
     # After a dropped transition
 
     def drop_step(self, slot: int, after: Sequence[Array], reward: Any) -> Sequence[str]:
-        """Leave out the outcome of an action that was chosen without a link to what came before."""
+        """Drop the outcome of an action that was chosen on an unlinked observation."""
         value = checked_reward(reward, self.table.name(slot))
         self.dropped += 1
         if slot in self.table.traces:
@@ -317,7 +317,7 @@ class Streams:
         return []
 
     def link_again(self, slot: int, after: Sequence[Array]) -> list[Array]:
-        """The newest good observation of an unlinked stream, to act on; it is linked again if that is this one."""
+        """The newest finite observation of an unlinked stream, to act on; links the stream again if it is this one."""
         if all_finite(after):
             self.table.set_last(slot, after)
             self.table.unlinked[slot] = False
@@ -326,7 +326,7 @@ class Streams:
     # The ends of episodes
 
     def check_end(self, slot: int, claims: Claims, extras: dict[str, float]) -> EpisodeRecord:
-        """The record of an episode whose last transition ended it; what the host claims must agree with it."""
+        """The record of an episode whose last transition ended it; raises if the host's claims contradict it."""
         table = self.table
         if table.phase[slot] != _ENDED:
             raise InputError(
@@ -339,17 +339,17 @@ class Streams:
         return record
 
     def end(self, slot: int) -> None:
-        """The end of the stream's episode is announced."""
+        """Record that the end of the stream's episode is announced."""
         self.unannounced_ends -= 1
         self.table.finish(slot)
 
     def check_announced(self, slot: int) -> None:
-        """Refuse a stream whose episode has ended without an announcement."""
+        """Raise if the stream's episode has ended without an announcement."""
         if self.table.phase[slot] == _ENDED:
             raise self._unannounced(slot)
 
     def check_all_announced(self) -> None:
-        """Refuse to go on while the end of any episode was not announced."""
+        """Raise if any episode has ended without an announcement."""
         if self.unannounced_ends:
             raise self._unannounced(int(np.argmax(self.table.phase == _ENDED)))
 
@@ -369,7 +369,7 @@ class Streams:
         return Closed(slot, table.id_of(slot), record, lost)
 
     def ended_slots(self) -> list[int]:
-        """The streams whose episode has ended, and whose end was not announced."""
+        """The streams whose episode has ended without an announcement."""
         return np.flatnonzero(self.table.phase == _ENDED).tolist()
 
     def _counted(self, slot: int, status: EpisodeStatus, extras: dict[str, float]) -> EpisodeRecord:
@@ -385,7 +385,7 @@ class Streams:
         self.table.traces[slot] = trace
 
     def bring_back(self, slot: int) -> Observations:
-        """The world of a restored episode is where it was: the observation of there."""
+        """Record that the environment of a restored episode is restored too; returns its newest observation."""
         table = self.table
         if slot not in self.restored:
             raise InputError(f"{table.name(slot)}: no episode was open there before a resume")
@@ -395,11 +395,11 @@ class Streams:
     # State
 
     def state(self) -> State:
-        """Everything, as saved."""
+        """The state for a checkpoint."""
         return {"table": self.table.state(), "dropped": self.dropped}
 
     def load_state(self, state: State) -> None:
-        """Go on; open episodes wait to be continued or closed."""
+        """Restore the state; open episodes wait to be continued or closed."""
         self.table.load_state(state["table"])
         if type(state["dropped"]) is not int or state["dropped"] < 0:
             raise StateError(f"dropped: {state['dropped']!r:.40} is not a count")
@@ -409,7 +409,7 @@ class Streams:
     # Messages
 
     def _check_ends(self, slots: StreamSlots) -> None:
-        """Refuse a batch with a stream whose end was not announced."""
+        """Raise if a stream of a batch has an unannounced end."""
         if self.unannounced_ends:
             ended = self.table.phase[slots] == _ENDED
             if ended.any():
@@ -433,6 +433,6 @@ class Streams:
     def _not_finite(self, slot: int, reward: float, after: Array) -> InputError:
         what = f"the reward {reward}" if not math.isfinite(reward) else f"an observation {after!r:.120}"
         error = InputError(f"{self.table.name(slot)}: {what} is not finite")
-        # Not a part of the message, as a trainer, which passes that on, has no such option.
-        error.add_note("A session with bad_values='drop' leaves such transitions out.")
+        # Not part of the message: the trainer passes the message on, but has no such option.
+        error.add_note("A session with bad_values='drop' drops such transitions.")
         return error

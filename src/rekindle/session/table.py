@@ -1,4 +1,4 @@
-"""The table of streams: one row each, as arrays."""
+"""The table of streams: one row per stream, as arrays."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["Phase", "Places", "StreamId", "StreamTable"]
 _Layout = TypeVar("_Layout")
 
 StreamId = int | str
-"""The host's name for a stream: a number, or a text for clients and characters that have one."""
+"""The host's name for a stream: an integer, or a string, for example the name of a client or character."""
 
 Places = slice | StreamSlots
-"""Rows of the table as an index: a slice where they are the first ones, which numpy is quicker with."""
+"""Rows of the table as an index: a slice if they are the first rows, because numpy handles it faster."""
 
 
 class Phase(IntEnum):
-    """Where a stream stands."""
+    """The state of a stream."""
 
     IDLE = 0
     """No episode."""
     BEGUN = 1
-    """The first observation is known, and no transition yet."""
+    """The first observation is known; there is no transition yet."""
     OPEN = 2
     """In the middle of an episode."""
     ENDED = 3
@@ -43,7 +43,7 @@ _COLUMNS = ("phase", "episode", "total_reward", "length", "status", "unlinked", 
 
 
 class StreamTable:
-    """One row a stream, as arrays, so that a batch is a handful of array operations."""
+    """One row per stream, as arrays, so that a batch takes only a few array operations."""
 
     def __init__(self) -> None:
         self.ids: list[StreamId | None] = []
@@ -51,11 +51,11 @@ class StreamTable:
         self._free: list[int] = []
         self.slots: dict[StreamId, int] = {}
         self.each: list[StreamSlots] = []
-        """The index of every row by itself, as an array."""
+        """The index of every single row, as an array."""
         self._first: dict[int, tuple[StreamSlots, Places]] = {}
         self.observation_layout: Layout | None = None
         self.plain_layout: ArraySpec | None = None
-        """The layout of an observation that is one array, for a short way through the hot path."""
+        """The layout of an observation that is one array, for a fast path in the hot loop."""
         self.action_layout: ArraySpec | None = None
         self.traces: dict[int, EpisodeTrace] = {}
         self._room = 0
@@ -66,25 +66,25 @@ class StreamTable:
         self.status = np.zeros(0, np.uint8)
         """How the episode of an ENDED stream ended."""
         self.unlinked = np.zeros(0, np.bool_)
-        """Streams whose last transition was dropped, so that the next cannot be checked against it."""
+        """Streams whose last transition was dropped, so the next cannot be checked against it."""
         self.has_pending = np.zeros(0, np.bool_)
         self.has_gaps = np.zeros(0, np.bool_)
-        """Streams of whose episode a transition was dropped."""
+        """Streams with a dropped transition in their episode."""
         self.last: list[Array] = []
         """The newest observation of each stream."""
         self.pending: Array = np.zeros(0)
-        """The action that was handed out and not yet come back in a transition."""
+        """The action that was returned and has not been observed in a transition yet."""
 
     def slot(self, stream: StreamId) -> int:
-        """The row of a stream, new if it was never seen."""
+        """The row of a stream; added if the stream is new."""
         try:
             slot = self.slots.get(stream)
-        except TypeError:  # it cannot be a key
+        except TypeError:  # it is not hashable
             slot = None
         return self._add(stream) if slot is None else slot
 
     def slots_of(self, streams: Sequence[StreamId] | Array | None, rows: int) -> tuple[StreamSlots, Places]:
-        """The rows of the streams of a batch, and the same as an index; None means 0, 1, 2, ..."""
+        """The rows of the streams of a batch, as an array and as an index; None means streams 0, 1, 2, ..."""
         if streams is None:
             known = self._first.get(rows)
             if known is None:
@@ -96,11 +96,11 @@ class StreamTable:
             raise InputError(f"{len(streams)} streams were given for a batch of {rows}")
         slots = self._look_up(streams)
         if len(set(slots.tolist())) != rows:
-            raise InputError(f"a stream stands twice in one batch: {list(streams)}")
+            raise InputError(f"a stream occurs twice in one batch: {list(streams)}")
         return slots, slots
 
     def peek(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
-        """The rows of streams, making none: those never seen get numbers that no stream has."""
+        """The rows of streams, without adding any: unknown streams get numbers that no stream has."""
         unused = len(self.ids)
         return np.array([self.slots.get(stream, unused + row) for row, stream in enumerate(streams)], np.int64)
 
@@ -125,15 +125,15 @@ class StreamTable:
         return slot
 
     def release(self, slot: int) -> None:
-        """Forget a stream that has no episode; another one may have its row."""
+        """Remove a stream that has no episode; another stream may use its row."""
         del self.slots[self.id_of(slot)]
         self.ids[slot] = None
         self.episode[slot] = 0
-        heapq.heappush(self._free, slot)  # the least free row is the next: the same after a resume
+        heapq.heappush(self._free, slot)  # the lowest free row is used first, also after a resume
         self._first.clear()
 
     def id_of(self, slot: int) -> StreamId:
-        """The stream that has a row."""
+        """The stream of a row."""
         return cast("StreamId", self.ids[slot])
 
     def _grow(self, room: int) -> None:
@@ -144,46 +144,46 @@ class StreamTable:
         self.pending = _grown(self.pending, room)
 
     def use_observation_layout(self, layout: Layout) -> None:
-        """From now on every observation has this layout."""
+        """Set the layout of all observations."""
         self.observation_layout = layout
         self.plain_layout = layout.plain
         self.last = [np.zeros((self._room, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
 
     def use_action_layout(self, layout: ArraySpec) -> None:
-        """From now on every action has this layout."""
+        """Set the layout of all actions."""
         self.action_layout = layout
         self.pending = np.zeros((self._room, *layout.shape), layout.dtype)
 
     def observations(self, arrays: Sequence[Array]) -> Observations:
-        """What an agent sees of the arrays of a batch."""
+        """The arrays of a batch in the form that the agent takes."""
         return cast("Layout", self.observation_layout).observations(arrays)
 
     def batch_of_one(self, arrays: Sequence[Array]) -> Observations:
-        """What an agent sees of the arrays of a single observation."""
+        """The arrays of a single observation in the form that the agent takes."""
         if self.plain_layout is not None:
             return arrays[0][None]
         return self.observations([array[None] for array in arrays])
 
     def name(self, slot: int) -> str:
-        """A stream as it is named in a message."""
+        """The name of a stream in a message."""
         return f"stream {self.ids[slot]!r}"
 
     def continues(self, slot: int, observation: Sequence[Array]) -> bool:
-        """Whether an observation is the newest one of a stream."""
+        """Whether an observation equals the newest one of a stream."""
         for array, table in zip(observation, self.last, strict=True):
             last = table[slot]
-            # Comparing bytes is ten times quicker, and differs only for zeros of two signs.
+            # Comparing bytes is ten times faster, and differs only for zeros of different signs.
             if array.tobytes() != last.tobytes() and not np.array_equal(array, last):
                 return False
         return True
 
     def continue_all(self, places: Places, observations: Sequence[Array]) -> bool:
-        """Whether the observations of a batch are surely the newest ones of its streams."""
+        """Whether the observations of a batch equal the newest ones of its streams, with certainty."""
         pairs = zip(observations, self.last, strict=True)
         return all(array.tobytes() == last[places].tobytes() for array, last in pairs)
 
     def set_last(self, slot: int, observation: Sequence[Array]) -> None:
-        """Note the newest observation of a stream."""
+        """Record the newest observation of a stream."""
         if self.plain_layout is not None:
             self.last[0][slot] = observation[0]
             return
@@ -191,12 +191,12 @@ class StreamTable:
             table[slot] = array
 
     def last_shown(self, slot: int) -> str:
-        """The newest observation of a stream, as it is shown in a message."""
+        """The newest observation of a stream, for a message."""
         shown = [array[slot].tolist() for array in self.last]
         return f"{shown[0] if len(shown) == 1 else shown}"[:120]
 
     def finish(self, slot: int) -> None:
-        """The stream's episode is over and announced."""
+        """Record that the stream's episode is over and announced."""
         self.phase[slot] = Phase.IDLE
         self.episode[slot] += 1
         self.total_reward[slot] = 0.0
@@ -212,7 +212,7 @@ class StreamTable:
         return np.flatnonzero((phase == Phase.BEGUN) | (phase == Phase.OPEN)).tolist()
 
     def state(self) -> State:
-        """Everything, as saved."""
+        """The state for a checkpoint."""
         count = len(self.ids)
         layout, action = self.observation_layout, self.action_layout
         return {
@@ -226,18 +226,18 @@ class StreamTable:
         }
 
     def load_ids(self, ids: Sequence[Any]) -> None:
-        """Give each of these streams the row of its place; None is a free row."""
+        """Assign these streams to rows by position; None is a free row."""
         for stream in ids:
             slot = self._new_row()
             if stream is None:
                 self._free.append(slot)
                 continue
             if self.slots.setdefault(_plain(stream), slot) != slot:
-                raise StateError(f"ids: a stream stands twice: {ids}")
+                raise StateError(f"ids: a stream occurs twice: {ids}")
             self.ids[slot] = stream
 
     def load_state(self, state: State) -> None:
-        """Everything, as loaded."""
+        """Restore the state."""
         saved = _loaded("observation_layout", Layout.of_state, state)
         known = self.observation_layout
         if saved is not None and known is not None and saved.leaves != known.leaves:
@@ -254,7 +254,7 @@ class StreamTable:
         for name in _COLUMNS:
             _fill(getattr(loaded, name), count, state[name], name)
         if loaded.phase.max(initial=0) >= Phase.ENDED:
-            raise StateError(f"phase: {loaded.phase[:count]} has an episode that ended, which is never saved")
+            raise StateError(f"phase: {loaded.phase[:count]} has an ended episode, which is never saved")
         if saved is not None:
             if len(state["last"]) != len(loaded.last):
                 raise StateError(f"last: {len(state['last'])} arrays, not {len(loaded.last)}")
@@ -286,12 +286,12 @@ def _fill(column: Array, count: int, saved: Any, name: str) -> None:
 
 
 _LARGEST_ID = 2**63 - 1
-"""What a checkpoint can hold."""
+"""The largest stream number that a checkpoint can hold."""
 
 
 def _plain(stream: Any) -> StreamId:
     if isinstance(stream, str):
-        return str(stream)  # numpy has a kind of its own, which a checkpoint cannot hold
+        return str(stream)  # numpy has its own string type, which a checkpoint cannot hold
     if isinstance(stream, int | np.integer) and not isinstance(stream, bool):
         number = int(cast("int", stream))
         if 0 <= number <= _LARGEST_ID:

@@ -1,4 +1,4 @@
-"""What a call brings, and what the streams say of it once it was checked."""
+"""Calls of the host after they were checked."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ __all__ = ["Begun", "Claims", "Closed", "Taken"]
 
 
 class Taken(msgspec.Struct, gc=False):
-    """A checked call that brings transitions: what the agent is to see, and what the table is to hold."""
+    """A checked call with transitions: what the agent observes, and how the table changes."""
 
     slots: StreamSlots
     places: int | Places
-    """The rows of the table: one, or those of a batch."""
+    """The rows of the table: one row, or the rows of a batch."""
     transitions: Transitions | None
-    """What the agent observes; None if everything in the call is dropped."""
+    """The transitions that the agent observes; None if all of them are dropped."""
     count: int
-    """How many transitions that are."""
+    """How many transitions the agent observes."""
     actions: Array
     rewards: Any
-    """A number, or an array of those of a batch; with `actions`, `after` and `statuses`, of the dropped rows too."""
+    """A number, or an array for a batch; like `actions`, `after` and `statuses`, it includes dropped rows."""
     after: Sequence[Array]
     statuses: Any
     good: Array | None = None
     """Which rows of a batch are kept; None if all of them are."""
     broken: Sequence[int] = ()
-    """Streams whose open episode ended unseen, before a resume: it is closed as truncated first."""
+    """Streams whose open episode ended unseen before a resume: it is closed as truncated first."""
     dropped: Sequence[int] = ()
-    """Streams whose transition holds NaN or infinity, and is left out."""
+    """Streams whose transition contains NaN or infinity, and is dropped."""
 
 
 class Claims(NamedTuple):
-    """What the host says of an episode that has ended; None is nothing."""
+    """What the host claims about an episode that has ended; None means no claim."""
 
     total_reward: float | None = None
     steps: int | None = None
     status: EpisodeStatus | None = None
 
     def contradictions(self, counted: EpisodeRecord, *, has_gaps: bool) -> list[str]:
-        """Where they differ from what was counted; with gaps, the host may have counted what was dropped."""
+        """Where the claims differ from what was counted; with gaps, the host may have counted dropped transitions."""
         wrong: list[str] = []
         total, steps, status = self
         if not has_gaps:
@@ -67,11 +67,11 @@ class Closed(NamedTuple):
     stream: StreamId
     record: EpisodeRecord
     lost: str | None
-    """What a resume lost by it, if the episode was open before a resume."""
+    """What the resume lost, if the episode was open before a resume."""
 
 
 class Begun(NamedTuple):
-    """Where a stream stands after a resume: the action that was handed out before it, and what was lost."""
+    """The state of a stream after a resume: the action that was returned before it, and what was lost."""
 
     action: Array | None
     lost: str | None
