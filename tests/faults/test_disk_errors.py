@@ -168,7 +168,9 @@ def test_a_log_whose_sync_failed_is_written_anew(training: Training, reference: 
     assert ended.code == 0
     assert training.acknowledged_steps == [40, 60, 70, 70, 80, 100, 120]
     (warning,) = training.warnings
-    assert re.search(r"cannot sync .*train_episodes\.jsonl: Input/output error; it is written anew next time", warning)
+    assert re.search(
+        r"cannot sync .*train_episodes\.jsonl: Input/output error; the next sync writes a new file", warning
+    )
     assert_exact(training, reference)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: the `.mpk` format, the store, what to keep, and the replay journal."""
+"""Checkpoints: the store, which checkpoints to keep, and the replay journal."""
 
 from rekindle.checkpoint.retention import (
     CheckpointInfo,

@@ -1,7 +1,7 @@
-"""The replay journal: a checkpoint writes the rows that are new, and names those that are there already.
+"""The replay journal: a checkpoint writes only new rows, and refers to the rows that are on disk already.
 
-Segments are immutable files of rows `first <= number < end`. A checkpoint's manifest lists the segments that
-hold its memory; they are shared by all checkpoints that name them.
+Segments are immutable files with the rows `first <= number < end`. The manifest of a checkpoint lists the segments
+of its replay buffer; checkpoints share the segments that they refer to.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["Manifest", "NewRows", "ReplayJournal", "Segment"]
 _SEGMENT = re.compile(r"rows_[0-9]+_[0-9]+_r[0-9]+\.mpk")
 _MERGE_LIMIT = 4 * 2**20
 """Segments below this size are merged like the digits of a binary counter, so that frequent small checkpoints
-leave few files, and each row is rewritten a few times at most."""
+leave few files, and each row is rewritten only a few times."""
 _SEGMENT_LIMIT = 2**30
-"""Bytes of rows in one segment. The format has room for 4 GiB a column and 16 GiB a file."""
+"""Bytes of rows in one segment; the format allows 4 GiB per column and 16 GiB per file."""
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One file of the journal, as a manifest names it."""
+    """One file of the journal, as listed in a manifest."""
 
     file: str
     first: int
@@ -41,14 +41,14 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class _SavedColumn(msgspec.Struct, frozen=True):
-    """A column as it stands in a checkpoint."""
+    """A column, as stored in a checkpoint."""
 
     dtype: str
     shape: list[int]
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A manifest as it stands in a checkpoint."""
+    """A manifest, as stored in a checkpoint."""
 
     first: int
     end: int
@@ -57,7 +57,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Where the rows of a replay memory are."""
+    """The segments with the rows of a replay buffer."""
 
     first: int
     end: int
@@ -65,16 +65,16 @@ class Manifest(msgspec.Struct, frozen=True):
     segments: list[Segment]
 
     def tree(self) -> State:
-        """As it stands in a checkpoint."""
+        """The form stored in a checkpoint."""
         columns = {name: _SavedColumn(spec.dtype.str, list(spec.shape)) for name, spec in self.columns.items()}
         return msgspec.to_builtins(_Saved(self.first, self.end, columns, self.segments))
 
     @classmethod
     def of(cls, tree: Any, *, name: str) -> Manifest:
-        """Read it back; raises `FileRefused`."""
+        """Read the stored form; raises `FileRefused`."""
         try:
             saved = msgspec.convert(tree, _Saved)
-        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter for arrays in odd places
+        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter two for misplaced arrays
             raise FileRefused(f"{name}: its replay manifest is wrong: {error}") from None
         columns: dict[str, ArraySpec] = {}
         for column, spec in saved.columns.items():
@@ -93,10 +93,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class NewRows(msgspec.Struct, frozen=True):
-    """What a checkpoint has to add to the journal, copied out of the memory."""
+    """The rows that a checkpoint adds to the journal, copied from the replay buffer."""
 
     first: int
-    """The oldest row that the memory holds, new or not."""
+    """The oldest row in the replay buffer, new or not."""
     start: int
     end: int
     columns: dict[str, ArraySpec]
@@ -111,10 +111,10 @@ class ReplayJournal:
         self.directory = directory
         self.resume_count = resume_count
         self.segments = list(known)
-        """What is durable and still wanted, in order."""
+        """The durable segments that are still needed, in order."""
 
     def collect(self, memory: Replay) -> NewRows:
-        """Copy out the rows that are not yet in a segment (and, to merge them, those of small segments)."""
+        """Copy the rows that are not in a segment yet, and those of small segments that are merged."""
         columns = dict(memory.columns)
         row_size = sum(spec.nbytes for spec in columns.values())
         start = max(memory.first, self.segments[-1].end if self.segments else 0)
@@ -132,9 +132,9 @@ class ReplayJournal:
         )
 
     def write(self, new: NewRows) -> Manifest:
-        """Make the new rows durable and say where all of them are."""
+        """Make the new rows durable, and return the manifest of all rows."""
         self._owner.check(self.directory)
-        older = self.segments if new.first < new.start else []  # otherwise the new segments hold everything
+        older = self.segments if new.first < new.start else []  # otherwise the new segments contain everything
         segments = [segment for segment in older if segment.first < new.start and segment.end > new.first]
         row_size = sum(column[:1].nbytes for column in new.rows.values())
         longest = max(1, _SEGMENT_LIMIT // max(1, row_size))
@@ -146,14 +146,14 @@ class ReplayJournal:
         return Manifest(new.first, new.end, new.columns, segments)
 
     def _write_segment(self, first: int, end: int, rows: Mapping[str, Array]) -> Segment:
-        # The resume count keeps a file of an abandoned timeline from being taken for one of this.
+        # The resume count distinguishes it from files written before a resume went back.
         path = self.directory / f"rows_{first}_{end}_r{self.resume_count}.mpk"
         pieces = codec.encode({"kind": "segment", "first": first, "columns": dict(rows)})
         files.write_atomic(path, *pieces)
         return Segment(path.name, first, end, codec.stored_checksum(pieces[0]))
 
     def read(self, manifest: Manifest) -> dict[str, Array]:
-        """Every row that a manifest names; raises `FileRefused` if a segment is missing or not the one named."""
+        """Every row in a manifest; raises `FileRefused` if a segment is missing or is not the listed one."""
         pieces: dict[str, list[Array]] = {name: [] for name in manifest.columns}
         number = manifest.first
         for segment in manifest.segments:
@@ -182,12 +182,12 @@ class ReplayJournal:
         return arrays
 
     def files(self) -> list[Path]:
-        """Every file of the journal, named by a manifest or not."""
+        """Every file of the journal, whether a manifest lists it or not."""
         return sorted(path for path in self.directory.iterdir() if not path.name.startswith("."))
 
 
 def check_layout(manifest: Manifest, columns: Mapping[str, ArraySpec], *, name: str) -> None:
-    """Refuse a manifest whose columns are not those of a memory."""
+    """Raise `FileRefused` if the columns of a manifest are not those of a replay buffer."""
     saved, held = manifest.columns, columns
     if dict(saved) != dict(held):
         different = sorted(key for key in saved.keys() | held.keys() if saved.get(key) != held.get(key))

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: small policies that are asked about the checkpoints that exist."""
+"""Which checkpoints to keep: small policies that select from the existing checkpoints."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["CheckpointInfo", "KeepAny", "KeepBest", "KeepEvery", "KeepLast", "Re
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True):
-    """What a policy may know of a checkpoint."""
+    """What a policy knows about a checkpoint."""
 
     step: int
     metrics: dict[str, float] = {}
-    """The latest value of every metric when it was taken."""
+    """The latest value of every metric when the checkpoint was taken."""
 
 
 @runtime_checkable
 class RetentionPolicy(Protocol):
-    """Says which checkpoints it wants to stay; the others go unless another policy wants them."""
+    """Selects checkpoints to keep; a checkpoint is removed if no policy selects it."""
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
-        """The steps to keep, out of those that exist (oldest first)."""
+        """The steps to keep, from the checkpoints that exist (oldest first)."""
         ...
 
 
@@ -42,12 +42,12 @@ class KeepLast:
         self.count = required_count("KeepLast: count", count, 1)
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
-        """The newest."""
+        """Select the newest."""
         return {info.step for info in checkpoints[-self.count :]}
 
 
 class KeepEvery:
-    """Keep the first checkpoint in each stretch of `steps` env steps, for ever.
+    """Keep the first checkpoint in each interval of `steps` env steps, permanently.
 
     >>> sorted(KeepEvery(100).keep([CheckpointInfo(step) for step in (40, 80, 120, 160, 240)]))
     [40, 120, 240]
@@ -57,7 +57,7 @@ class KeepEvery:
         self.steps = required_count("KeepEvery: steps", steps, 1)
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
-        """One of each stretch."""
+        """Select one checkpoint of each interval."""
         firsts: dict[int, int] = {}
         for info in checkpoints:
             firsts.setdefault(info.step // self.steps, info.step)
@@ -65,7 +65,7 @@ class KeepEvery:
 
 
 class KeepBest:
-    """Keep the `count` checkpoints with the best value of a metric; the earlier of two equals.
+    """Keep the `count` checkpoints with the best value of a metric; of equal ones, the earlier.
 
     >>> scored = [CheckpointInfo(step, {"eval/return": value}) for step, value in ((10, 1.0), (20, 3.0), (30, 2.0))]
     >>> KeepBest("eval/return").keep(scored)
@@ -76,7 +76,7 @@ class KeepBest:
         self.metric, self.count, self.mode = metric, required_count("KeepBest: count", count, 1), mode
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
-        """The best; checkpoints without the metric, or with NaN for it, are not wanted."""
+        """Select the best; checkpoints without the metric, or with NaN, are not selected."""
         sign = -1.0 if self.mode == "max" else 1.0
         scored = [info for info in checkpoints if not isnan(info.metrics.get(self.metric, nan))]
         scored.sort(key=lambda info: (sign * info.metrics[self.metric], info.step))
@@ -84,19 +84,19 @@ class KeepBest:
 
 
 class KeepAny:
-    """Keep what any of the policies wants: a checkpoint goes only if all agree."""
+    """Keep the checkpoints that any of several policies selects."""
 
     def __init__(self, policies: Iterable[RetentionPolicy]) -> None:
         self.policies = tuple(policies)
 
     def keep(self, checkpoints: Sequence[CheckpointInfo]) -> set[int]:
-        """The union of what each wants."""
+        """The union of all selections."""
         wanted: set[int] = set()
         return wanted.union(*(policy.keep(checkpoints) for policy in self.policies))
 
 
 def retention(setting: int | RetentionPolicy | Iterable[RetentionPolicy]) -> RetentionPolicy:
-    """A policy from what a user writes: a number to keep, a policy, or several."""
+    """Create a policy from a user's setting: a number to keep, a policy, or several."""
     if isinstance(setting, RetentionPolicy):
         return setting
     if isinstance(setting, Iterable) and not isinstance(setting, str):

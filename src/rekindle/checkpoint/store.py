@@ -1,4 +1,4 @@
-"""The checkpoints of a run: written atomically, found again, pruned."""
+"""The checkpoints of a run: write them atomically, find the newest intact one, remove old ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Best(msgspec.Struct, frozen=True):
-    """The best agent a checkpoint knew of."""
+    """The best agent at the time of a checkpoint."""
 
     file: str
     score: float
@@ -52,7 +52,7 @@ class _Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A checkpoint as it stands in its file, replay rows aside."""
+    """The contents of a checkpoint file, without replay rows."""
 
     step: int
     counters: dict[str, Any]
@@ -67,7 +67,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     environment: dict[str, str]
 
     def tree(self) -> State:
-        """As it stands in the file."""
+        """The form stored in the file."""
         return {
             "kind": "checkpoint",
             "step": self.step,
@@ -87,7 +87,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """Read one; raises `FileRefused`."""
         try:
             fields = msgspec.convert(codec.read_file(path), _Fields)
-        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter for arrays in odd places
+        except (msgspec.ValidationError, AttributeError, TypeError) as error:  # the latter two for misplaced arrays
             raise FileRefused(f"{path}: not a checkpoint: {error}") from None
         if fields.step != fields.counters.env_steps:
             raise FileRefused(f"{path}: step is {fields.step}, but counters.env_steps {fields.counters.env_steps}")
@@ -110,7 +110,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The newest intact checkpoint, and what had to be passed over to get to it."""
+    """The newest intact checkpoint, and the newer ones that were skipped."""
 
     checkpoint: Checkpoint | None
     rows: dict[str, Array] | None
@@ -118,13 +118,13 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def list_steps(directory: Path) -> list[int]:
-    """The steps that have a checkpoint file, oldest first."""
+    """The steps with a checkpoint file, oldest first."""
     names = (path.name for path in files.entries(directory))
     return sorted(int(match[1]) for name in names if (match := _STEP.fullmatch(name)))
 
 
 class CheckpointStore:
-    """The checkpoint files and replay segments of one run; used by one thread at a time, and by no forked child."""
+    """The checkpoint files and replay segments of one run; for one thread at a time, and not for a forked child."""
 
     def __init__(self, run_path: Path, *, policy: RetentionPolicy, resume_count: int) -> None:
         self._owner = Owner()
@@ -142,9 +142,9 @@ class CheckpointStore:
     # Finding
 
     def find(self) -> Found:
-        """The newest checkpoint that is intact, with its replay rows and the best file it names.
+        """The newest intact checkpoint: its replay rows and the best file that it refers to must be intact too.
 
-        None if there is no checkpoint at all; `CheckpointError` if there are some and none is intact.
+        The checkpoint is None if there is none at all; raises `CheckpointError` if there are some but none is intact.
         """
         rejected: list[str] = []
         for step in reversed(list_steps(self.directory)):
@@ -165,7 +165,7 @@ class CheckpointStore:
         return Found(None, None, ())
 
     def go_back_to(self, checkpoint: Checkpoint | None, rewound: Path) -> None:
-        """Make a checkpoint the newest: what is of a later time moves to `rewound`."""
+        """Make a checkpoint the newest: move everything that is newer to `rewound`."""
         self._owner.check(self._run_path)
         for step in list_steps(self.directory):
             if checkpoint is None or step > checkpoint.step:
@@ -205,7 +205,7 @@ class CheckpointStore:
     # Saving
 
     def save_best(self, best: Best, agent: State) -> None:
-        """Write the best agent; if that fails, it is tried again before the next checkpoint, which names it."""
+        """Write the best agent; if that fails, try again before the next checkpoint, which refers to it."""
         self._owner.check(self._run_path)
         self._unwritten_best = (best, agent)
         self._write_best()
@@ -216,13 +216,13 @@ class CheckpointStore:
         best, agent = self._unwritten_best
         tree = {"kind": "best", "step": best.step, "score": best.score, "agent": agent}
         path = self.directory / best.file
-        # The name becomes durable together with that of the checkpoint which refers to it.
+        # The name becomes durable together with the checkpoint that refers to it.
         files.write_atomic(path, *codec.encode(tree), sync_name=False)
         files.link(path, self.directory / "best.mpk")
         self._unwritten_best = None
 
     def save(self, checkpoint: Checkpoint, rows: NewRows | None) -> Path:
-        """Write a checkpoint; when this returns it is durable. The logs must have been synced before."""
+        """Write a checkpoint; it is durable when this returns. The logs must be synced before."""
         self._owner.check(self._run_path)
         self._write_best()
         if rows is not None:
@@ -231,28 +231,28 @@ class CheckpointStore:
         try:
             files.write_atomic(path, *codec.encode(checkpoint.tree()))
         except StorageError:
-            if path.is_file():  # only its name may not be durable: it is pruned like any other, and not before
+            if path.is_file():  # only its name may not be durable: it is pruned like any other checkpoint
                 self._known[checkpoint.step] = self._try_read(checkpoint.step)
             raise
         self._known[checkpoint.step] = _lightened(checkpoint)
         return path
 
     def tidy(self) -> None:
-        """Point `latest` at the newest checkpoint and remove what no policy and no checkpoint wants any more."""
+        """Point `latest` to the newest checkpoint, and remove everything that no policy and no checkpoint needs."""
         self._owner.check(self._run_path)
         newest = max(self._known)
         files.link(self.path(newest), self.directory / "latest.mpk")
         infos = [CheckpointInfo(step, known.metrics if known else {}) for step, known in sorted(self._known.items())]
         wanted = {newest} | self._policy.keep(infos)
         unwanted = [step for step in self._known if step not in wanted]
-        # Durable before anything they name goes: a checkpoint that comes back must find its segments.
+        # Durable before anything they refer to is removed: a checkpoint that reappears must find its segments.
         files.remove([self.path(step) for step in unwanted], sync=self.directory)
         for step in unwanted:
             del self._known[step]
         for directory in (self.directory, self.journal.directory):
-            files.remove_temporaries(directory)  # of writes that failed so badly that they could not be cleared away
+            files.remove_temporaries(directory)  # of failed writes that could not be cleaned up
         if any(known is None for known in self._known.values()):
-            return  # an unreadable manifest may name anything
+            return  # an unreadable manifest may refer to any segment
         named = self._named_files() | {segment.file for segment in self.journal.segments}
         if self._unwritten_best is not None:
             named.add(self._unwritten_best[0].file)
@@ -261,7 +261,7 @@ class CheckpointStore:
 
 
 def _lightened(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint without its states, to be remembered."""
+    """The checkpoint without its states, to keep in memory."""
     return msgspec.structs.replace(checkpoint, agent={}, session={}, attached={})
 
 

@@ -7,9 +7,9 @@ r"""The `.mpk` format: a fixed header, then one msgpack document with typed arra
     payload  a msgpack map of str to nil, bool, int, float64, str, array, map, or ext 32 of type 1
     ext 1    u8 dtype code, u8 number of axes, u8 padding, u64 per axis, zeros, elements in C order
 
-Integers outside msgpack itself are little-endian, and so are elements. The padding puts the first element at
-a multiple of 16 in the file, so that arrays can be used where they were read. Reading runs no code, and
-believes no length before it was held against the bytes that are there.
+Integers outside msgpack itself are little-endian, and so are elements. The padding aligns the first element to
+a multiple of 16 in the file, so that arrays can be used without a copy. Reading runs no code, and every length is
+checked against the number of bytes that are left.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = [
 
 FORMAT_VERSION: Final = 2
 MAX_FILE: Final = 16 << 30
-"""Bytes in a file."""
+"""Bytes in a file, at most."""
 MAX_NODES: Final = 1_000_000
-"""Values in a tree, an array being one. A million empty dicts take about 70 MB."""
+"""Values in a tree, at most; an array counts as one. A million empty dicts take about 70 MB."""
 MAX_DEPTH: Final = 64
-"""Dicts and lists inside one another."""
+"""Levels of nested dicts and lists, at most."""
 
 _MAGIC: Final = b"\x89RKNDL\r\n"
 _PREFIX: Final = struct.Struct("<8sIQ")
@@ -62,9 +62,9 @@ _ARRAY: Final = 1
 _ARRAY_HEAD: Final = struct.Struct(">BIb3B")
 _ALIGNMENT: Final = 16
 _MAX_EXT: Final = 2**32 - 1
-# numpy 1 has no more.
+# The limit of numpy 1.
 _MAX_AXES: Final = 32
-# Below this a copy is cheaper than a buffer of its own.
+# Below this size, a copy is cheaper than a separate buffer.
 _INLINE: Final = 4096
 
 _DTYPES: Final[dict[int, np.dtype[Any]]] = {
@@ -75,7 +75,7 @@ _DTYPES: Final[dict[int, np.dtype[Any]]] = {
 }
 _CODES: Final = {(dtype.kind, dtype.itemsize): code for code, dtype in _DTYPES.items()}
 
-# What follows a msgpack tag: the number itself, or the length of a str, list or dict.
+# The number after a msgpack tag: a value, or the length of a str, list or dict.
 _NUMBERS: Final = {0xCB + index: struct.Struct(">" + code) for index, code in enumerate("dBHIQbhiq")}
 _LENGTHS: Final = {0xD9 + index: struct.Struct(">" + code) for index, code in enumerate("BHIHIHI")}
 _CONSTANTS: Final = {0xC0: None, 0xC2: False, 0xC3: True}
@@ -96,10 +96,10 @@ _ADVICE: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
 
 
 def encode(tree: State) -> list[bytes | memoryview]:
-    """The file that holds `tree`, as pieces to write one after the other.
+    """Encode `tree` as a file: a list of pieces to write one after the other.
 
-    Large arrays are not copied: a piece shows the memory of the array until it is written. Raises
-    `StateError`, which names the first value that cannot be saved.
+    Large arrays are not copied: a piece shares the memory of its array, which must not change before it is written.
+    Raises `StateError` with the name of the first value that cannot be saved.
     """
     pieces = _Writer().document(tree)
     length = sum(map(len, pieces))
@@ -110,9 +110,9 @@ def encode(tree: State) -> list[bytes | memoryview]:
 
 
 def decode(data: bytes | bytearray | memoryview, *, name: str) -> State:
-    """The tree in a file of these bytes; arrays are read-only views of `data`.
+    """Decode the bytes of a file to a tree; arrays are read-only views of `data`.
 
-    Raises `FileRefused`, with `name` and the reason, unless every byte is as `encode` would have it.
+    Raises `FileRefused`, with `name` and the reason, if any byte differs from what `encode` could have written.
     """
     view = memoryview(data).cast("B").toreadonly()
     _check_prefix(view, len(view), name)
@@ -122,14 +122,14 @@ def decode(data: bytes | bytearray | memoryview, *, name: str) -> State:
 
 
 def stored_checksum(head: bytes | memoryview) -> str:
-    """The checksum that the header of a file holds."""
+    """The checksum in the header of a file."""
     return bytes(head[_PREFIX.size : _HEADER_SIZE]).hex()
 
 
 def read_file(path: str | os.PathLike[str], *, checksum: str | None = None) -> State:
-    """The tree in a file. Raises `FileRefused`, or `StorageError` if the file could not be read at all.
+    """Read the tree in a file. Raises `FileRefused`, or `StorageError` if the file could not be read at all.
 
-    With a `checksum`, the file must be the one that had it when it was written.
+    With a `checksum`, the file must have this checksum in its header.
     """
     name = os.fspath(path)
     try:
@@ -147,16 +147,16 @@ def time_dependent(key: str) -> bool:
 
 
 def tree_digest(tree: State, *, skip: Callable[[str], bool] = time_dependent) -> str:
-    """A digest of what a tree holds: equal for two trees if and only if they hold the same bits.
+    """A digest of the contents of a tree: equal for two trees if and only if they hold the same bits.
 
-    The order of a dict, the memory layout of an array and all under a key that `skip` picks do not count.
-    Raises `StateError` as `encode` does.
+    It ignores the order of a dict, the memory layout of an array, and everything under a key that `skip` selects.
+    Raises `StateError` like `encode`.
     """
     return _checksum(*_Writer(skip).document(tree)).hex()
 
 
 def _checksum(*pieces: bytes | memoryview) -> bytes:
-    # Twice as fast as BLAKE2b wherever the processor has instructions for it.
+    # Twice as fast as BLAKE2b if the processor has instructions for it.
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -164,7 +164,7 @@ def _checksum(*pieces: bytes | memoryview) -> bytes:
 
 
 class _Writer:
-    """Writes one tree; `skip` also sorts dicts, which makes the pieces canonical."""
+    """Writes one tree; with `skip` it also sorts dicts, so that the pieces are canonical."""
 
     def __init__(self, skip: Callable[[str], bool] | None = None) -> None:
         self._skip = skip
@@ -190,7 +190,7 @@ class _Writer:
             except OverflowError:
                 self._refuse("is an int beyond 64 bits", "make it an array of bytes, or float()")
             except UnicodeEncodeError:
-                self._refuse("is a str that UTF-8 cannot hold", "take out its lone surrogates")
+                self._refuse("is a str that UTF-8 cannot hold", "remove its lone surrogates")
             except ValueError:
                 self._refuse("is a str of 4 GiB or more", "split it")
         elif kind is np.ndarray:
@@ -277,7 +277,7 @@ def _type_name(value: object) -> str:
 
 
 class _Reader:
-    """Reads one payload whose checksum is right, and trusts it no more for that."""
+    """Reads one payload; it checks everything, although the checksum is right."""
 
     def __init__(self, data: memoryview, name: str) -> None:
         self._data = data
@@ -293,7 +293,7 @@ class _Reader:
             self._refuse(f"{len(self._data) - self._position} bytes follow the end of the tree")
         return cast("State", tree)
 
-    def _value(self, depth: int) -> Any:  # noqa: PLR0911 - one return a msgpack type
+    def _value(self, depth: int) -> Any:  # noqa: PLR0911 - one return for each msgpack type
         tag = self._data[self._take(1)]
         if tag < 0x80:
             return tag
@@ -336,12 +336,12 @@ class _Reader:
         self._count(count, 2 * count, depth)
         tree: State = {}
         for _ in range(count):
-            # A key has no place for levels of its own, so a container as a key is refused at once.
+            # A key may not have levels of its own, so a container as a key is refused at once.
             key = self._value(MAX_DEPTH)
             if type(key) is not str:
                 self._refuse(f"a key is a {type(key).__name__}, not a str")
             if key in tree:
-                self._refuse(f"the key {key!r} stands twice in a dict")
+                self._refuse(f"the key {key!r} occurs twice in a dict")
             tree[key] = self._value(depth + 1)
         return tree
 
@@ -375,7 +375,7 @@ class _Reader:
         try:
             array: NDArray[Any] = np.ndarray(shape, dtype, self._data, start)
         except (ValueError, OverflowError):
-            # Only an array without elements gets here: its other axes may be longer than numpy can count.
+            # Only an array without elements gets here: its other axes may be longer than numpy supports.
             self._refuse(f"an array cannot have the shape {shape}")
         if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
             self._refuse("a bool array has bytes other than 0 and 1")
@@ -399,7 +399,7 @@ def _check_prefix(head: memoryview, size: int, name: str) -> None:
     if magic != _MAGIC:
         raise FileRefused(f"{name}: not a rekindle file")
     if version > FORMAT_VERSION:
-        newest = f"this rekindle reads formats up to {FORMAT_VERSION}: upgrade rekindle to load it"
+        newest = f"this version reads formats up to {FORMAT_VERSION}: upgrade rekindle to load it"
         raise FileRefused(f"{name}: written in rekindle format {version}, and {newest}")
     if version < 1:
         raise FileRefused(f"{name}: there is no rekindle format {version}")
@@ -419,7 +419,7 @@ def _read(name: str) -> memoryview:
             with open(descriptor, "rb", buffering=0, closefd=False) as file:
                 _check_prefix(memoryview(file.read(_HEADER_SIZE)), status.st_size, name)
                 file.seek(0)
-                # np.empty leaves out the zeros that a bytearray would write first.
+                # Unlike a bytearray, np.empty does not fill the memory with zeros first.
                 data = np.empty(status.st_size, np.uint8).data
                 done = 0
                 while done < len(data):

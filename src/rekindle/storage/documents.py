@@ -1,4 +1,4 @@
-"""Values as JSON: what numpy, structs and odd texts become."""
+"""Encode values as JSON: numpy, structs, and text that is not valid UTF-8."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["encode", "encode_numpy", "plain"]
 
 
 def encode_numpy(value: Any) -> Any:
-    """For msgspec's `enc_hook`: numbers and arrays of numpy as JSON has them."""
+    """For msgspec's `enc_hook`: convert numpy numbers and arrays to JSON values."""
     if isinstance(value, (np.generic, np.ndarray)):
         return cast("Any", value.tolist())
     raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def encode(value: Any, encoder: Callable[[Any], bytes] = msgspec.json.encode) -> bytes:
-    r"""A value as JSON. What is not UTF-8 in a text, such as the name of a file, becomes a visible escape.
+    r"""Encode a value as JSON. Invalid UTF-8 in a text, such as a file name, becomes a visible escape.
 
     >>> encode({"path": "runs\udcff"})
     b'{"path":"runs\\\\udcff"}'
@@ -33,7 +33,7 @@ def encode(value: Any, encoder: Callable[[Any], bytes] = msgspec.json.encode) ->
 
 
 def plain(value: Any) -> Any:
-    """A value in a form that JSON can hold, whatever it is: what JSON has no place for becomes text."""
+    """Convert any value to one that JSON supports: unsupported values become text."""
     if isinstance(value, Mapping):
         return {encodable(str(key)): plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, (list, tuple)):

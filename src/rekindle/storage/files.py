@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def _flags(*names: str) -> int:
-    """Those of these flags that the system has: an exported policy is read and written on Windows too."""
+    """Combine the flags that the system has; exported policies are also read and written on Windows."""
     flags = 0
     for name in (*names, "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -45,14 +45,14 @@ def _flags(*names: str) -> int:
 
 
 WITHOUT_WAITING = _flags("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY")
-"""Flags without which opening a named pipe in place of a file would hold the process."""
+"""Flags for opening files; without them, opening a named pipe instead of a file would block the process."""
 _CREATE = _flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
 PRIVATE = 0o600
 _PUBLIC = 0o666
 _TEMPORARY = ".tmp"
 LARGE = 2**16
 _NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""What file systems say that have none, or no more of them."""
+"""The errors of file systems without hard links, or with too many of them."""
 
 
 @contextlib.contextmanager
@@ -66,8 +66,8 @@ def reporting(action: str, path: str | Path) -> Generator[None]:
 
 
 def absolute(path: Path) -> Path:
-    """A path that stays the same when the working directory changes; symbolic links are left as they are."""
-    with reporting("find the working directory, which there must be to use", path):
+    """An absolute path, which stays valid when the working directory changes; symbolic links are not resolved."""
+    with reporting("find the working directory, which is needed for", path):
         return path.absolute()
 
 
@@ -78,7 +78,7 @@ def write_all(descriptor: int, data: Any) -> None:
 
 
 def _coalesced(chunks: Iterable[Any]) -> Iterator[Any]:
-    """The same bytes in few pieces: small chunks are gathered, large ones are not copied."""
+    """The same bytes in fewer pieces: small chunks are joined, large ones are not copied."""
     gathered = bytearray()
     for chunk in chunks:
         if len(chunk) < LARGE:
@@ -99,7 +99,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _anew(temporary: Path, create: Callable[[], T]) -> T:
-    """Create a temporary name, in the place of one that a failed write could not clear away."""
+    """Create a file with a temporary name; if a failed write left one of that name, replace it."""
     try:
         return create()
     except FileExistsError:
@@ -108,7 +108,7 @@ def _anew(temporary: Path, create: Callable[[], T]) -> T:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable; Windows, where no run is written, has no such call."""
+    """Make the names in a directory durable; does nothing on Windows, where no runs are written."""
     if os.name == "nt":
         return
     with reporting("sync", path):
@@ -120,9 +120,9 @@ def sync_directory(path: Path) -> None:
 
 
 def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
-    """Put a file there whole or not at all, durably.
+    """Write a file completely or not at all, durably.
 
-    `sync_name=False` leaves the name to a later sync of the directory; the data are durable in either case.
+    With `sync_name=False` the name becomes durable with a later sync of the directory; the data are durable at once.
     """
     temporary = _temporary(path)
     with reporting("write", path):
@@ -132,10 +132,10 @@ def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
 
 
 def write_output(path: Path, *chunks: Any) -> None:
-    """Write a file for the user, wherever that is: whole or not at all, durably, with the permissions of the umask.
+    """Write a file for the user at any place: completely or not at all, durably, with the permissions of the umask.
 
-    Others may be able to write in that directory, so nothing there is followed: the temporary name cannot be guessed,
-    and a symbolic link in the place of the file is replaced.
+    Other users may be able to write to that directory, so nothing in it is trusted: the temporary name cannot be
+    guessed, and a symbolic link at the path is replaced, not followed.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
     with reporting("write", path):
@@ -144,7 +144,7 @@ def write_output(path: Path, *chunks: Any) -> None:
 
 
 def _put(descriptor: int, temporary: Path, path: Path, chunks: Iterable[Any]) -> None:
-    """Write to a new file, and give it its name once it is durable."""
+    """Write to a new file, and rename it to its final name once it is durable."""
     try:
         try:
             for chunk in _coalesced(chunks):
@@ -154,16 +154,16 @@ def _put(descriptor: int, temporary: Path, path: Path, chunks: Iterable[Any]) ->
             os.close(descriptor)
         os.replace(temporary, path)
     except BaseException:
-        # A descriptor whose fsync failed says "done" when asked again, so the file is dropped, not retried.
+        # A second fsync after a failed one reports success, so drop the file instead of retrying.
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file and return its descriptor; never waits, and never follows a symbolic link.
+    """Open a regular file and return its descriptor; never blocks, and never follows a symbolic link.
 
-    Raises `StorageError` for anything that is not a regular file, and `OSError` as `os.open` does.
+    Raises `StorageError` for anything that is not a regular file, and `OSError` like `os.open`.
     """
     descriptor = os.open(path, flags | WITHOUT_WAITING, PRIVATE)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -175,7 +175,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Generator[BinaryIO | None]:
-    """A regular file to read, or None if it is absent; raises `StorageError` for what cannot be read."""
+    """A regular file opened for reading, or None if it does not exist; raises `StorageError` if it cannot be read."""
     with reporting("read", path):
         try:
             descriptor = open_regular(path)
@@ -187,7 +187,7 @@ def opened(path: Path) -> Generator[BinaryIO | None]:
 
 
 def read_all(path: Path, file: BinaryIO) -> bytes:
-    """What is left of a file; raises `StorageError` if memory cannot hold it."""
+    """The rest of a file; raises `StorageError` if it does not fit into memory."""
     try:
         return file.read()
     except MemoryError:
@@ -196,7 +196,7 @@ def read_all(path: Path, file: BinaryIO) -> bytes:
 
 
 def read_bytes(path: Path, *, most: int | None = None) -> bytes:
-    """The content of a regular file; one of more than `most` bytes is refused, and so are symbolic links."""
+    """The content of a regular file; raises for a symbolic link, or if the file has more than `most` bytes."""
     with reporting("read", path), open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
@@ -205,9 +205,9 @@ def read_bytes(path: Path, *, most: int | None = None) -> bytes:
 
 
 def make_directory(path: Path, *, sync_name: bool = True) -> None:
-    """Make a directory and the missing ones above it, durably.
+    """Create a directory and its missing parents, durably.
 
-    `sync_name=False` leaves the last name to a later sync of the directory above.
+    With `sync_name=False` the last name becomes durable with a later sync of the parent directory.
     """
     if os.path.isdir(path):  # False, not an error, for a name that is too long
         return
@@ -219,13 +219,13 @@ def make_directory(path: Path, *, sync_name: bool = True) -> None:
 
 
 def entries(path: Path) -> list[Path]:
-    """What is in a directory."""
+    """The entries of a directory."""
     with reporting("list", path):
         return list(path.iterdir())
 
 
 def require_directory(path: Path) -> None:
-    """Refuse a symbolic link, or anything else that is not a directory of the run's own."""
+    """Raise for a symbolic link, or anything else that is not a real directory."""
     with reporting("use", path):
         mode = os.lstat(path).st_mode
     if not stat.S_ISDIR(mode):
@@ -234,9 +234,9 @@ def require_directory(path: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, replacing what had it; a copy where the file system has no hard links.
+    """Give a file a second name, replacing any file of that name; makes a copy if there are no hard links.
 
-    Nothing is synced: the name is a convenience that may lag after a power cut.
+    Nothing is synced: the link is a convenience and may be outdated after a power cut.
     """
     temporary = _temporary(target)
     with reporting("link", target):
@@ -250,13 +250,13 @@ def link(source: Path, target: Path) -> None:
         try:
             os.replace(temporary, target)
         finally:
-            # Renaming onto another name of the same file does nothing and leaves the temporary name.
+            # A rename between two names of the same file does nothing, and leaves the temporary name.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
 
 
 def move(source: Path, directory: Path) -> None:
-    """Move a file into a directory that is made if it is missing."""
+    """Move a file into a directory, which is created if it is missing."""
     make_directory(directory)
     require_directory(directory)
     with reporting("move", source), contextlib.suppress(FileNotFoundError):
@@ -264,13 +264,13 @@ def move(source: Path, directory: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file another name, replacing what had it; nothing is synced."""
+    """Rename a file, replacing any file of that name; nothing is synced."""
     with reporting("rename", source):
         os.replace(source, target)
 
 
 def remove(paths: Iterable[Path], *, sync: Path | None = None) -> None:
-    """Remove files; with `sync`, make that durable in their directory if anything was removed."""
+    """Remove files; with `sync`, make the removal durable in their directory if anything was removed."""
     removed = False
     for path in paths:
         with reporting("remove", path), contextlib.suppress(FileNotFoundError):
@@ -290,5 +290,5 @@ def remove_directory(path: Path) -> None:
 
 
 def remove_temporaries(directory: Path) -> None:
-    """Remove what a killed writer left half-written."""
+    """Remove incomplete files of a killed writer."""
     remove(path for path in sorted(directory.glob(f".*{_TEMPORARY}")) if not path.is_dir() or path.is_symlink())

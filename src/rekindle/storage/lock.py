@@ -1,4 +1,4 @@
-"""The lock of a run: one writer at a time, released by the kernel when its process dies."""
+"""The lock of a run: one writer at a time; the kernel releases it when the process dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rekindle.storage.files import open_regular, opened, reporting
 __all__ = ["Lock"]
 
 _LONGEST_HOLDER = 200
-"""Bytes of what a process writes down about itself."""
+"""The most bytes that a process writes into the lock file about itself."""
 
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
@@ -25,15 +25,15 @@ def _release_all() -> None:
         lock.release()
 
 
-# A forked worker shares the locks of its parent, and would keep them after the parent's death.
+# A forked worker shares the locks of its parent, and would hold them after the parent's death.
 os.register_at_fork(after_in_child=_release_all)
 
 
 class Lock:
-    """One writer at a time; freed by the kernel when its process dies, however it dies."""
+    """One writer at a time; the kernel releases the lock when the process dies, however it dies."""
 
     def __init__(self, path: Path, *, patience: float = 1.0, advice: str | None = None) -> None:
-        """Take the lock, waiting up to `patience` seconds; `advice` ends the message if it cannot be had."""
+        """Take the lock, waiting up to `patience` seconds; `advice` is the end of the message if it is not free."""
         self.path = path
         self._advice = advice or f"stop it first (rekindle stop {path.parent})"
         with reporting("open", path):
@@ -42,7 +42,7 @@ class Lock:
             with reporting("lock", path):
                 self._take(descriptor, patience)
         except BaseException:
-            os.close(descriptor)  # or this process would stand in its own way
+            os.close(descriptor)  # otherwise this process would block itself
             raise
         self._descriptor: int | None = descriptor
         _held.add(self)
@@ -62,14 +62,14 @@ class Lock:
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go; the file stays, as unlinking it would let two processes lock two files of one name."""
+        """Release the lock; keep the file, because after unlinking it two processes could lock files of one name."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     @staticmethod
     def is_held(path: Path) -> bool:
-        """Whether some process holds the lock; takes it for microseconds to find out."""
+        """Whether a process holds the lock; takes the lock for microseconds to check."""
         with opened(path) as file:
             if file is None:
                 return False
@@ -81,7 +81,7 @@ class Lock:
 
     @staticmethod
     def holder(path: Path) -> str:
-        """The process that took the lock last, as it wrote itself down."""
+        """The process that took the lock last, as recorded in the lock file."""
         with opened(path) as file:
             return "" if file is None else _holder(file.fileno())
 

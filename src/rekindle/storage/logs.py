@@ -1,4 +1,4 @@
-"""Append-only JSON Lines logs: writing, syncing, cutting back, reading."""
+"""Append-only JSON Lines logs: append, sync, truncate, read."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ __all__ = [
 ]
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT
 _MOST_WITH_HOLES = 2**26
-"""Bytes of a log that are read even if some were never written, as a power cut leaves it."""
+"""The largest log, in bytes, that is read even if it has holes, as after a power cut."""
 _UNSYNCED_LIMIT = 8 * 2**20
-"""A log that nobody checkpoints is synced when this much of it is held in memory."""
+"""A log without checkpoints is synced when it holds this many bytes in memory."""
 
 
 class LogPosition(NamedTuple):
-    """How much of a log there is: rows, bytes, and the CRC-32 of those bytes."""
+    """A position in a log: rows, bytes, and the CRC-32 of those bytes."""
 
     rows: int = 0
     size: int = 0
     crc: int = 0
 
     def after(self, row: bytes) -> LogPosition:
-        """The position once a row was added."""
+        """The position after adding a row."""
         return LogPosition(self.rows + 1, self.size + len(row), zlib.crc32(row, self.crc))
 
 
 class JsonLines:
-    """An append-only log: one `write` a row, rows numbered from 0, strict JSON (NaN becomes null).
+    """An append-only log: one `write` per row, rows numbered from 0, strict JSON (NaN becomes null).
 
-    A row that cannot be written stays in memory and goes first next time, so a full disk loses nothing.
+    A row that cannot be written stays in memory and is written first next time, so a full disk loses nothing.
     Appending and syncing may happen on different threads, but not in a forked child.
     """
 
@@ -70,11 +70,11 @@ class JsonLines:
         self._tail = bytearray()
         self._written = position.size
         self._suspect = False
-        """Whether an fsync failed, so that the file may lack what was written to it."""
+        """Whether an fsync failed, so that the file may lack data that was written."""
         self._is_torn = False
-        """Whether the file may end with a part of what was appended."""
+        """Whether the file may end with an incomplete row."""
         self.is_deferred = False
-        """Whether rows wait in memory for `write_out` or `sync`, so that appending does no input or output."""
+        """Whether rows wait in memory for `write_out` or `sync`, so that appending does no I/O."""
         self._owner = Owner()
         self._guard = threading.Lock()
         self._encode = msgspec.json.Encoder(enc_hook=documents.encode_numpy).encode
@@ -83,13 +83,13 @@ class JsonLines:
 
     @property
     def position(self) -> LogPosition:
-        """Where the next row goes."""
+        """The position of the next row."""
         return self._position
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Add a row; raises `StorageError` when it is held in memory only.
+        """Add a row; raises `StorageError` if the row is in memory only.
 
-        A row that JSON cannot hold raises `TypeError` or `ValueError`, and the log is as before.
+        A row that cannot be encoded as JSON raises `TypeError` or `ValueError`, and the log is unchanged.
         """
         self._owner.check(self.path)
         line = documents.encode({"row": self._position.rows, **fields}, self._encode) + b"\n"
@@ -113,10 +113,10 @@ class JsonLines:
         view = memoryview(self._tail)[self._written - self._durable :]
         if not view:
             return
-        self._is_torn = True  # until all is written: whatever ends this early, no row may follow a part of another
+        self._is_torn = True  # until all is written: after an early end, no row may follow an incomplete one
         try:
             while view:
-                view = view[os.write(self._descriptor, view) :]  # after a short write, the next says what is wrong
+                view = view[os.write(self._descriptor, view) :]  # after a short write, the next one raises the error
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._cut_tail()
@@ -131,7 +131,7 @@ class JsonLines:
         self._is_torn = False
 
     def _cut_tail(self) -> None:
-        """Take off what an append left that did not come to its end."""
+        """Remove an incomplete row from the end of the file."""
         os.ftruncate(self._descriptor, self._written)
         self._is_torn = False
 
@@ -157,23 +157,23 @@ class JsonLines:
         except OSError as error:
             with self._guard:
                 self._suspect = True
-            raise StorageError(f"cannot sync {self.path}: {error.strerror}; it is written anew next time") from error
+            raise StorageError(f"cannot sync {self.path}: {error.strerror}; the next sync writes a new file") from error
         with self._guard:
             if end > self._durable:  # another thread may have synced more in the meantime
                 del self._tail[: end - self._durable]
                 self._durable = end
 
     def _replace(self) -> None:
-        """Write a new file from what was durable and what is in memory.
+        """Write a new file from the durable part and the rows in memory.
 
-        For a file whose fsync failed, which cannot be asked again, or whose end cannot be cut off.
+        Needed if an fsync failed, which cannot be repeated, or if the end of the file cannot be truncated.
         """
         piece = 2**20
         durable = (
             os.pread(self._descriptor, min(piece, self._durable - offset), offset)
             for offset in range(0, self._durable, piece)
         )
-        # A copy, as a write that fails is kept with its view of the data, and the tail must be able to grow.
+        # A copy: a failed write keeps a view of the data, and the tail must be able to grow.
         write_atomic(self.path, *durable, bytes(self._tail))
         with reporting("open", self.path):
             descriptor = open_regular(self.path, _APPEND)
@@ -184,9 +184,9 @@ class JsonLines:
         self._suspect = self._is_torn = False
 
     def close(self) -> None:
-        """Write what waits and let go of the file; what was not synced is left to the operating system.
+        """Write the rows in memory and close the file; data that was not synced is left to the operating system.
 
-        A forked child only lets go of its copy of the descriptor.
+        A forked child only closes its copy of the descriptor.
         """
         try:
             if self._owner.is_here:
@@ -196,9 +196,9 @@ class JsonLines:
 
 
 def surplus(path: Path, position: LogPosition) -> bytes:
-    """What a log has after a position.
+    """The bytes of a log after a position.
 
-    Raises `LogCorrupt` when the log is shorter than the position, or is not what was written.
+    Raises `LogCorrupt` if the log is shorter than the position, or differs from what was written.
     """
     data = _read_log(path)
     if len(data) < position.size:
@@ -215,12 +215,12 @@ def surplus(path: Path, position: LogPosition) -> bytes:
 
 
 def cut(path: Path, tail: bytes, rewound: Path) -> int:
-    """Move the tail of a log, as `surplus` found it, into `rewound`; returns the rows moved."""
+    """Move the tail of a log, as found by `surplus`, to `rewound`; returns the number of rows moved."""
     if not tail:
         return 0
     make_directory(rewound)
     require_directory(rewound)
-    remove_temporaries(rewound)  # of a resume that was killed right here, and would be in the way for ever
+    remove_temporaries(rewound)  # left by a resume that was killed here
     write_atomic(rewound / path.name, tail)
     with reporting("cut", path):
         descriptor = open_regular(path, os.O_WRONLY)
@@ -232,7 +232,7 @@ def cut(path: Path, tail: bytes, rewound: Path) -> int:
 
 
 def mend(path: Path, rewound: Path) -> LogPosition:
-    """Where a log can go on of which no checkpoint tells: after its last sound row. The rest moves into `rewound`."""
+    """For a log without a position in a checkpoint: move everything after its last valid row to `rewound`."""
     data = _read_log(path)
     position = LogPosition()
     for line in data.split(b"\n")[:-1]:
@@ -246,9 +246,9 @@ def mend(path: Path, rewound: Path) -> LogPosition:
 
 
 def check_rows(path: Path, data: bytes, *, first: int = 0) -> list[dict[str, Any]]:
-    """Decode the complete rows of a log; a bad line or number raises `LogCorrupt` with its line number.
+    """Decode the complete rows of a log; a bad line or row number raises `LogCorrupt` with the line number.
 
-    An unterminated last line is a row that is still being written, and is left out.
+    An unterminated last line is a row that is still being written, and is ignored.
     """
     complete = data.rfind(b"\n") + 1
     rows: list[dict[str, Any]] = []
@@ -265,17 +265,17 @@ def check_rows(path: Path, data: bytes, *, first: int = 0) -> list[dict[str, Any
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Every complete row of a log, live or not; an absent log has none."""
+    """Every complete row of a log, live or not; a missing log has no rows."""
     return check_rows(path, _read_log(path))
 
 
 def _read_log(path: Path) -> bytes:
-    """All of a log; nothing if it is absent."""
+    """The content of a log; empty if it does not exist."""
     with opened(path) as file:
         if file is None:
             return b""
         size = os.fstat(file.fileno()).st_size
-        # A hole reads as zeros, which no log holds, and takes no space on disk, so that it may be larger than memory.
+        # A hole reads as zeros, which no log contains, and takes no disk space, so the file may be larger than memory.
         if size > _MOST_WITH_HOLES and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size:
             raise LogCorrupt(f"{path}: it has {size} bytes, and parts of it were never written")
         file.seek(0)
@@ -283,10 +283,10 @@ def _read_log(path: Path) -> bytes:
 
 
 def read_last_rows(path: Path, count: int, *, most_bytes: int = 2**24) -> list[dict[str, Any]]:
-    """The last complete rows of a log, live or not, read from its end: as many as asked for, are there and fit.
+    """The last complete rows of a log, live or not, read from its end: at most `count`, and at most `most_bytes`.
 
-    What comes before them is neither read nor checked. Raises `LogCorrupt` when they are not rows that follow one
-    another, or when not one of them fits into `most_bytes`.
+    The rows before them are neither read nor checked. Raises `LogCorrupt` if they are not consecutive rows, or if not
+    even one of them fits into `most_bytes`.
     """
     with opened(path) as file:
         if file is None:

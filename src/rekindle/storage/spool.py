@@ -1,4 +1,4 @@
-"""Records that wait on disk until somebody has time for them."""
+"""A queue of records on disk."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rekindle.storage.files import reporting
 __all__ = ["Spool"]
 
 _PREFIX = 8
-"""Bytes before each record: its length."""
+"""Bytes before each record, which hold its length."""
 
 
 class Spool:
-    """A first-in-first-out queue of bytes in a file that has no name and goes with the process.
+    """A first-in-first-out queue of bytes in an unnamed file that disappears with the process.
 
-    The file is made by the first `put`, and is cut to nothing whenever all of it has been taken. Putting and taking
-    may happen on different threads.
+    The first `put` creates the file, and it is truncated whenever it has been read completely. `put` and `get` may be
+    called on different threads.
 
     >>> spool = Spool()
     >>> spool.put(b"first")
@@ -37,7 +37,7 @@ class Spool:
         self._guard = threading.Lock()
 
     def put(self, record: bytes) -> None:
-        """Add a record; raises `StorageError` if there is no room, and the queue is as before."""
+        """Add a record; raises `StorageError` if there is no room, and the queue is then unchanged."""
         with self._guard, reporting("write to a temporary file in", self._directory or tempfile.gettempdir()):
             self._file = self._file or _file_without_name(self._directory)
             view = memoryview(len(record).to_bytes(_PREFIX, "little") + record)
@@ -48,7 +48,7 @@ class Spool:
             self._end = end
 
     def get(self) -> bytes:
-        """Take the oldest record; there must be one. A record that cannot be read raises `StorageError` and is gone."""
+        """Take the oldest record; there must be one. If it cannot be read, it is dropped and `StorageError` raised."""
         with self._guard, reporting("read a temporary file in", self._directory or tempfile.gettempdir()):
             if self._file is None or self._start == self._end:
                 raise IndexError("the spool is empty")
@@ -62,7 +62,7 @@ class Spool:
             return record
 
     def close(self) -> None:
-        """Let go of the file and of what is in it."""
+        """Close the file and discard its contents."""
         with self._guard:
             if self._file is not None:
                 self._file.close()
@@ -71,7 +71,7 @@ class Spool:
 
 
 def _file_without_name(directory: Path | None) -> IO[bytes]:
-    # Where the file needs a name for a moment, a kill may leave it: `remove_temporaries` knows this one.
+    # Some systems need a name for a moment, and a kill may leave the file: `remove_temporaries` removes this one.
     return tempfile.TemporaryFile(buffering=0, dir=directory, prefix=".spool-", suffix=".tmp")
 
 

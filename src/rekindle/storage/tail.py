@@ -11,7 +11,7 @@ from rekindle.storage.logs import check_rows
 
 __all__ = ["LogTail"]
 _LONGEST_ROW = 2**26
-"""Bytes of a row, for a reader that takes a log in parts."""
+"""The most bytes in a row, for a reader that reads a log in parts."""
 
 
 class LogTail:
@@ -43,15 +43,15 @@ class LogTail:
         return self._offset
 
     def poll(self, most_bytes: int = -1) -> tuple[list[dict[str, Any]], bool]:
-        """New rows, and whether a resume cut the log back, in which case they start again from row 0.
+        """Read new rows; also returns whether a resume truncated the log, in which case rows start again from row 0.
 
-        Of a long log, `most_bytes` takes a part at a time: call until there are no rows. A longer row is read whole.
+        With `most_bytes`, a long log is read in parts: call until there are no rows. A longer row is read completely.
         """
         with opened(self.path) as file:
             if file is None:
                 return [], False
             data = self._read(file, most_bytes)
-            # The last line seen must still be there, byte for byte (every row carries its own wall time).
+            # The last line read must still be there, byte for byte (every row has its own wall time).
             rewound = not data.startswith(self._last)
             if rewound:
                 self._restart()
