@@ -177,7 +177,7 @@ class TestOddEnvironments:
     def test_one_that_ends_the_process_is_named_and_no_run_is_made(self, rekindle: Rekindle, here: Path) -> None:
         outcome = rekindle("train", "tabular", "odd:Exits")
         assert (outcome.code, outcome.out) == (2, "")
-        assert outcome.err == "rekindle: odd:Exits could not be made: SystemExit: the licence is over\n"
+        assert outcome.err == "rekindle: odd:Exits could not be created: SystemExit: the licence is over\n"
         assert not (here / "runs").exists()
 
     @pytest.mark.parametrize("what", ["Reset", "Step"])
@@ -282,7 +282,7 @@ class TestAnotherConfig:
         ("change", "message"),
         [
             ({"env": {"id": "CliffWalking-v1"}}, "config.json was edited since the training began: env was "),
-            ({"seed": 4}, "config.json was edited since the training began: seed was 0 and is 4. Put it back"),
+            ({"seed": 4}, "config.json was edited since the training began: seed was 0 and is 4. Restore it"),
             ({"num_envs": 0}, "num_envs is 0"),
             ({"agent": {"gama": 1}}, "no setting 'gama'; did you mean gamma"),
             ({"colour": "red"}, "is not the config of a trainer"),
@@ -311,7 +311,7 @@ class TestAnotherConfig:
         for command in (("resume", "runs/t"), (*LAKE, "--resume", "auto")):
             outcome = rekindle(*command, "--ui", "none")
             assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-            assert "was edited since the training began: agent.gamma was 0.99 and is 0.5. Put it back" in outcome.err
+            assert "was edited since the training began: agent.gamma was 0.99 and is 0.5. Restore it" in outcome.err
         assert verify("runs/t").digests == before
 
     def test_settings_that_make_no_other_training_may_be_edited(self, rekindle: Rekindle) -> None:

@@ -166,7 +166,7 @@ class TestResume:
         TrainingRun.create("plain").close()
         outcome = rekindle("resume", "runs/plain")
         assert (outcome.code, outcome.out) == (2, "")
-        assert "has no config.json: only its own script can go on with it; if it is left of a" in outcome.err
+        assert "has no config.json: only its own script can continue it; if a rekindle train" in outcome.err
 
 
 class TestEval:

@@ -98,7 +98,7 @@ def test_single_environments_are_made_alike() -> None:
         ({}, "set atari and frame_stack"),
         ({"atari": True}, "set atari and frame_stack"),
         ({"atari": True, "frame_stack": 4, "max_episode_steps": 9}, "pass max_num_frames_per_episode"),
-        ({"atari": True, "frame_stack": 4, "clip_actions": True}, "clip_actions cannot be put around"),
+        ({"atari": True, "frame_stack": 4, "clip_actions": True}, "clip_actions cannot wrap"),
     ],
 )
 def test_what_it_cannot_do_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -59,7 +59,7 @@ def test_what_goes_wrong_in_a_step_is_told(how: str, level: str, message: str) -
     ("source", "what", "message"),
     [
         (env_worlds.Unseeded, "seeding", "every seed gave the same episode"),
-        (env_worlds.Leaky, "determinism", "earlier episodes show in later ones"),
+        (env_worlds.Leaky, "determinism", "earlier episodes affect later ones"),
         (env_worlds.Moody, "determinism", "something random is not seeded"),
         (env_worlds.Moody, "replay", "a resume is approximate"),
     ],
@@ -96,7 +96,7 @@ def test_actions_that_no_agent_takes_are_an_error() -> None:
         def step(self, action: dict[str, int]) -> env_worlds.Answer:
             return super().step(action["move"])
 
-    assert any("no agent takes the action space" in finding.message for finding in check_env(Odd))
+    assert any("no agent supports the action space" in finding.message for finding in check_env(Odd))
 
 
 def test_an_environment_that_cannot_be_made_raises() -> None:

@@ -84,11 +84,11 @@ class TestRefusals:
             ("CartPole-v77", {}, "CartPole-v77: .*version"),
             ("env_worlds:no_env", {}, "not an environment.*which is not a gymnasium.Env"),
             ("env_worlds:nothing", {}, "env_worlds:nothing"),
-            ("env_worlds:Path", {"arguments": {"width": 3}}, "could not be made: TypeError.*width"),
+            ("env_worlds:Path", {"arguments": {"width": 3}}, "could not be created: TypeError.*width"),
             ("env_worlds:Path", {"limits": 3}, "no setting limits; there are max_episode_steps"),
             ("env_worlds:Path", {"frame_stack": 0}, "frame_stack is 0: use a whole number of at least 1"),
             ("", {}, "env is empty"),
-            (3, {}, "3 makes no environment"),
+            (3, {}, "3 does not create environments"),
         ],
     )
     def test_what_cannot_be_made_is_named(self, source: object, settings: dict[str, object], message: str) -> None:
@@ -113,7 +113,7 @@ def test_a_vector_environment_of_its_own_is_made_where_there_is_one() -> None:
     assert type(EnvFactory("CartPole-v1").make_vector(3)).__name__ == "CartPoleVectorEnv"
     with pytest.raises(ConfigError, match="no vector environment of its own: use sync or async"):
         EnvFactory("Pendulum-v1").make_vector(3)
-    with pytest.raises(ConfigError, match="frame_stack cannot be put around"):
+    with pytest.raises(ConfigError, match="frame_stack cannot wrap"):
         EnvFactory("CartPole-v1", frame_stack=4).make_vector(3)
 
 

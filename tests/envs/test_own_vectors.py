@@ -89,9 +89,9 @@ def test_rows_of_it_can_be_made_one_by_one_and_are_exact_then() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: env_worlds.paths(3), "made a vector environment of 3 rows, where one was needed: .* num_envs"),
-        (lambda num_envs: env_worlds.paths(2), "which is no vector environment of 3 rows|of 2 rows, where one"),
-        (lambda num_envs: env_worlds.Path(), "which is no vector environment of 3 rows"),
+        (lambda: env_worlds.paths(3), "created a vector environment of 3 rows, but one was needed: .* num_envs"),
+        (lambda num_envs: env_worlds.paths(2), "is not a vector environment of 3 rows|of 2 rows, but one"),
+        (lambda num_envs: env_worlds.Path(), "is not a vector environment of 3 rows"),
     ],
 )
 def test_what_makes_something_else_is_refused(tmp_path: Path, make: Any, message: str) -> None:

@@ -147,7 +147,7 @@ class TestNative:
     def test_cartpoles_own_vector_environment_rests_for_a_step_after_an_end(self) -> None:
         envs = make_envs(EnvFactory("CartPole-v1"), 4, vectorization="native")
         assert isinstance(envs, AutoresetEnvs)
-        assert "cannot be brought back" in str(envs.inexact)
+        assert "cannot be restored" in str(envs.inexact)
         envs.reset(np.ones(4, np.bool_), [1, 2, 3, 4])
         rested = 0
         for _ in range(60):
@@ -164,12 +164,12 @@ class TestNative:
     def test_an_unknown_autoreset_mode_is_refused(self, metadata: dict[str, Any]) -> None:
         vector = SyncVectorEnv([env_worlds.Path])
         vector.metadata = metadata
-        with pytest.raises(ConfigError, match="nobody can tell which observations are true"):
+        with pytest.raises(ConfigError, match="unknown which observations are final"):
             AutoresetEnvs(vector, "odd")
 
     def test_no_row_of_it_is_driven_alone(self) -> None:
         envs = AutoresetEnvs(SyncVectorEnv([env_worlds.Path]), "vector")
-        with pytest.raises(ConfigError, match="cannot be driven alone"):
+        with pytest.raises(ConfigError, match="cannot be stepped alone"):
             envs.one(0)
 
 
@@ -235,7 +235,7 @@ class TestFailures:
                 super().__init__()
                 self.observation_space = gymnasium.spaces.Box(0, 1, next(sizes))
 
-        with pytest.raises(ConfigError, match="has other spaces each time it is made"):
+        with pytest.raises(ConfigError, match="has different spaces each time it is created"):
             LocalEnvs(EnvFactory(Shifty), 2)
 
     @pytest.mark.parametrize(("num_envs", "workers"), [(0, None), (2, 3), (2, 0)])

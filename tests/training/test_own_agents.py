@@ -107,7 +107,7 @@ class TestTheCommandLine:
             (("train", "mine:Odd", "CartPole-v1"), "neither a msgspec.Struct nor a dataclass"),
             (
                 ("train", "mine:Failing", "CartPole-v1", "--steps", "9"),
-                "could not be made as Failing(observation_space",
+                "could not be created as Failing(observation_space",
             ),
             (("train", "mine:Wandering", "CartPole-v1", "--agent.update-every", "0"), "update_every is 0"),
             (("train", "mine:Plain", "CartPole-v1", "--agent.spread", "1"), "agent.spread"),

@@ -87,7 +87,7 @@ def test_best_and_steps_can_be_chosen(tmp_path: Path) -> None:
         child = make(tmp_path, "tabular", f"child-{which}", start_from=f"{tmp_path}/parent@{which}")
         _, state = read_agent_state(parent.path / "checkpoints" / file)
         assert np.array_equal(child.agent.state()["weights"]["table"], state["weights"]["table"])
-    with pytest.raises(CheckpointError, match="no checkpoint 31; steps that there are: 30, 60"):
+    with pytest.raises(CheckpointError, match="no checkpoint 31; existing steps: 30, 60"):
         make(tmp_path, "tabular", "child", start_from=f"{tmp_path}/parent@31")
 
 
@@ -122,6 +122,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
     make(tmp_path, "tabular", "parent").train()
     with pytest.raises(ConfigError, match=r"step_60.mpk does not fit the agent"):
         Trainer("CliffWalking-v1", "tabular", name="child", root=tmp_path, start_from=tmp_path / "parent")
-    with pytest.raises(ConfigError, match="ToyAgent cannot begin with what another agent learned"):
+    with pytest.raises(ConfigError, match="ToyAgent cannot start from another agent's weights"):
         Trainer("FrozenLake-v1", ToyAgent(seed=1), name="child", root=tmp_path, start_from=tmp_path / "parent")
     assert not (tmp_path / "child").exists()

@@ -186,7 +186,7 @@ class TestApproximateResume:
             ({"env": env_worlds.Moody, "num_envs": 2}, "does not repeat an episode"),
             (
                 {"env": "CartPole-v1", "num_envs": 3, "vectorization": "native"},
-                "cannot be brought back",
+                "cannot be restored",
             ),
         ],
         ids=["moody", "moody vector", "native"],
@@ -650,14 +650,14 @@ class TestConfig:
         make(tmp_path, env=env_worlds.Path, agent=toy).train()
         with pytest.raises(ConfigError, match=r"names the module env_worlds.*--env-module env_worlds"):
             Trainer.resume(tmp_path / "t", steps=300)
-        with pytest.raises(ConfigError, match="an agent of its script's own: pass one as agent"):
+        with pytest.raises(ConfigError, match="only its script defines its agent: pass one as agent"):
             Trainer.resume(tmp_path / "t", modules=["env_worlds"], steps=300)
         resumed = Trainer.resume(tmp_path / "t", modules=["env_worlds"], agent=toy, steps=300)
         assert resumed.train().env_steps == 300
 
     def test_a_lambda_must_be_given_again(self, tmp_path: Path) -> None:
         make(tmp_path, env=lambda: env_worlds.Path(limit=8)).train()
-        with pytest.raises(ConfigError, match="trained on a function that only its script has: pass it as env"):
+        with pytest.raises(ConfigError, match="trained on a function that only its script defines: pass it as env"):
             Trainer.resume(tmp_path / "t", agent=toy)
 
     @pytest.mark.parametrize(
@@ -719,7 +719,7 @@ class TestConfig:
 
     def test_a_directory_without_a_config_cannot_be_resumed_by_its_path(self, tmp_path: Path) -> None:
         rekindle.TrainingRun.create("plain", root=tmp_path).close()
-        with pytest.raises(ConfigError, match=r"has no config\.json: only its own script can go on with it"):
+        with pytest.raises(ConfigError, match=r"has no config\.json: only its own script can continue it"):
             Trainer.resume(tmp_path / "plain")
 
     def test_an_evaluation_before_the_training_finds_out_too(self, tmp_path: Path) -> None:

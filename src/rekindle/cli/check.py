@@ -25,5 +25,5 @@ def check_environment(env: str, *, modules: Sequence[str], as_json: bool) -> int
         write_json(findings)
     else:
         rows = [[cell(found.level, _STYLES[found.level]), found.what, found.message] for found in findings]
-        console().print(table(["", "looked at", words("found")], rows))
+        console().print(table(["", "checked", words("result")], rows))
     return 1 if any(found.level == "error" for found in findings) else 0

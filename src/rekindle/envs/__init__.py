@@ -1,4 +1,4 @@
-"""Environments: made from an id or a function, many at once, and brought back exactly after a resume."""
+"""Environments: create them from an id or a function, step several at once, and restore them after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row of a vector environment as an environment of its own, where there is no other."""
+"""A vector environment with one row, used as a single environment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["AloneEnv"]
 
 
 class AloneEnv(gymnasium.Env[Any, Any]):
-    """A vector environment with a single row, for evaluations and to find out about it."""
+    """Wraps a vector environment of one row as a single environment, for evaluations and for probing it."""
 
     def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> None:
         if vector_env.num_envs != 1:
             raise ConfigError(
-                f"{name} made a vector environment of {vector_env.num_envs} rows, where one was needed: "
+                f"{name} created a vector environment of {vector_env.num_envs} rows, but one was needed: "
                 "give the function a parameter num_envs, without a default"
             )
         self._envs = AutoresetEnvs(vector_env, name)
@@ -34,7 +34,7 @@ class AloneEnv(gymnasium.Env[Any, Any]):
         return _first(self._envs.reset(np.ones(1, np.bool_), [chosen], options)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step; of the last info there are the numbers."""
+        """Take a step; only the numbers of the final info are kept."""
         outcome = self._envs.step(np.asarray(action, self.action_space.dtype)[None])
         status = outcome.statuses[0]
         return (
@@ -46,12 +46,12 @@ class AloneEnv(gymnasium.Env[Any, Any]):
         )
 
     def render(self) -> Any:
-        """A picture of it."""
+        """Render the environment."""
         frames: Any = self._envs.render()
         return None if frames is None else frames[0]
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the environment."""
         self._envs.close()
 
 

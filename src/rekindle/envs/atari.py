@@ -1,4 +1,4 @@
-"""The vector environment that comes with Atari, made to show what single environments show."""
+"""The vector environment of ale-py, with the same preprocessing as single Atari environments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AtariSeeds", "vector_arguments"]
 
 
 def vector_arguments(settings: EnvSettings) -> dict[str, Any]:
-    """What makes it preprocess as Gymnasium's `AtariPreprocessing` and `FrameStackObservation` do."""
+    """Arguments that make it preprocess like Gymnasium's `AtariPreprocessing` and `FrameStackObservation`."""
     if not settings.atari or settings.frame_stack is None:
         raise ConfigError(
             f"{settings.id}: its own vector environment preprocesses and stacks: set atari and frame_stack"
@@ -34,7 +34,7 @@ def vector_arguments(settings: EnvSettings) -> dict[str, Any]:
 
 
 class AtariSeeds(gymnasium.vector.VectorWrapper):
-    """Takes a list of seeds, as others do: a row each, and of any size."""
+    """Accepts a list of seeds, one per row and of any size, like other vector environments."""
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

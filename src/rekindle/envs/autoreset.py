@@ -1,4 +1,4 @@
-"""Vector environments that come as one piece and reset themselves, brought to true last observations."""
+"""Vector environments that reset themselves, with the true final observations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["AutoresetEnvs"]
 
 
 class AutoresetEnvs:
-    """A Gymnasium vector environment, whatever its autoreset mode.
+    """A Gymnasium vector environment with any autoreset mode.
 
-    In the mode NEXT_STEP a row whose episode ended is resting: its next step is the reset, and no transition. In the
-    mode SAME_STEP the true last observation comes from the info. In the mode DISABLED rows are reset by mask. Open
-    episodes cannot be brought back, as no row can be stepped alone.
+    In NEXT_STEP mode a row whose episode has ended is resting: its next step is the reset, and not a transition. In
+    SAME_STEP mode the true final observation comes from the info. In DISABLED mode rows are reset with a mask. Open
+    episodes cannot be restored, because no row can be stepped alone.
     """
 
     def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> None:
@@ -43,27 +43,27 @@ class AutoresetEnvs:
             self.mode = AutoresetMode(mode)
         except ValueError:
             raise ConfigError(
-                f"{name}: its metadata['autoreset_mode'] is {mode!r}, so that nobody can tell which observations are "
-                f"true; use one of {', '.join(known.value for known in AutoresetMode)}"
+                f"{name}: its metadata['autoreset_mode'] is {mode!r}, so it is unknown which observations are "
+                f"final; use one of {', '.join(known.value for known in AutoresetMode)}"
             ) from None
-        self.inexact: str | None = f"{name} is a vector environment whose open episodes cannot be brought back"
+        self.inexact: str | None = f"{name} is a vector environment whose open episodes cannot be restored"
         self.resting = np.zeros(self.num_envs, np.bool_)
-        """Rows whose next step is a reset, and no transition."""
+        """Rows whose next step is a reset, and not a transition."""
         self._layout = layout
         self._resets_next = self.mode is AutoresetMode.NEXT_STEP
         self._resets_same = self.mode is AutoresetMode.SAME_STEP
 
     @property
     def resets_itself(self) -> bool:
-        """Whether ended rows go on by themselves."""
+        """Whether rows start the next episode by themselves."""
         return self._resets_next or self._resets_same
 
     def one(self, row: int) -> NoReturn:
-        """No row can be driven alone."""
-        raise ConfigError(f"{self.name}: row {row} cannot be driven alone")
+        """Raise, because no row can be stepped alone."""
+        raise ConfigError(f"{self.name}: row {row} cannot be stepped alone")
 
     def reset(self, rows: Array, seeds: Sequence[int], options: dict[str, Any] | None = None) -> Observations:
-        """Reset some rows, each with its seed where the environment takes one for each; returns all observations."""
+        """Reset some rows, each with its own seed if the environment supports it; returns all observations."""
         everything = bool(rows.all())
         chosen: dict[str, Any] | None = {**(options or {}), "reset_mask": rows} if not everything else options
         try:
@@ -79,7 +79,7 @@ class AutoresetEnvs:
         return self._observations(observations)
 
     def step(self, actions: Any) -> Outcome:
-        """Step all rows; those that were resting are at the first observation of an episode now."""
+        """Step all rows; rows that were resting are now at the first observation of an episode."""
         try:
             raw, rewards, terminated, truncated, infos = self._env.step(actions)
         except Exception as error:
@@ -108,7 +108,7 @@ class AutoresetEnvs:
             raise failed(self.name, int(ended[0]), "step", KeyError("final_obs is missing from the info"))
         arrays = [array.copy() for array in self._layout.conform(observations, "observations", rows=self.num_envs)]
         final = infos["final_obs"]
-        is_named = type(final) is dict  # otherwise it is one observation a row
+        is_named = type(final) is dict  # otherwise there is one observation per row
         for row in ended.tolist():
             true: Any = {name: final[name][row] for name in self._layout.leaves} if is_named else final[row]
             for array, value in zip(arrays, self._layout.conform(true, "final_obs"), strict=True):
@@ -116,16 +116,16 @@ class AutoresetEnvs:
         return self._layout.observations(arrays)
 
     def render(self) -> Any:
-        """A picture of each row, if it draws any."""
+        """Render each row, if the environment supports it."""
         return self._env.render()
 
     def close(self) -> None:
-        """Let go of the environment."""
+        """Close the environment."""
         close_env(self._env, self.name)
 
 
 def _row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """What a batch of infos says of one row: values stand in arrays, and flags say whose they are."""
+    """The info of one row: values are in arrays, and flags say which rows have them."""
     return {
         name: values[row]
         for name, values in infos.items()

@@ -1,4 +1,4 @@
-"""What is wrong with an environment, in words that its author can act on."""
+"""Check an environment, with messages that its author can act on."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ __all__ = ["Finding", "check_env"]
 
 _EPISODES = 3
 _STEPS = 2_000
-"""Steps that are looked at, over all episodes."""
+"""Steps to check, over all episodes."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: Literal["good", "warning", "error"]
     what: str
-    """What was looked at: spaces, reset, step, seeding, determinism, replay."""
+    """What was checked: spaces, reset, step, seeding, determinism, replay."""
     message: str
 
 
 def check_env(source: Any, *, should_stop: ShouldStop = never) -> list[Finding]:
-    """Look at everything that training and exact resume rest on; an error means that it cannot be trained on.
+    """Check everything that training and exact resumes rely on; after an error, the environment cannot be trained on.
 
-    Raises `ConfigError` if it cannot be made at all, and `Interrupted` between two steps once `should_stop()`.
+    Raises `ConfigError` if it cannot be created, and `Interrupted` between two steps once `should_stop()` is true.
     """
     factory = EnvFactory(source)
     slot = EnvSlot(factory)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what matters is found by looking
+            warnings.simplefilter("ignore")  # the checks below find what matters
             findings = [*_spaces(slot)]
             findings += _episodes(slot, should_stop)
     finally:
@@ -62,23 +62,23 @@ def _spaces(slot: EnvSlot) -> Iterator[Finding]:
         yield Finding(
             "error",
             "spaces",
-            f"no agent takes the action space {slot.action_space!r:.100}: use Discrete, "
+            f"no agent supports the action space {slot.action_space!r:.100}: use Discrete, "
             "MultiDiscrete, MultiBinary or Box",
         )
     for name, space in _boxes(slot.action_space, "the action space"):
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             yield Finding("warning", "spaces", f"{name} is unbounded: SAC and TD3 need finite bounds")
         elif (space.low != -1).any() or (space.high != 1).any():
-            yield Finding("good", "spaces", f"{name} is not -1 to 1, which rescale_actions changes if wanted")
+            yield Finding("good", "spaces", f"{name} is not -1 to 1; rescale_actions can change that")
     for name, space in _boxes(slot.observation_space, "the observation space"):
         if space.dtype == np.float64:
             yield Finding(
                 "warning",
                 "spaces",
-                f"{name} is float64: agents compute in float32, so half of its memory and of replay's is wasted",
+                f"{name} is float64: agents compute in float32, so half of the memory of replay buffers is wasted",
             )
         if space.dtype == np.uint8 and len(space.shape) == 3 and min(space.shape[0], space.shape[-1]) > 4:
-            yield Finding("warning", "spaces", f"{name} has the shape {space.shape}: pictures have 1 to 4 channels")
+            yield Finding("warning", "spaces", f"{name} has the shape {space.shape}: images have 1 to 4 channels")
 
 
 def _boxes(space: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -91,7 +91,7 @@ def _boxes(space: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _episodes(slot: EnvSlot, should_stop: ShouldStop) -> Iterator[Finding]:
-    """Random episodes, and the first thing of each kind that is wrong in them."""
+    """Play random episodes, and report the first problem of each kind."""
     told: set[str] = set()
     steps = ended = 0
     for episode in range(_EPISODES):
@@ -161,8 +161,8 @@ def _observation(slot: EnvSlot, observation: Any, what: str) -> Iterator[tuple[s
         yield (
             what,
             (
-                f"an observation lies outside the space {slot.observation_space!r:.100}: training goes on, but "
-                "encodings rest on the bounds"
+                f"an observation lies outside the space {slot.observation_space!r:.100}: training continues, but "
+                "encodings rely on the bounds"
             ),
         )
 
@@ -198,11 +198,11 @@ def _repetition(factory: EnvFactory, should_stop: ShouldStop) -> Iterator[Findin
         yield Finding(
             "warning",
             "seeding",
-            "every seed gave the same episode: unless nothing in it is random, reset(seed=...) should seed that, with "
+            "every seed gave the same episode: if anything in it is random, reset(seed=...) should seed it, with "
             "super().reset(seed=seed) and self.np_random",
         )
     else:
-        yield Finding("good", "seeding", "other seeds give other episodes")
+        yield Finding("good", "seeding", "different seeds give different episodes")
     yield from _REPETITION[probe(factory, should_stop=should_stop)]
 
 
@@ -215,8 +215,8 @@ _REPETITION = {
         Finding(
             "warning",
             "determinism",
-            "earlier episodes show in later ones, although each is seeded: a new instance is made for every episode, "
-            "which takes longer",
+            "earlier episodes affect later ones, although each is seeded: a new instance is created for every episode, "
+            "which is slower",
         ),
         Finding("good", "replay", "in a new instance an open episode is replayed exactly after a resume"),
     ),
@@ -224,7 +224,7 @@ _REPETITION = {
         Finding(
             "warning",
             "determinism",
-            "the same seed and actions give another episode: something random is not seeded by reset(seed=...), or "
+            "the same seed and actions give different episodes: something random is not seeded by reset(seed=...), or "
             "depends on the clock",
         ),
         Finding("warning", "replay", "a resume is approximate: an episode that is open is closed as truncated"),

@@ -1,4 +1,4 @@
-"""Whether an environment repeats itself: what an exact resume rests on."""
+"""Test whether an environment repeats episodes exactly, which an exact resume relies on."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from rekindle.traces import EpisodeTrace
 __all__ = ["Determinism", "play", "probe"]
 
 _EPISODES = 8
-"""Enough for a leak that shows in every second episode."""
+"""Enough to detect a leak that shows in every second episode."""
 _STEPS = 128
 
 
 class Determinism(StrEnum):
-    """What it takes for an episode to come out the same from the same seed and actions."""
+    """Whether the same seed and actions give the same episode."""
 
     REPEATS = "repeats"
-    """Nothing."""
+    """Always."""
     LEAKS = "leaks"
-    """A new instance: earlier episodes show in later ones."""
+    """Only in a new instance: earlier episodes affect later ones."""
     RANDOM = "random"
-    """It never does for sure, so that a resume cannot be exact."""
+    """Not reliably, so a resume cannot be exact."""
 
 
 def probe(factory: EnvFactory, *, should_stop: ShouldStop = never) -> Determinism:
-    """Play random episodes in one instance, and play them again in new ones.
+    """Play random episodes in one instance, and replay them in new instances.
 
-    Raises `Interrupted` between two steps once `should_stop()`.
+    Raises `Interrupted` between two steps once `should_stop()` is true.
     """
     slot = EnvSlot(factory)
     try:
@@ -51,12 +51,12 @@ def probe(factory: EnvFactory, *, should_stop: ShouldStop = never) -> Determinis
 
 
 def _again(factory: EnvFactory, played: list[EpisodeTrace], should_stop: ShouldStop) -> bool:
-    """Whether each episode comes out the same in an instance of its own."""
+    """Whether each episode is the same in its own new instance."""
     return all(_anew(factory, trace, should_stop).chain == trace.chain for trace in played)
 
 
 def _anew(factory: EnvFactory, trace: EpisodeTrace, should_stop: ShouldStop) -> EpisodeTrace:
-    """The same seed and actions in a new instance."""
+    """Replay the same seed and actions in a new instance."""
     slot = EnvSlot(factory)
     try:
         return play(slot, trace.seed, trace.actions, should_stop=should_stop)
@@ -67,9 +67,9 @@ def _anew(factory: EnvFactory, trace: EpisodeTrace, should_stop: ShouldStop) -> 
 def play(
     slot: EnvSlot, seed: int, actions: list[Array] | None = None, *, should_stop: ShouldStop = never
 ) -> EpisodeTrace:
-    """Play an episode, or its first steps, with random actions unless some are given.
+    """Play an episode, or its first steps, with random actions unless `actions` are given.
 
-    Raises `EnvError` if the environment does, and `Interrupted` between two steps once `should_stop()`.
+    Raises `EnvError` if the environment raises, and `Interrupted` between two steps once `should_stop()` is true.
     """
     layout = cast("Layout", Layout.of_space(slot.observation_space))
     trace = EpisodeTrace(seed, None)

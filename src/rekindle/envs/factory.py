@@ -1,4 +1,4 @@
-"""Which environment, as data that a config can hold, and how to make one."""
+"""Settings of an environment that a config can store, and a factory that creates it."""
 
 from __future__ import annotations
 
@@ -36,44 +36,44 @@ logger = logging.getLogger("rekindle")
 
 
 _MOST_FRAMES = 1000
-"""Frames that are stacked: each is held in memory once for every environment."""
+"""The most frames to stack: each environment keeps them in memory."""
 
 
 class EnvWrapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is put around an environment."""
+    """The wrappers around an environment."""
 
     max_episode_steps: int | None = None
-    """Truncate episodes after so many steps; None leaves it to the environment."""
+    """Truncate episodes after this many steps; None keeps the environment's own limit."""
     atari: bool = False
-    """Atari preprocessing: up to 30 no-ops at the start, 4 frames a step, 84 x 84 gray."""
+    """Atari preprocessing: up to 30 no-ops at the start, 4 frames per step, 84 x 84 gray."""
     frame_stack: int | None = None
-    """Observe the newest frames together, on a leading axis."""
+    """Stack this many of the newest frames on a leading axis."""
     rescale_actions: bool = False
-    """Let actions range from -1 to 1, whatever the bounds of the environment."""
+    """Rescale actions, so that they range from -1 to 1 whatever the bounds of the environment."""
     clip_actions: bool = False
     """Accept any action, and clip it to the bounds."""
     sign_rewards: bool = False
-    """Train on the sign of rewards; evaluations count them whole."""
+    """Train on the sign of rewards; evaluations use the original rewards."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range, and make plain integers of numpy's."""
+        """Refuse values that are out of range, and convert numpy integers to int."""
         for name, most in (("max_episode_steps", None), ("frame_stack", _MOST_FRAMES)):
             msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), 1, most))
 
 
 class EnvSettings(EnvWrapping, frozen=True, kw_only=True):
-    """An environment and what is put around it, as it stands in a config."""
+    """An environment and its wrappers, as stored in a config."""
 
     id: str
-    """A Gymnasium id such as `CartPole-v1`, or `module:name` of a function or class that makes one."""
+    """A Gymnasium id such as `CartPole-v1`, or `module:name` of a function or class that creates one."""
     arguments: dict[str, Any] = {}
-    """Passed on to what makes it."""
+    """Arguments for the environment."""
     modules: tuple[str, ...] = ()
-    """Imported before, so that they can register ids."""
+    """Modules to import first, because they register ids."""
 
 
 class EnvFactory:
-    """Makes environments of one kind: from an id, from `module:name`, or from a function.
+    """Creates environments of one kind: from an id, from `module:name`, or from a function.
 
     >>> EnvFactory("FrozenLake-v1", arguments={"is_slippery": False})().observation_space
     Discrete(16)
@@ -91,7 +91,7 @@ class EnvFactory:
         elif callable(cast("Any", source)):
             self._make, known = source, EnvSettings(id=_import_name(source) or _shown(source))
         else:
-            raise ConfigError(f"{source!r:.80} makes no environment: use a Gymnasium id, or a function")
+            raise ConfigError(f"{source!r:.80} does not create environments: use a Gymnasium id, or a function")
         if not known.id:
             raise ConfigError("env is empty: use a Gymnasium id such as CartPole-v1, or module:name")
         unknown = sorted(settings.keys() - set(EnvSettings.__struct_fields__))
@@ -102,16 +102,16 @@ class EnvFactory:
 
     @property
     def name(self) -> str:
-        """The environment as it is named in messages."""
+        """The name of the environment in messages."""
         return self._known.id
 
     @property
     def settings(self) -> EnvSettings | None:
-        """What a config says of it; None for a lambda or local function, which no other process can find."""
+        """The settings for a config; None for a lambda or local function, which other processes cannot import."""
         return None if "<" in self._known.id else self._known
 
     def __call__(self, *, training: bool = True) -> gymnasium.Env[Any, Any]:
-        """A new environment, as it is trained on or (without the sign of rewards) as it is evaluated on."""
+        """Create an environment for training, or (with the original rewards) for evaluation."""
         with _explained(self.name):
             env = self._wrapped(self._made(), training=training)
         if Layout.of_space(env.observation_space) is None:
@@ -123,7 +123,7 @@ class EnvFactory:
         return env
 
     def make_vector(self, num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-        """Its own vector environment, where there is one."""
+        """Create the environment's own vector environment, if it has one."""
         import gymnasium
 
         known = self._known
@@ -135,7 +135,7 @@ class EnvFactory:
             is_atari = str(entry_point).startswith("ale_py.")
             wrappers = ("rescale_actions", "clip_actions", *(() if is_atari else _ATARI_WRAPPERS))
             if touched := [name for name in wrappers if getattr(known, name)]:
-                raise ConfigError(f"{self.name}: {', '.join(touched)} cannot be put around its own vector environment")
+                raise ConfigError(f"{self.name}: {', '.join(touched)} cannot wrap its own vector environment")
             if is_atari:
                 from rekindle.envs.atari import AtariSeeds, vector_arguments
 
@@ -146,11 +146,11 @@ class EnvFactory:
                 return _vector_of_id(known.id, num_envs, {**known.arguments, **limit})
             made: Any = make(num_envs=num_envs, **known.arguments, **limit)
             if not isinstance(made, gymnasium.vector.VectorEnv) or made.num_envs != num_envs:
-                raise ConfigError(f"{self.name} made {made!r:.80}, which is no vector environment of {num_envs} rows")
+                raise ConfigError(f"{self.name}: {made!r:.80} is not a vector environment of {num_envs} rows")
             return cast("gymnasium.vector.VectorEnv[Any, Any, Any]", made)
 
     def _maker(self) -> Callable[..., Any] | None:
-        """The function that makes it; None for an id."""
+        """The function that creates it; None for an id."""
         for module in self._known.modules:
             importlib.import_module(module)
         if self._known.id.startswith("ALE/"):
@@ -166,7 +166,7 @@ class EnvFactory:
         import gymnasium
 
         known, make = self._known, self._maker()
-        # Atari preprocessing skips frames itself, and takes no environment that does; steps are counted around it.
+        # Atari preprocessing skips frames itself, and refuses an environment that does; the wrapper counts the steps.
         skip = {"frameskip": 1} if known.atari else {}
         limit = None if known.atari else known.max_episode_steps
         if make is None:
@@ -196,7 +196,7 @@ class EnvFactory:
         if known.clip_actions:
             env = wrappers.ClipAction(env)
         if known.frame_stack is not None:
-            # As the vector environment of Atari does it, so that agents see the same in both.
+            # The same padding as the Atari vector environment, so that agents see the same in both.
             padding = "zero" if known.atari else "reset"
             env = wrappers.FrameStackObservation(env, known.frame_stack, padding_type=padding)
         if known.sign_rewards and training:
@@ -205,7 +205,7 @@ class EnvFactory:
 
 
 def _import_library(name: str) -> None:
-    """Import a library that an id stands for, never from the working directory: that may be a downloaded run."""
+    """Import the library of an id, never from the working directory, which may be a downloaded run."""
     former = sys.path
     sys.path = [entry for entry in former if not _is_here(entry)]
     try:
@@ -217,12 +217,12 @@ def _import_library(name: str) -> None:
 def _is_here(entry: str) -> bool:
     try:
         return os.path.samefile(entry or ".", ".")
-    except OSError:  # it is not there
+    except OSError:  # it does not exist
         return False
 
 
 def close_env(env: Any, name: str) -> None:
-    """Close an environment. If that fails, only a warning says so: nothing depends on it any more."""
+    """Close an environment. If that fails, log a warning: nothing depends on it any more."""
     try:
         env.close()
     except Exception as error:
@@ -235,7 +235,7 @@ def _warn_once(message: str) -> None:
 
 
 def _without_order_check(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The environment without the wrapper that looks, at every step, whether there was a reset: there always was."""
+    """Remove the wrapper that checks at every step whether there was a reset: there always was."""
     from gymnasium import Wrapper
     from gymnasium.wrappers import OrderEnforcing
 
@@ -247,7 +247,7 @@ def _without_order_check(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any
 
 
 _ATARI_WRAPPERS = ("atari", "frame_stack", "sign_rewards")
-"""What the vector environment of Atari does itself."""
+"""The wrappers that the Atari vector environment replaces."""
 
 
 def _vector_of_id(name: str, num_envs: int, arguments: dict[str, Any]) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
@@ -257,10 +257,10 @@ def _vector_of_id(name: str, num_envs: int, arguments: dict[str, Any]) -> gymnas
 
 
 def _makes_vectors(make: Callable[..., Any]) -> bool:
-    """Whether a function must be told how many environments to make."""
+    """Whether a function has a parameter for the number of environments."""
     try:
         parameter = inspect.signature(make).parameters.get("num_envs")
-    except (TypeError, ValueError):  # something compiled
+    except (TypeError, ValueError):  # a compiled function
         return False
     return parameter is not None and parameter.default is inspect.Parameter.empty
 
@@ -270,15 +270,15 @@ def _sign(reward: SupportsFloat) -> float:
 
 
 def has_time_limit(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether an environment is known to end its episodes after some number of steps."""
+    """Whether an environment is known to truncate episodes after some number of steps."""
     spec = env.spec
-    if spec is not None and spec.kwargs.get("max_num_frames_per_episode"):  # what the emulator of Atari counts itself
+    if spec is not None and spec.kwargs.get("max_num_frames_per_episode"):  # counted by the Atari emulator
         return True
     return env.has_wrapper_attr("_max_episode_steps")  # of Gymnasium's TimeLimit
 
 
 def required_modules(settings: EnvSettings) -> list[str]:
-    """The modules that making an environment imports because its settings name them."""
+    """The modules named in the settings that are imported to create an environment."""
     module, colon, _ = settings.id.partition(":")
     return [*settings.modules, *([module] if colon else [])]
 
@@ -301,7 +301,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _import_name(function: Callable[..., Any]) -> str | None:
-    """Where any process can import a function from."""
+    """The name under which any process can import a function."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module in (None, "__main__") or name is None or not name.isidentifier():
         return None
@@ -316,7 +316,7 @@ def _shown(function: Callable[..., Any]) -> str:
 
 
 _EXTRAS = {"ale_py": "atari", "opencv": "atari", "box2d": "box2d", "mujoco": "mujoco", "pygame": "video"}
-"""Which extra of ours has what an environment may need."""
+"""The extra that provides a library that an environment may need."""
 
 
 def _missing(name: str, error: Exception) -> MissingExtra:
@@ -330,7 +330,7 @@ def _missing(name: str, error: Exception) -> MissingExtra:
 
 @contextlib.contextmanager
 def _explained(name: str) -> Generator[None]:
-    """What goes wrong while making an environment, in the words of its user."""
+    """Convert errors during the creation of an environment to messages for its user."""
     from gymnasium import error
 
     try:
@@ -339,9 +339,9 @@ def _explained(name: str) -> Generator[None]:
         raise _missing(name, missing) from missing
     except error.Error as unknown:
         raise ConfigError(
-            f"{name}: {str(unknown).rstrip('.')}; gymnasium.pprint_registry() lists what there is"
+            f"{name}: {str(unknown).rstrip('.')}; gymnasium.pprint_registry() lists the known ids"
         ) from unknown
     except (ConfigError, MissingExtra):
         raise
     except (Exception, SystemExit) as failure:
-        raise ConfigError(f"{name} could not be made: {type(failure).__name__}: {failure}") from failure
+        raise ConfigError(f"{name} could not be created: {type(failure).__name__}: {failure}") from failure

@@ -1,4 +1,4 @@
-"""From a factory to environments that are stepped together."""
+"""Create environments that are stepped together."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def make_envs(
     """Environments for training.
 
     Args:
-        factory: makes each of them.
+        factory: creates each environment.
         num_envs: how many.
-        vectorization: `sync` steps them one after the other, `async` in worker processes, `native` is the vector
-            environment that comes with them, whose open episodes a resume cannot bring back.
-        workers: processes for `async`; as many as processors, but no idle one, unless told otherwise.
-        determinism: what `probe` found out.
+        vectorization: `sync` steps them one after the other, `async` in worker processes, and `native` uses the
+            environment's own vector environment, whose open episodes a resume cannot restore.
+        workers: processes for `async`; by default one per processor, but not more than environments.
+        determinism: the result of `probe`.
     """
     checked_choice("vectorization", vectorization, ("sync", "async", "native"))
     rebuilds = determinism is Determinism.LEAKS

@@ -1,4 +1,4 @@
-"""Several environments stepped as one, none of which is ever reset behind the caller's back."""
+"""Several environments that are stepped together and never reset without the caller."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ _TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNC
 
 
 class Outcome(NamedTuple):
-    """What one step of every environment led to, row by row."""
+    """The result of one step in every environment, row by row."""
 
     observations: Observations
-    """The true ones, also where an episode ended."""
+    """The true observations, including the final ones of episodes."""
     rewards: Array
     statuses: Array
-    """Of `EpisodeStatus`."""
+    """Values of `EpisodeStatus`."""
     extras: dict[int, dict[str, float]]
-    """The numbers in the last info of each row whose episode ended."""
+    """The numbers in the final info of each row whose episode has ended."""
     following: Observations | None = None
-    """Where ended rows have been reset already: what each row goes on from."""
+    """If ended rows have already been reset: the observations from which each row continues."""
 
 
 class SingleEnv(ResettableEnv, Protocol):
-    """One environment, which may be able to say where it is."""
+    """One environment, which may be able to save its state."""
 
     @property
     def has_state(self) -> bool:
-        """Whether it can; if not, it is brought back by repeating the actions of its episode."""
+        """Whether it can save its state; if not, its episode is replayed after a resume."""
         ...
 
     def get_state(self) -> State:
-        """Where it is."""
+        """The current state."""
         ...
 
     def set_state(self, state: State) -> None:
-        """Bring it there."""
+        """Restore a state."""
         ...
 
 
@@ -60,13 +60,13 @@ class Envs(Protocol):
     name: str
     num_envs: int
     observation_space: Any
-    """Of one of them."""
+    """The space of one environment."""
     action_space: Any
     inexact: str | None
-    """Why an open episode cannot be brought back to the bit; None if it can."""
+    """Why an open episode cannot be restored exactly; None if it can."""
 
     def one(self, row: int) -> SingleEnv:
-        """One of them alone, to be reset, and to be brought back to where it was."""
+        """One of the environments, to reset or restore it."""
         ...
 
     def step(self, actions: Any) -> Outcome:
@@ -74,12 +74,12 @@ class Envs(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what they hold."""
+        """Close all of them."""
         ...
 
 
 class EnvSlot:
-    """One environment, made anew for each episode where an earlier one would show in the next."""
+    """One environment; with `rebuilds`, a new instance is created for each episode."""
 
     def __init__(self, factory: EnvFactory, *, rebuilds: bool = False, training: bool = True) -> None:
         self.name = factory.name
@@ -101,19 +101,19 @@ class EnvSlot:
 
     @property
     def has_state(self) -> bool:
-        """Whether the environment, with all that is put around it, can say where it is and be brought back there."""
+        """Whether the environment, including its wrappers, can save and restore its state."""
         return all(hasattr(type(self.env), name) for name in ("get_state", "set_state"))
 
     def get_state(self) -> State:
-        """Where the environment is."""
+        """The state of the environment."""
         return cast("Any", self.env).get_state()
 
     def set_state(self, state: State) -> None:
-        """Bring the environment there."""
+        """Restore a state of the environment."""
         cast("Any", self.env).set_state(state)
 
     def close(self) -> None:
-        """Let go of the environment."""
+        """Close the environment."""
         close_env(self.env, self.name)
 
 
@@ -136,7 +136,7 @@ class LocalEnvs:
         self.name = factory.name
         self.num_envs = num_envs
         self.first_row = first_row
-        """The number of the first, in messages."""
+        """The row number of the first environment, for messages."""
         with contextlib.ExitStack() as undo:
             self.slots: list[EnvSlot] = []
             for _ in range(num_envs):
@@ -146,11 +146,11 @@ class LocalEnvs:
             self._layout = cast("Layout", Layout.of_space(self.observation_space))
             for slot in self.slots:
                 if (slot.observation_space, slot.action_space) != (self.observation_space, self.action_space):
-                    raise ConfigError(f"{self.name} has other spaces each time it is made")
+                    raise ConfigError(f"{self.name} has different spaces each time it is created")
             undo.pop_all()
 
     def one(self, row: int) -> EnvSlot:
-        """One of them alone."""
+        """One of the environments."""
         return self.slots[row]
 
     def step(self, actions: Any) -> Outcome:
@@ -179,18 +179,18 @@ class LocalEnvs:
         return Outcome(self._layout.observations(columns), rewards, statuses, extras)
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Close all of them."""
         for slot in self.slots:
             slot.close()
 
 
 def failed(name: str, row: int, what: str, error: Exception) -> EnvError:
-    """An error of an environment, with which one it was."""
+    """An error of an environment, with its name and row."""
     return EnvError(f"{name}, env {row}, failed in {what}: {told(error)}")
 
 
 def told(error: Exception) -> str:
-    """What went wrong, and the line of code that it went wrong in."""
+    """The error, and the line of code that raised it."""
     if isinstance(error, RekindleError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -202,13 +202,13 @@ _NUMBERS: tuple[type, ...] = (bool, int, float, np.bool_, np.integer, np.floatin
 
 
 def numbers_in(info: Mapping[str, Any], names: Sequence[str] | None = None) -> dict[str, float]:
-    """The numbers in an info: all of them, or those with these names."""
+    """The numbers in an info: all of them, or those with the given names."""
     chosen = info.keys() if names is None else [name for name in names if name in info]
     return {name: float(info[name]) for name in chosen if isinstance(info[name], _NUMBERS) and name[:1] != "_"}
 
 
 def joined(parts: Sequence[Observations]) -> Observations:
-    """Batches of observations, one after the other."""
+    """Concatenate batches of observations."""
     first = parts[0]
     if isinstance(first, Mapping):
         named = cast("Sequence[Mapping[str, Array]]", parts)

@@ -1,4 +1,4 @@
-"""What runs in a worker process: some environments, driven through a connection until it closes."""
+"""The worker process: drives some environments through a connection until it closes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rekindle.envs.vector import LocalEnvs, failed, numbers_in, told
 __all__ = ["IGNORED", "serve"]
 
 IGNORED = (signal.SIGINT, signal.SIGTERM)
-"""Signals to the whole process group: whoever is at the other end of the connection decides when it is over."""
+"""Signals to the whole process group; the parent decides when the worker ends."""
 
 
 def serve(descriptor: int) -> None:
-    """Answer calls until the other side closes, or dies."""
+    """Answer calls until the parent closes the connection or dies."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # they were blocked when this process began
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # they were blocked when this process started
     connection = Connection(descriptor)
     host = _Host()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            # Only the parent holds the other end, so that nobody else can put a pickle into it.
+            # Only the parent has the other end, so nobody else can send a pickle.
             call, *arguments = pickle.loads(connection.recv_bytes())  # noqa: S301
             try:
                 answer = (True, getattr(host, call)(*arguments))
@@ -47,7 +47,7 @@ class _Host:
     def step(self, actions: Any) -> tuple[Any, ...]:
         return tuple(self._envs.step(actions))
 
-    # Of an info only the numbers go back: anything may stand in it, also what cannot be pickled.
+    # Only the numbers of an info are sent back: it may contain anything, including values that cannot be pickled.
 
     def reset_one(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, float]]:
         with self._explained(row, "reset"):

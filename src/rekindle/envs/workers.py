@@ -1,4 +1,4 @@
-"""Environments in processes of their own."""
+"""Environments in worker processes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from rekindle.errors import ConfigError, EnvError
 
 __all__ = ["WorkerEnvs"]
 
-# A new interpreter and not a fork: the parent may hold threads of JAX, and a lock on the run. It does not import the
-# script that the parent runs, either, so that a script needs no `if __name__ == "__main__"`. `-P` keeps the working
-# directory off its path, where a `json.py` could lie; then it searches where the parent does.
+# A new interpreter, not a fork: the parent may have threads of JAX, and a lock on the run. It does not import the
+# script of the parent either, so that a script needs no `if __name__ == "__main__"`. `-P` keeps the working
+# directory, which may contain a `json.py`, off its path; then it uses the path of the parent.
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from rekindle.envs.worker import serve; \
 serve(int(sys.argv[1]))"
 _PATIENCE = 5.0
-"""Seconds that a worker has to end by itself."""
+"""Seconds that a worker gets to end by itself."""
 
 
 class WorkerEnvs:
-    """Environments in worker processes, stepped at the same time; each worker has as many as the next, or one more."""
+    """Environments in worker processes, stepped in parallel; the environments are divided evenly among the workers."""
 
     inexact: str | None = None
 
@@ -62,7 +62,7 @@ class WorkerEnvs:
         self.observation_space, self.action_space = spaces[0]
 
     def one(self, row: int) -> _RemoteEnv:
-        """One of them alone."""
+        """One of the environments."""
         worker = next(worker for worker in self._workers if row in worker.rows)
         return _RemoteEnv(worker, row - worker.rows.start)
 
@@ -70,7 +70,7 @@ class WorkerEnvs:
         """Step all of them."""
         for worker in self._workers:
             worker.send("step", actions[worker.rows.start : worker.rows.stop])
-        # All are heard before any failure is raised: what none has asked for would answer the next call.
+        # Receive all answers before raising any error: an unread answer would be taken for that of the next call.
         answers = [worker.answer() for worker in self._workers]
         outcomes = [Outcome(*worker.opened(answer)) for worker, answer in zip(self._workers, answers, strict=True)]
         return Outcome(
@@ -94,7 +94,7 @@ class WorkerEnvs:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Generator[None]:
-    """Block the signals that workers ignore: a process inherits that, so none hits it before it can ignore them."""
+    """Block the signals that workers ignore: a worker inherits this, so that none hits it before it can ignore them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         yield
@@ -103,7 +103,7 @@ def _signals_blocked() -> Generator[None]:
 
 
 class _Worker:
-    """One process, and the connection to it."""
+    """One worker process, and the connection to it."""
 
     def __init__(self, name: str, rows: range) -> None:
         self.rows = rows
@@ -116,11 +116,11 @@ class _Worker:
                     command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
                 )
         self._connection = Connection(ours.detach())
-        # Without the connection a worker ends, so that one which nobody closed is not left behind.
+        # A worker ends when its connection closes, so a worker that was never closed is not left behind.
         self.hang_up = weakref.finalize(self, self._connection.close)
 
     def send(self, call: str, *arguments: Any) -> None:
-        """Ask for something."""
+        """Send a call."""
         message = (call, *arguments)
         try:
             data = pickle.dumps(message) if call != "make" else _pickled_by_value(message)
@@ -129,14 +129,14 @@ class _Worker:
             raise self._death() from error
 
     def answer(self) -> tuple[bool, Any] | EnvError:
-        """What came of it."""
+        """The answer to the last call."""
         try:
             return self._connection.recv()
         except (EOFError, OSError):
             return self._death()
 
     def opened(self, answer: tuple[bool, Any] | EnvError, failure: type[Exception] = EnvError) -> Any:
-        """The result in an answer; raises what went wrong."""
+        """The result in an answer; raises the error of the worker."""
         if isinstance(answer, EnvError):
             raise answer
         is_good, result = answer
@@ -148,7 +148,7 @@ class _Worker:
         raise error
 
     def receive(self, failure: type[Exception] = EnvError) -> Any:
-        """The result of what was asked for."""
+        """The result of the last call."""
         return self.opened(self.answer(), failure)
 
     def _death(self) -> EnvError:
@@ -166,7 +166,7 @@ class _Worker:
         return EnvError(f"{self._name}: the worker process of {rows} {how}")
 
     def wait(self) -> None:
-        """Wait for the end of the process, and end it if it does not come."""
+        """Wait for the end of the process; kill it if it does not end."""
         try:
             self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
@@ -192,22 +192,22 @@ class _RemoteEnv:
 
     @property
     def has_state(self) -> bool:
-        """Whether the environment can say where it is."""
+        """Whether the environment can save its state."""
         self._worker.send("has_state", self._row)
         return self._worker.receive()
 
     def get_state(self) -> State:
-        """Where the environment is."""
+        """The state of the environment."""
         self._worker.send("get_state", self._row)
         return self._worker.receive()
 
     def set_state(self, state: State) -> None:
-        """Bring the environment there."""
+        """Restore a state of the environment."""
         self._worker.send("set_state", self._row, state)
         self._worker.receive()
 
 
 def _pickled_by_value(message: Any) -> bytes:
-    """With the code of functions that another process could not import, such as a lambda."""
+    """Pickle with the code of functions that another process cannot import, such as a lambda."""
     cloudpickle: Any = importlib.import_module("cloudpickle")
     return cloudpickle.dumps(message)

@@ -1,4 +1,4 @@
-"""The trainer: owns a loop, and drives a session with it."""
+"""The trainer: runs the training loop and drives a session."""
 
 from __future__ import annotations
 

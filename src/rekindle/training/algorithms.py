@@ -1,8 +1,8 @@
 """Algorithms by name: those of `rekindle.agents`, and classes of other modules as `module:Class`.
 
-A class of another module follows the same conventions as ours. It is made as
+A class of another module follows the conventions of `rekindle.agents`: it is created as
 `Class(observation_space, action_space, seed=seed, **settings)`. Its settings are the fields of `Class.Config`, or of
-`<Class>Config` in the module of the class: a `msgspec.Struct` or a dataclass, in which every field has a default.
+`<Class>Config` in the module of the class: a `msgspec.Struct` or a dataclass with a default for every field.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
 
 
 class Algorithm(msgspec.Struct, frozen=True):
-    """Which class of `rekindle.agents` it is (its settings are those of `<class>Config`), and what it is for."""
+    """The class in `rekindle.agents` (its settings are those of `<class>Config`), and a summary of it."""
 
     agent: str
     actions: tuple[str, ...]
-    """The kinds of action space that it takes."""
+    """The kinds of action space that it supports."""
     summary: str
 
 
@@ -66,18 +66,18 @@ class NoSettings(msgspec.Struct, frozen=True):
 
 
 def is_algorithm(name: str) -> bool:
-    """Whether a word may name an algorithm: one of ours, or `module:Class`."""
+    """Whether a word may be the name of an algorithm: one of ours, or `module:Class`."""
     return name in ALGORITHMS or _OUTSIDE.fullmatch(name) is not None
 
 
 def agent_module(name: str) -> str | None:
-    """The module that making an agent of this name imports; None for one of ours."""
+    """The module that is imported to create an agent of this name; None for one of ours."""
     outside = None if name in ALGORITHMS else _OUTSIDE.fullmatch(name)
     return None if outside is None else outside[1]
 
 
 def config_type(name: str) -> type[Any]:
-    """The settings of an algorithm; raises `ConfigError` for a name that there is not, and `MissingExtra`.
+    """The settings class of an algorithm; raises `ConfigError` for an unknown name, and `MissingExtra`.
 
     Imports the module of `module:Class`.
     """
@@ -103,7 +103,7 @@ def _holds_settings(config: Any) -> bool:
 def make_agent(
     name: str, observation_space: Any, action_space: Any, *, seed: int, settings: Mapping[str, Any] | None = None
 ) -> LearningAgent:
-    """A new agent; settings may be as they stand in a config, such as lists for tuples."""
+    """Create an agent; `settings` may be in their JSON form, such as lists for tuples."""
     make = _agent_class(name)
     if name in ALGORITHMS:
         _check_actions(name, type(action_space).__name__)
@@ -121,7 +121,7 @@ def make_agent(
         if name in ALGORITHMS:
             raise
         raise ConfigError(
-            f"{name} could not be made as {make.__name__}(observation_space, action_space, seed=seed, **settings): "
+            f"{name} could not be created as {make.__name__}(observation_space, action_space, seed=seed, **settings): "
             f"{type(error).__name__}: {error}"
         ) from error
 
@@ -137,11 +137,11 @@ def _check_actions(name: str, kind: str) -> None:
 
 
 _SIZES = ("capacity", "hidden_sizes", "batch_size", "rollout_steps", "minibatch_size", "atoms", "critics")
-"""The settings that an agent's memory grows with."""
+"""The settings that determine how much memory an agent needs."""
 
 
 def algorithm_of(agent: LearningAgent) -> str | None:
-    """The name of an agent's algorithm; None for an agent of one's own."""
+    """The name of an agent's algorithm; None for a custom agent."""
     kind = type(agent)
     names = (name for name, known in ALGORITHMS.items() if known.agent == kind.__name__)
     return next((name for name in names if kind.__module__.startswith("rekindle.agents.")), None)
@@ -150,9 +150,9 @@ def algorithm_of(agent: LearningAgent) -> str | None:
 def agent_settings(
     agent: LearningAgent, name: str | None = None, given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The settings of an agent, as they stand in a config.
+    """The settings of an agent, in the form of a config.
 
-    They are its `config`. If it has none, they are those that it was `given` when it was made by name.
+    They are its `config`; without one, they are the settings that it was created with by name.
     """
     config = getattr(agent, "config", None)
     if name is not None and not isinstance(config, config_type(name)):
@@ -183,7 +183,7 @@ def _agent_class(name: str) -> Callable[..., LearningAgent]:
 
 
 def fields_of(config: Any) -> dict[str, Any]:
-    """The settings in a struct or dataclass, by name."""
+    """The settings in a struct or dataclass, as a dict."""
     return {name: getattr(config, name) for name in _names(cast("type[Any]", type(config)))}
 
 
@@ -194,7 +194,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def converted(kind: type[Any], settings: Mapping[str, Any]) -> Any:
-    """Settings as they stand in a config, checked; raises `ConfigError` that names an unknown or wrong one."""
+    """Check settings from a config and convert them; raises `ConfigError` that names an unknown or invalid one."""
     known = _names(kind)
     unknown = sorted(settings.keys() - set(known))
     if unknown:
@@ -208,11 +208,11 @@ def converted(kind: type[Any], settings: Mapping[str, Any]) -> Any:
 
 
 def plain(settings: Any) -> Any:
-    """Settings as JSON has them, integers of numpy included; raises `TypeError` for what JSON cannot hold."""
+    """Settings as JSON values, including numpy integers; raises `TypeError` for values that JSON does not support."""
 
     def encoded(value: Any) -> int:
         if isinstance(value, np.integer):
             return operator.index(cast("SupportsIndex", value))
-        raise TypeError(f"a {type(value).__name__} cannot stand in a config")
+        raise TypeError(f"a {type(value).__name__} cannot be part of a config")
 
     return msgspec.json.decode(msgspec.json.encode(settings, enc_hook=encoded))

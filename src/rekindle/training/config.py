@@ -1,4 +1,4 @@
-"""Everything that a training is made of, as it stands in `config.json`."""
+"""All settings of a training, as stored in `config.json`."""
 
 from __future__ import annotations
 
@@ -37,55 +37,55 @@ __all__ = [
 ]
 
 _MOST_MADE, _MOST_NATIVE = 2**12, 2**20
-"""Environments that are made one by one, and rows of a vector environment."""
+"""Limits of `num_envs`: environments that are created one by one, and rows of a vector environment."""
 _MOST_WORKERS = 2**10
 _MOST_EPISODES = 10**6
 _CHECKPOINT = re.compile(r"(?:best|latest|(?:best|step)_\d{1,18})\.mpk")
 
 
 class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a training, besides those of its environment and its agent."""
+    """The settings of a training, except those of its environment and its agent."""
 
     seed: int = 0
-    """What every random number is derived from."""
+    """The seed of all random numbers."""
     steps: int | None = None
-    """Env steps in all; None for no end."""
+    """Total number of env steps; None for no limit."""
     num_envs: int = 1
-    """Environments that are stepped together."""
+    """Number of environments that are stepped together."""
     vectorization: Vectorization = "sync"
-    """Where they run."""
+    """How to step them: in this process, in worker processes, or as a vector environment."""
     workers: int | None = None
-    """Worker processes, with `async`."""
+    """Number of worker processes, with `async`."""
     determinism: Determinism | None = None
-    """What it takes to repeat an episode; None to find out."""
+    """Whether episodes can be repeated exactly from their seed; None to test it."""
     checkpoint_every: int | None = 10_000
     """Env steps between checkpoints; None for only the last one."""
     keep_checkpoints: int | None = 3
-    """How many to keep; None where policies of a script say which."""
+    """How many checkpoints to keep; None if a script passes policies."""
     metrics_every: int | None = 1_000
-    """Env steps in a window of metrics."""
+    """Env steps per metric window."""
     eval_every: int | None = 10_000
     """Env steps between evaluations; None for only the last one."""
     eval_episodes: int = 20
-    """Episodes in an evaluation; 0 for no evaluations at all."""
+    """Episodes per evaluation; 0 for no evaluations."""
     eval_envs: int = 4
-    """Environments that an evaluation steps together."""
+    """Number of environments that an evaluation steps together."""
     eval_max_steps: int = EVAL_MAX_STEPS
-    """Truncate evaluation episodes after so many steps, if the environment has no time limit of its own."""
+    """Truncate evaluation episodes after this many steps, if the environment has no time limit of its own."""
     extras: tuple[str, ...] | None = None
-    """Which numbers of an environment's last info become episode extras; None for all."""
+    """Which numbers of the final info of an episode become episode extras; None for all."""
     target_score: float | None = None
-    """Stop when an evaluation's score is at least this."""
+    """Stop when the score of an evaluation reaches this value."""
     patience: int | None = None
-    """Stop after so many evaluations without a better score."""
+    """Stop after this many evaluations without a better score."""
     time_limit: float | None = None
-    """Seconds after which to checkpoint and stop, in each process."""
+    """Seconds after which each process checkpoints and stops."""
     record: tuple[RecorderName, ...] = ()
-    """Where else to send metrics: `tensorboard`, `mlflow`, `wandb`."""
+    """Additional recorders for metrics: `tensorboard`, `mlflow`, `wandb`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range, and make plain integers of numpy's."""
-        # A config may come with a run from anywhere, and a wrong number must not run until memory or patience ends.
+        """Refuse values that are out of range, and convert numpy integers to int."""
+        # A run, and its config, may come from anywhere; a wrong number must not exhaust memory or run forever.
         for name, least, most in (
             ("seed", 0, None),
             ("num_envs", 1, _MOST_NATIVE if self.vectorization == "native" else _MOST_MADE),
@@ -112,15 +112,15 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The checkpoint of another run that a training begins with."""
+    """The checkpoint of another run that a training starts from."""
 
     path: str
-    """The directory of the run, absolute; as a `file:` URI if it is not UTF-8."""
+    """The directory of the run, absolute; as a `file:` URI if it is not valid UTF-8."""
     file: str
     with_optimiser: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a name that leads out of the directory of checkpoints."""
+        """Refuse a name that leads out of the checkpoint directory."""
         if not _CHECKPOINT.fullmatch(self.file):
             raise ConfigError(f"{self.file!r:.80} is not the name of a checkpoint")
 
@@ -141,43 +141,43 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     """All settings of a training."""
 
     algorithm: str | None = None
-    """The name of the algorithm, or `module:Class`; None for an agent that only its script can make."""
+    """The name of the algorithm, or `module:Class`; None for an agent that only its script can create."""
     preset: str | None = None
-    """The preset that the settings come from where nothing else was asked for."""
+    """The preset that provided the settings that were not given."""
     parent: Parent | None = None
-    """What the agent begins with; None for nothing."""
+    """The checkpoint that the agent starts from; None for a new agent."""
     agent: dict[str, Any] = {}
     """The agent's settings."""
     env: EnvSettings | None = None
-    """The environment; None if it is made by a function that no other process can find."""
+    """The environment; None if it is created by a function that other processes cannot import."""
 
     @property
     def env_modules(self) -> list[str]:
-        """The modules that making the environment would import."""
+        """The modules that are imported to create the environment."""
         return [] if self.env is None else required_modules(self.env)
 
     @property
     def env_files(self) -> list[str]:
-        """The files that making the environment may open."""
+        """The files that the environment may open when it is created."""
         return [] if self.env is None else required_files(self.env)
 
     @property
     def agent_modules(self) -> list[str]:
-        """The modules that making the agent would import."""
+        """The modules that are imported to create the agent."""
         network, own = self.agent.get("network"), agent_module(self.algorithm or "")
         return [*([] if own is None else [own]), *([str(network).partition(":")[0]] if network else [])]
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What makes it this training and no other."""
+        """The settings that must not change at a resume."""
         return {name: msgspec.to_builtins(getattr(self, name)) for name in (*_IDENTITY, "agent")}
 
     def differences(self, other: TrainerConfig) -> list[str]:
-        """What another config says that would make it another training."""
+        """The settings of another config that must not differ, but do."""
         told: list[str] = []
         for name in _IDENTITY:
             mine, theirs = getattr(self, name), getattr(other, name)
-            is_function = name == "env" and None in (mine, theirs)  # which cannot be compared
+            is_function = name == "env" and None in (mine, theirs)  # cannot be compared
             if mine != theirs and not is_function:
                 told.append(f"{name} was {_shown(mine)} and is {_shown(theirs)}")
         for name in sorted(self.agent.keys() | other.agent.keys()):
@@ -207,11 +207,11 @@ RESUMED = (
     "preset",
     "parent",
 )
-"""Settings that a resumed trainer takes from the config as they are."""
+"""Settings that a resumed trainer takes from the config unchanged."""
 
 
 def make_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
-    """A config from the settings that a trainer was given, and those that it knows; raises `ConfigError`."""
+    """A config from the settings given to a trainer, and those that it knows; raises `ConfigError`."""
     unknown = sorted(settings.keys() - set(RESUMED))
     if unknown:
         raise ConfigError(f"a trainer has no setting {', '.join(unknown)}; there are {', '.join(RESUMED)}")
@@ -219,16 +219,16 @@ def make_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
     try:
         return msgspec.convert(plain(config), TrainerConfig)
     except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
-        raise ConfigError(f"the settings of the trainer cannot stand in a config: {error}") from None
+        raise ConfigError(f"the settings of the trainer cannot be part of a config: {error}") from None
 
 
 def read_config(reader: RunReader) -> TrainerConfig:
-    """The config of a run that a trainer made."""
+    """The config of a run that a trainer created."""
     stored: Mapping[str, Any] = reader.read_config()
     if not stored:
-        killed = "if it is left of a rekindle train that was killed as it started, delete it and start again"
+        killed = "if a rekindle train was killed here while it started, delete the run and start again"
         advice = "" if list_steps(reader.path / "checkpoints") else f"; {killed}"
-        raise ConfigError(f"{reader.path} has no config.json: only its own script can go on with it{advice}")
+        raise ConfigError(f"{reader.path} has no config.json: only its own script can continue it{advice}")
     try:
         return msgspec.convert(stored, TrainerConfig)
     except msgspec.ValidationError as error:
@@ -236,22 +236,22 @@ def read_config(reader: RunReader) -> TrainerConfig:
 
 
 def check_unedited(reader: RunReader, config: TrainerConfig) -> None:
-    """Refuse a config file that somebody made that of another training."""
+    """Raise if the config file was edited so that it describes another training."""
     if (known := reader.metadata.training) is None:
         return
     try:
         began = msgspec.convert(known, TrainerConfig)
     except msgspec.ValidationError as error:
-        raise RunError(f"{reader.path / 'metadata.json'}: training is not what a trainer wrote: {error}") from None
+        raise RunError(f"{reader.path / 'metadata.json'}: the field training is invalid: {error}") from None
     if edits := began.differences(config):
         raise ConfigError(
             f"{reader.path / 'config.json'} was edited since the training began: {'; '.join(edits)}. "
-            f"Put it back, or begin another training with rekindle train --from {reader.path}"
+            f"Restore it, or start another training with rekindle train --from {reader.path}"
         )
 
 
 def check_modules(allowed: Sequence[str], *, env: Sequence[str] = (), agent: Sequence[str] = ()) -> None:
-    """Refuse to import what only the run names: whoever can write a file there could run code here."""
+    """Refuse to import modules that only the run's config names: anyone who can write the config could run code."""
     for flag, named in (("--env-module", env), ("--agent-module", agent)):
         for module in named:
             if module not in allowed:
@@ -262,7 +262,7 @@ def check_modules(allowed: Sequence[str], *, env: Sequence[str] = (), agent: Seq
 
 
 def check_files(named: Sequence[str], allowed: Sequence[str]) -> None:
-    """Refuse to let an environment open what only the run names: it may be any file of the user, or a pipe."""
+    """Refuse files that only the run's config names: the environment could open any file of the user, or a pipe."""
     missing = [file for file in named if file not in allowed]
     if missing:
         raise ConfigError(
@@ -272,10 +272,10 @@ def check_files(named: Sequence[str], allowed: Sequence[str]) -> None:
 
 
 def check_recorders(named: Sequence[RecorderName]) -> None:
-    """Refuse to send metrics out of the run because only the run says so."""
+    """Refuse recorders outside of the run that only the run's config names."""
     if outside := [name for name in named if name in OUTSIDE]:
         again = " ".join(named)
         raise ConfigError(
             f"the run's config sends metrics to {outside[0]}, outside of the run, which is done only if you name it "
-            f"too: --record {again}, or record={list(named)!r} in Python; --record alone, or record=[], goes on without"
+            f"too: --record {again}, or record={list(named)!r} in Python; --record alone, or record=[], means none"
         )

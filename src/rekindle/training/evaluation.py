@@ -1,4 +1,4 @@
-"""Evaluation: how good the agent is, by episodes that leave no trace in the training."""
+"""Evaluate an agent with episodes that do not affect the training."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ EVAL_MAX_STEPS = 10_000
 """Steps after which an evaluation episode is truncated, if the environment has no time limit of its own."""
 
 Act = Callable[[Observations], Array]
-"""The best action for each row of a batch of observations."""
+"""Returns the greedy action for each row of a batch of observations."""
 
 
 def greedy(agent: LearningAgent, should_stop: ShouldStop = never) -> Act:
-    """The greedy policy of an agent; raises `Interrupted` once `should_stop()`."""
+    """The greedy policy of an agent; raises `Interrupted` once `should_stop()` is true."""
 
     def act(observations: Observations) -> Array:
         if should_stop():
@@ -43,30 +43,30 @@ def greedy(agent: LearningAgent, should_stop: ShouldStop = never) -> Act:
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     score: float
-    """What the best agent is chosen by: more is better."""
+    """The score for choosing the best agent; higher is better."""
     records: Sequence[EpisodeRecord]
 
 
 class Evaluator(Protocol):
-    """Finds out how good an agent is; to resume exactly, the same policy must get the same evaluation."""
+    """Evaluates a policy; for an exact resume, the same policy must get the same result."""
 
     def evaluate(self, act: Act, episodes: int) -> Evaluation:
-        """Play so many episodes. After a stop `act` raises `Interrupted`: let it pass."""
+        """Play this many episodes. After a stop, `act` raises `Interrupted`: do not catch it."""
         ...
 
     def close(self) -> None:
-        """Let go of environments."""
+        """Close the environments."""
         ...
 
 
 class EpisodeEvaluator:
-    """Plays episodes in environments of its own, several together; the score is the mean return.
+    """Plays episodes in its own environments, several at a time; the score is the mean return.
 
-    Episode i has always the same seed, and which environment plays it is settled beforehand, so that short episodes
-    are not preferred. In an environment without a time limit of its own, episodes are truncated after `max_steps`.
+    Episode i always has the same seed, and its environment is fixed in advance, so that short episodes are not
+    preferred. If the environment has no time limit of its own, episodes are truncated after `max_steps`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class EpisodeEvaluator:
         self._slots: list[EnvSlot] = []
 
     def evaluate(self, act: Act, episodes: int) -> Evaluation:
-        """Play episodes 0 to `episodes`, and return their mean return."""
+        """Play episodes 0 to `episodes - 1`; the score is their mean return."""
         count = min(self._num_envs, episodes)
         while len(self._slots) < count:
             self._slots.append(EnvSlot(self._factory, rebuilds=self._rebuilds, training=False))
@@ -102,7 +102,7 @@ class EpisodeEvaluator:
         for row, episode in playing.items():
             show(row, self._reset(slots[row], episode.number, row))
         while playing:
-            # Rows that are done are acted on too: batches of one size are compiled once, and rounded alike.
+            # Act on finished rows too: batches of one size are compiled once, and rounded in the same way.
             actions = act(layout.observations([column.copy() for column in columns]))
             for row, episode in list(playing.items()):
                 try:
@@ -130,13 +130,13 @@ class EpisodeEvaluator:
             raise failed(f"{self._factory.name} (evaluation)", row, "reset", error) from error
 
     def close(self) -> None:
-        """Let go of environments."""
+        """Close the environments."""
         while self._slots:
             self._slots.pop().close()
 
 
 class _Episode:
-    """An episode under way."""
+    """A running episode."""
 
     def __init__(self, number: int) -> None:
         self.number = number

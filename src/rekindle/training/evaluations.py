@@ -1,4 +1,4 @@
-"""The evaluations of a training: every so many env steps, and at its end; the best agent; early stopping."""
+"""The evaluations of a training: at intervals and at the end; keeping the best agent; early stopping."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["Evaluations"]
 class Evaluations:
     """Evaluates the agent of a trainer, logs the episodes, keeps the best agent, and stops early.
 
-    The evaluator is made when it is first needed. An interrupted evaluation raises `Interrupted`, with nothing logged.
+    The evaluator is created when it is first needed. An interrupted evaluation raises `Interrupted` and logs nothing.
     """
 
     def __init__(self, agent: LearningAgent, factory: EnvFactory, evaluator: Evaluator | None) -> None:
         self._agent, self._factory, self._evaluator = agent, factory, evaluator
         self._session: TrainingSession | None = None
-        """The training under way."""
+        """The session of the current training."""
         self._stopping = EarlyStopping(target=None, patience=None)
         self._last: tuple[int, Evaluation] | None = None
         """The last periodic evaluation, and its env step."""
 
     def join(self, session: TrainingSession, config: TrainerConfig, *, was_finished: bool) -> None:
-        """Evaluate in a training: register what is due when, and go on with early stopping."""
+        """Evaluate in a training: register hooks with the session, and restore early stopping."""
         self._session = session
         self._stopping = EarlyStopping(target=config.target_score, patience=config.patience)
         session.attach("early stopping", self._stopping)
-        if was_finished and not session.is_done:  # somebody asked for more steps
+        if was_finished and not session.is_done:  # more steps were requested
             self._stopping.go_on()
         self._stop_early(session)
         if config.eval_episodes:
@@ -41,18 +41,18 @@ class Evaluations:
             session.at_end(lambda: self._evaluate_finally(session, config))
 
     def leave(self) -> None:
-        """The training is over: close the environments."""
+        """End a training: close the environments."""
         self._session = None
         if self._evaluator is not None:
             self._evaluator.close()
 
     @property
     def has_evaluator(self) -> bool:
-        """Whether there is an evaluator; if not, the config must say what it takes to repeat an episode."""
+        """Whether there is an evaluator; if not, the determinism of the environment must be known."""
         return self._evaluator is not None
 
     def evaluate(self, episodes: int, config: TrainerConfig) -> Evaluation:
-        """Evaluate the agent as it is now; in a training, log this, and keep the agent if it is the best."""
+        """Evaluate the current agent; during a training, log the result, and keep the agent if it is the best."""
         evaluation = self._play(episodes, config)
         if self._session is None:
             self.leave()
@@ -68,7 +68,7 @@ class Evaluations:
         self._stop_early(session)
 
     def _evaluate_finally(self, session: TrainingSession, config: TrainerConfig) -> None:
-        """Evaluate the agent that the training ends with; an evaluation that was just made is not made again."""
+        """Evaluate the agent at the end of the training, unless it was evaluated at this step already."""
         step, evaluation = self._last or (-1, None)
         if evaluation is None or step != session.total_steps:
             evaluation = self._play(config.eval_episodes, config)

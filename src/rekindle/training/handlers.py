@@ -1,4 +1,4 @@
-"""What is called with the events of a training."""
+"""The event handlers of a training."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ __all__ = ["Handlers"]
 
 
 class Handlers:
-    """The functions of `Trainer.on`, as one callback of a session."""
+    """The functions registered with `Trainer.on`, as one callback of a session."""
 
     def __init__(self) -> None:
         self._known: list[tuple[type[Event], Callable[[Any], object]]] = []
 
     def add(self, kind: type[Event], handler: Callable[[Any], object]) -> None:
-        """Call a function with every event of a kind."""
+        """Call a function with every event of a class."""
         self._known.append((kind, handler))
 
     @property
     def callbacks(self) -> tuple[Handlers, ...]:
-        """What a session is to call: nothing, if there are no handlers."""
+        """The callbacks for the session: none if there are no handlers."""
         return (self,) if self._known else ()
 
     def join(self, session: TrainingSession) -> None:
-        """Let handlers with `state()` and `load_state()` join the checkpoint."""
+        """Save handlers with `state()` and `load_state()` with the checkpoint."""
         for index, (_, handler) in enumerate(self._known):
             if isinstance(handler, Stateful):
                 session.attach(f"handler {index}: {type(handler).__qualname__}", handler)
 
     def hears(self, kind: type[Event]) -> bool:
-        """Whether any handler wants events of a kind."""
+        """Whether any handler subscribed to events of a class."""
         return any(issubclass(kind, wanted) for wanted, _ in self._known)
 
     def __call__(self, event: Event) -> None:
-        """Pass an event on."""
+        """Pass an event to its handlers."""
         for kind, handler in self._known:
             if isinstance(event, kind):
                 handler(event)

@@ -1,4 +1,4 @@
-"""The run of a trainer: which one to resume, how to make one, and whether a resumed one is the same training."""
+"""Open the run of a trainer: which run to resume, how to create one, and whether a resumed run fits the trainer."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ __all__ = ["Opening"]
 
 
 class Opening:
-    """Opens the run of a trainer, again for each training.
+    """Opens the run of a trainer, once for each training.
 
-    A new run is made with everything that a resume needs. So whenever the process is killed, there is no run, or one
-    that can be resumed.
+    A new run is created with everything that a resume needs. So whenever the process is killed, there is either no run,
+    or one that can be resumed.
     """
 
     def __init__(self, agent: LearningAgent, *, name: str | None, root: str | Path, is_new: bool) -> None:
-        """`name` is `name` or `name/version`, None for a run that is not kept; `is_new` resumes none of that name."""
+        """`name` is `name` or `name/version`, or None for a temporary run; with `is_new`, no run is resumed."""
         self._agent = agent
         self._name, _, self._version = (name or "unnamed").partition("/")
         self._root, self._is_new, self._is_unnamed = root, is_new, name is None
         self._parent: str | None = None
-        """The checkpoint that the agent began with, as `PATH@STEP`."""
+        """The checkpoint that the agent started from, as `PATH@STEP`."""
         self.is_temporary = False
         """Whether the run is removed when the trainer is no longer used."""
         self.path: Path | None = None
-        """The run to go on with; None until there is one."""
+        """The run to continue; None until there is one."""
 
     def start_from(self, parent: Parent) -> None:
-        """Let the agent begin with what another run has learned; raises `ConfigError` if it does not fit."""
+        """Load the weights of another run's checkpoint into the agent; raises `ConfigError` if they do not fit."""
         self._parent = take_over(self._agent, parent)
 
     def find(self) -> TrainingRun | None:
-        """The run to go on with, opened; None if a new one is to be made."""
+        """Open the run to continue; None if a new one must be created."""
         if self.path is not None:
             return TrainingRun.resume(self.path)
         if self._is_unnamed or self._is_new:
@@ -52,7 +52,7 @@ class Opening:
         return TrainingRun.resume_unfinished(self._name, self._version or "v1", root=self._root)
 
     def make(self, config: TrainerConfig) -> TrainingRun:
-        """A new run, unless another process has made one of this name since `find`: then that one."""
+        """Create a run; if another process has created one of this name since `find`, open that one."""
         root = self._root
         if self._is_unnamed:
             self.is_temporary = True
@@ -72,20 +72,20 @@ class Opening:
         )
 
     def agree(self, run: TrainingRun, config: TrainerConfig) -> TrainerConfig:
-        """The config to train with; raises `ConfigError` if a resumed run is of another training.
+        """The config to train with; raises `ConfigError` if the resumed run is another training.
 
-        What the run found out about its environment, its preset and its parent are taken from it.
+        The determinism of the environment, the preset and the parent are taken from the run.
         """
         if not run.is_resumed:
             return config
         if run.read_config():
             config = _agreed(run, config)
         made = list_steps(run.path / "checkpoints")
-        # The last round of several environments may go beyond the end, by fewer steps than there are environments.
+        # With several environments, the last round may exceed the limit by fewer steps than there are environments.
         if config.steps is not None and made and made[-1] >= config.steps + config.num_envs:
             raise ConfigError(
                 f"{run.path} has trained {made[-1]} env steps already, and steps is {config.steps}: use at least "
-                f"{made[-1]}, or begin another training with rekindle train --from {run.path}@{made[-1]}"
+                f"{made[-1]}, or start another training with rekindle train --from {run.path}@{made[-1]}"
             )
         if config.parent is not None and not made:
             self.start_from(config.parent)
@@ -94,7 +94,7 @@ class Opening:
         return config
 
     def describe(self, run: TrainingRun, config: TrainerConfig) -> None:
-        """Write to the run what is not there yet, or has changed since."""
+        """Write to the run what is missing or has changed."""
         self.path = run.path
         if run.metadata.training is None:
             run.update_metadata(training=config.identity)
@@ -109,6 +109,6 @@ def _agreed(run: TrainingRun, config: TrainerConfig) -> TrainerConfig:
     check_unedited(run.reader, stored)
     if differences := stored.differences(config):
         raise ConfigError(
-            f"{run.path} is another training: {'; '.join(differences)}. Use the settings of then, or another name"
+            f"{run.path} is another training: {'; '.join(differences)}. Use the original settings, or another name"
         )
     return msgspec.structs.replace(config, determinism=stored.determinism, preset=stored.preset, parent=stored.parent)

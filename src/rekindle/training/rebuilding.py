@@ -1,4 +1,4 @@
-"""The agent and environment of a run, as they were at one of its checkpoints."""
+"""Recreate the agent and the environment of a run at one of its checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "rebuild", "tak
 
 
 class Rebuilt(NamedTuple):
-    """What was made from a run."""
+    """An environment and an agent created from a run."""
 
     config: TrainerConfig
     factory: EnvFactory
@@ -28,9 +28,9 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[str] = ()) -> Rebuilt:
-    """Make the environment and a new agent from a run's config.
+    """Create the environment and a new agent from a run's config.
 
-    Modules that it names are imported, and files opened by the environment, only if they are given.
+    Modules and files that the config names are imported and opened only if they are given.
     """
     reader = RunReader(path)
     config = read_config(reader)
@@ -38,7 +38,7 @@ def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[st
     check_files(config.env_files, files)
     if config.env is None or config.algorithm is None:
         what = "environment" if config.env is None else "agent"
-        raise ConfigError(f"{reader.path}: the {what} is one of its script's own, and cannot be made from the config")
+        raise ConfigError(f"{reader.path}: the {what} is defined by its script, and cannot be created from the config")
     factory = EnvFactory(config.env)
     example = factory(training=False)
     spaces = (example.observation_space, example.action_space)
@@ -47,7 +47,7 @@ def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[st
 
 
 def checkpoint_files(path: str | Path, which: str) -> list[Path]:
-    """The files that hold an agent: `best` (`latest` if there is none), `latest`, a step, or `all` checkpoints."""
+    """The files with an agent: `best` (`latest` if there is none), `latest`, a step, or `all` checkpoints."""
     directory = RunReader(path).path / "checkpoints"
     steps = list_steps(directory)
     if which == "all":
@@ -61,17 +61,17 @@ def checkpoint_files(path: str | Path, which: str) -> list[Path]:
         raise ConfigError(f"the checkpoint {which!r} is none of best, latest, all, or a step")
     if not wanted or not all(file.exists() for file in wanted):
         there = ", ".join(map(str, steps)) or "none"
-        raise CheckpointError(f"{directory} has no checkpoint {which}; steps that there are: {there}")
+        raise CheckpointError(f"{directory} has no checkpoint {which}; existing steps: {there}")
     return wanted
 
 
 def find_parent(source: str | Path, *, with_optimiser: bool) -> Parent:
-    """The checkpoint that `PATH`, `PATH@best`, `PATH@latest` or `PATH@STEP` stands for."""
+    """The checkpoint that `PATH`, `PATH@best`, `PATH@latest` or `PATH@STEP` refers to."""
     path, at, which = str(source).rpartition("@")
     if not at or not (which in ("best", "latest") or which.isdecimal()):
         path, which = str(source), "latest"
     (file,) = checkpoint_files(path, which)
-    if which in ("best", "latest"):  # another name of a file that will move on
+    if which in ("best", "latest"):  # a link, which will move to another file
         kind = "best" if file.name == "best.mpk" else "step"
         lasting = file.with_name(f"{kind}_{read_agent_state(file)[0]}.mpk")
         file = lasting if lasting.exists() else file
@@ -79,9 +79,9 @@ def find_parent(source: str | Path, *, with_optimiser: bool) -> Parent:
 
 
 def take_over(agent: LearningAgent, parent: Parent) -> str:
-    """Let an agent begin with what that of another run has learned; returns `PATH@STEP`."""
+    """Load the weights of another run's agent into an agent; returns `PATH@STEP`."""
     if not isinstance(agent, TakesOver):
-        raise ConfigError(f"{type(agent).__name__} cannot begin with what another agent learned: it has no take_over")
+        raise ConfigError(f"{type(agent).__name__} cannot start from another agent's weights: it has no take_over")
     file = parent.directory / "checkpoints" / parent.file
     step, state = read_agent_state(file)
     try:
@@ -92,7 +92,7 @@ def take_over(agent: LearningAgent, parent: Parent) -> str:
 
 
 def load(agent: LearningAgent, file: Path) -> int:
-    """Give an agent the state in a checkpoint; returns its step."""
+    """Load the state in a checkpoint into an agent; returns its step."""
     step, state = read_agent_state(file)
     agent.load_state(state)
     return step

@@ -15,7 +15,7 @@ __all__ = ["Extremes", "TrainingReport"]
 
 
 class Extremes(msgspec.Struct, frozen=True):
-    """A metric over the training: its last window, and its least and greatest with the env steps they were at."""
+    """A metric over the training: its last value, and its minimum and maximum with their env steps."""
 
     last: float
     min: float
@@ -24,29 +24,29 @@ class Extremes(msgspec.Struct, frozen=True):
     max_step: int
 
     def __str__(self) -> str:
-        """Columns of a table."""
+        """One row of a table."""
         return f"{self.last:11.5g}  {self.min:11.5g} {self.min_step:11,}  {self.max:11.5g} {self.max_step:11,}"
 
 
 class TrainingReport(msgspec.Struct, frozen=True):
-    """How a training ended; `str()` of it is a table."""
+    """The result of a training; `str()` formats it as a table."""
 
     status: str
     reason: str | None
     path: Path | None
-    """The run; None if nothing was kept."""
+    """The run; None if it was temporary."""
     env_steps: int
     episodes: int
     updates: int
     seconds: float
-    """Of this process."""
+    """Wall time of this process."""
     best_score: float | None
-    """Of all evaluations."""
+    """The best score of all evaluations."""
     metrics: dict[str, Extremes]
 
     @classmethod
     def of(cls, session: TrainingSession, reader: RunReader, seconds: float, *, is_kept: bool) -> TrainingReport:
-        """Of a session that has ended, and its run."""
+        """The report of a session that has ended."""
         metadata = reader.metadata
         return cls(
             status=metadata.status,
@@ -62,7 +62,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
 
     @staticmethod
     def extremes(store: EventStore) -> dict[str, Extremes]:
-        """Every metric that does not depend on the clock."""
+        """The extremes of every metric that does not depend on the clock."""
         found: dict[str, Extremes] = {}
         for name in store.names:
             last, least, most = store.latest(name), store.best(name, mode="min"), store.best(name)
@@ -71,7 +71,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
         return found
 
     def __str__(self) -> str:
-        """A table: what happened, then each metric with its extremes and where they were."""
+        """A table: the result, then each metric with its minimum and maximum."""
         best = "" if self.best_score is None else f", best score {self.best_score:.6g}"
         lines = [
             f"{self.status} ({self.reason}) after {self.env_steps:,} env steps, {self.episodes:,} episodes, "

@@ -1,4 +1,4 @@
-"""Sampling: from environments to the session, one round of steps at a time."""
+"""Sampling: step the environments and pass the transitions to the session, one round at a time."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from rekindle.traces import ResettableEnv
 __all__ = ["ResetOptions", "Round", "Sampler", "StepProcessor", "make_sampler"]
 
 ResetOptions = Callable[[int, int, int], dict[str, Any] | None]
-"""From stream, episode number and env steps so far to the options of a reset; must give the same for the same."""
+"""Returns the options of a reset for a stream, an episode number and the env steps so far; must be deterministic."""
 
 
 class Round(msgspec.Struct, frozen=True, eq=False):
-    """What one round of steps led to, row by row."""
+    """The result of one round of steps, row by row."""
 
     rows: Sequence[int]
     rewards: Sequence[float] | Array
     statuses: Sequence[int] | Array
     records: Mapping[int, EpisodeRecord]
-    """The episodes that ended, by row."""
+    """The records of the episodes that ended, by row."""
 
 
 class Sampler(Protocol):
-    """Steps environments and hands what came of it to the session, which learns from it."""
+    """Steps environments and passes the transitions to the session, which learns from them."""
 
     def sample(self) -> Round:
         """Make one round of steps."""
@@ -43,7 +43,7 @@ class Sampler(Protocol):
 
 
 class StepProcessor(Protocol):
-    """Changes rewards on their way from the environment to the agent; depends on nothing but the transition."""
+    """Changes rewards before the agent sees them; must depend only on the transition."""
 
     def __call__(self, transitions: Transitions, streams: Sequence[int]) -> Array:
         """The rewards to learn from."""
@@ -58,7 +58,7 @@ def make_sampler(
     reset_options: ResetOptions | None = None,
     extras: Sequence[str] | None = None,
 ) -> Sampler:
-    """The quickest sampler for these environments."""
+    """The fastest sampler for these environments."""
     starts = _Starts(session, envs, processor, reset_options)
     if envs.num_envs == 1 and processor is None and not isinstance(envs, AutoresetEnvs):
         return StreamSampler(session, envs, starts, extras)
@@ -69,9 +69,9 @@ def make_sampler(
 
 
 class _Starts:
-    """Starts episodes, or brings back those that were open before a resume.
+    """Starts episodes, or restores those that were open before a resume.
 
-    Where environments can say where they are, that joins the checkpoint; others repeat the actions of the episode.
+    If an environment can save its state, the state is part of the checkpoint; otherwise the episode is replayed.
     """
 
     def __init__(
@@ -85,27 +85,27 @@ class _Starts:
         self._session, self._envs = session, envs
         self._processor, self._options = processor, reset_options
         self.steps_made = session.total_steps
-        """Env steps that the environments have made; the session may not have taken the last of them."""
+        """Env steps that the environments have made; the session may not have processed the last of them."""
         self._states: dict[str, State] = {}
-        """Where environments were at the checkpoint, until they are brought back there."""
+        """The states of environments in the checkpoint, until they are restored."""
         if session.resumed is not None and envs.inexact is not None:
             session.mark_inexact(envs.inexact)
         if not isinstance(envs, AutoresetEnvs) and envs.one(0).has_state:
             session.attach("environments", self)
 
     def state(self) -> State:
-        """Where each environment is whose episode is open."""
+        """The state of each environment with an open episode."""
         if self.steps_made != self._session.total_steps:
             return {}
         rows = [row for row, stream in enumerate(self.streams) if stream.is_open and str(row) not in self._states]
         return {**self._states, **{str(row): self._envs.one(row).get_state() for row in rows}}
 
     def load_state(self, state: State) -> None:
-        """Keep that until the environments are asked for."""
+        """Keep the states until the environments are reset."""
         self._states = dict(state)
 
     def reset(self, row: int) -> Any:
-        """The first observation of an episode, or the newest of one that is open."""
+        """The first observation of a new episode, or the newest observation of an open one."""
         stream, single = self.streams[row], self._envs.one(row)
         env = single if self._processor is None else _Processed(single, row, self._processor)
         state = self._states.pop(str(row), None)
@@ -121,18 +121,18 @@ class _Starts:
             raise self.failure(row, "reset", error) from error
 
     def options(self, stream: Stream) -> dict[str, Any] | None:
-        """What the next episode of a stream is reset with."""
+        """The reset options for the next episode of a stream."""
         if self._options is None:
             return None
         return self._options(cast("int", stream.id), stream.episode, self._session.total_steps)
 
     def failure(self, row: int, what: str, error: Exception) -> EnvError:
-        """An error of an environment, with where and when it was."""
+        """An error of an environment, with its row and env step."""
         return EnvError(f"{failed(self._envs.name, row, what, error)} (env step {self._session.total_steps})")
 
 
 class _Ends:
-    """Gives rounds to the session, and announces the episodes that end with them."""
+    """Passes rounds to the session, and announces the episodes that end with them."""
 
     def __init__(
         self, session: TrainingSession, env: str, processor: StepProcessor | None, extras: Sequence[str] | None
@@ -142,7 +142,7 @@ class _Ends:
     def hand_over(
         self, transitions: Transitions, rows: Sequence[int], extras: Mapping[int, dict[str, float]]
     ) -> tuple[Sequence[int], dict[int, EpisodeRecord]]:
-        """Returns the rows whose episodes ended, and the records of these; a range of rows is all of them."""
+        """Returns the rows whose episodes ended, and their records; `rows` is a range if it contains all rows."""
         session = self._session
         if self._processor is not None:
             rewards = np.asarray(self._processor(transitions, rows), np.float64)
@@ -157,7 +157,7 @@ class _Ends:
 
 
 class _Processed:
-    """An environment whose rewards are those that the agent learns from, for a replay to compare."""
+    """An environment with processed rewards, so that a replay compares what the agent saw."""
 
     def __init__(self, env: ResettableEnv, row: int, processor: StepProcessor) -> None:
         self._env, self._row, self._processor = env, row, processor
@@ -175,7 +175,7 @@ class _Processed:
 
 
 class StreamSampler:
-    """One environment: the quick way, by streams."""
+    """One environment: the fast path, with a stream."""
 
     def __init__(self, session: TrainingSession, envs: Envs, starts: _Starts, extras: Sequence[str] | None) -> None:
         self._session, self._starts, self._extras = session, starts, extras
@@ -214,7 +214,7 @@ _NONE: dict[int, EpisodeRecord] = {}
 
 
 class VectorSampler:
-    """Several environments, each reset on its own when its episode ended."""
+    """Several environments, each reset when its episode has ended."""
 
     def __init__(self, session: TrainingSession, envs: Envs, starts: _Starts, ends: _Ends) -> None:
         self._session, self._envs, self._starts, self._ends = session, envs, starts, ends
@@ -223,7 +223,7 @@ class VectorSampler:
         self._observations: Observations | None = None
 
     def sample(self) -> Round:
-        """Make one step of each."""
+        """Make one step in each environment."""
         if self._to_start:
             self._start(self._to_start)
         observations = cast("Observations", self._observations)
@@ -249,20 +249,20 @@ class VectorSampler:
 
 
 class AutoresetSampler:
-    """A vector environment that comes as one piece, and may reset itself."""
+    """A vector environment, which may reset itself."""
 
     def __init__(self, session: TrainingSession, envs: AutoresetEnvs, starts: _Starts, ends: _Ends) -> None:
         self._session, self._envs, self._starts, self._ends = session, envs, starts, ends
         self._to_start: Array = np.ones(envs.num_envs, np.bool_)
         self._observations: Observations | None = None
         for stream in starts.streams:
-            if stream.is_open:  # it cannot be brought back
+            if stream.is_open:  # it cannot be restored
                 stream.abandon()
         shape, dtype = envs.action_space.shape, envs.action_space.dtype
         self._idle_actions = np.zeros((envs.num_envs, *shape), dtype) + getattr(envs.action_space, "start", 0)
 
     def sample(self) -> Round:
-        """Make one step of each; those that only reset themselves in it make no transition."""
+        """Make one step in each row; rows that only reset themselves make no transition."""
         envs = self._envs
         if self._to_start.any():
             seeds = [stream.episode_seed for stream in self._starts.streams]

@@ -1,4 +1,4 @@
-"""The env steps of a training, one by one, for those who loop over them."""
+"""The env steps of a training, one by one, for a loop over them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Step(NamedTuple):
     """One env step of a training."""
 
     total_steps: int
-    """Env steps so far, those of the whole round included."""
+    """Env steps so far, including the whole round."""
     stream: int
-    """Which of the environments."""
+    """The row of the environment."""
     episode: int
     """The number of the episode in its stream, from 0."""
     episode_step: int
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     """The return of the episode so far."""
     status: EpisodeStatus
     exploration: float | None
-    """How much exploration there is now, if the agent says so."""
+    """The current exploration rate, if the agent reports it."""
 
     @property
     def is_done(self) -> bool:
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 def steps_of(made: Round, session: TrainingSession) -> Iterator[Step]:
-    """The steps of a round that was just made, row by row."""
+    """The steps of a round, row by row."""
     for row, reward, status in zip(made.rows, made.rewards, made.statuses, strict=True):
         stream, record = session.stream(row), made.records.get(row)
         yield Step(

@@ -1,4 +1,4 @@
-"""Early stopping: when evaluations say that it is enough."""
+"""Early stopping, based on evaluations."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["EarlyStopping"]
 
 
 class EarlyStopping:
-    """Stops when a target is reached, or when evaluations get no better; part of the checkpoint."""
+    """Stops when a target is reached, or when evaluations stop improving; part of the checkpoint."""
 
     def __init__(self, *, target: float | None, patience: int | None) -> None:
         self._target, self._patience = target, patience
         self._best, self._without = -math.inf, 0
         self.reason: str | None = None
-        """Why to stop; None while there is no reason to."""
+        """Why to stop; None to continue."""
 
     def update(self, score: float) -> None:
-        """Take the score of one more evaluation."""
+        """Add the score of an evaluation."""
         if score > self._best:
             self._best, self._without = score, 0
         else:
@@ -31,7 +31,7 @@ class EarlyStopping:
             self.reason = f"no improvement in {self._without} evaluations"
 
     def go_on(self) -> None:
-        """Give it another chance: somebody asked for more steps."""
+        """Continue after a stop, because more steps were requested."""
         self.reason, self._without = None, 0
 
     def state(self) -> State:
@@ -39,7 +39,7 @@ class EarlyStopping:
         return {"best": self._best, "without": self._without, "reason": self.reason}
 
     def load_state(self, state: State) -> None:
-        """Go on from there."""
+        """Restore the state."""
         best, without, reason = (state.get(name) for name in ("best", "without", "reason"))
         if type(best) is not float or type(without) is not int or not isinstance(reason, str | None):
             raise StateError(f"not the state of early stopping: {state!r:.80}")

@@ -1,4 +1,4 @@
-"""Strategies: which loop a trainer uses. Checkpoints, metrics, evaluations, stops and resumes come with each."""
+"""Strategies: the training loop of a trainer. All support checkpoints, metrics, evaluations, stops and resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Components", "Strategy", "Synchronous"]
 
 
 class Components(NamedTuple):
-    """What a strategy works with, ready to use."""
+    """The objects that a strategy works with."""
 
     session: TrainingSession
     envs: Envs
@@ -21,7 +21,7 @@ class Components(NamedTuple):
 
 
 class Strategy(Protocol):
-    """A loop of training."""
+    """A training loop."""
 
     def train_loop(self, components: Components) -> Iterator[Round]:
         """Train until `session.is_done`, and yield after each round."""
@@ -29,7 +29,7 @@ class Strategy(Protocol):
 
 
 class Synchronous:
-    """Act, step, learn, in turns: on- and off-policy alike, and exact."""
+    """Act, step and learn in turn; for on-policy and off-policy agents, and exact."""
 
     def train_loop(self, components: Components) -> Iterator[Round]:
         """Train until `session.is_done`, and yield after each round."""

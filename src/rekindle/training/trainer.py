@@ -1,4 +1,4 @@
-"""The trainer: environments, an agent, a session, evaluations and a loop, in one piece."""
+"""The trainer: environments, an agent, a session, evaluations and a training loop in one object."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AgentSource = LearningAgent | str | Callable[[Any, Any], LearningAgent]
 
 
 class Trainer:
-    """Trains an agent on an environment, and goes on where a run of that name was interrupted.
+    """Trains an agent on an environment; continues the run of that name if it was interrupted.
 
     >>> trainer = Trainer("FrozenLake-v1", "tabular", steps=2_000, eval_episodes=5)
     >>> trainer.train().env_steps
@@ -80,31 +80,31 @@ class Trainer:
         interrupter: Interrupter | None = None,
         **settings: Any,
     ) -> None:
-        """Bring everything together; nothing is written before `train` or `steps`.
+        """Set everything up; nothing is written before `train` or `steps` is called.
 
         Args:
-            env: a Gymnasium id, `module:name`, a function that makes an environment, or an `EnvFactory`.
-            agent: the name of an algorithm (`rekindle algos` lists them), `module:Class` of an agent of your own, an
+            env: a Gymnasium id, `module:name`, a function that creates an environment, or an `EnvFactory`.
+            agent: the name of an algorithm (`rekindle algos` lists them), `module:Class` of your own agent, an
                 agent, or a function from observation and action space to an agent.
-            steps: env steps in all; None for no end.
-            name: of the run, as `name` or `name/version`: the newest unfinished one is continued, or a new one begun.
-                Without a name nothing is kept.
+            steps: total number of env steps; None for no limit.
+            name: name of the run, as `name` or `name/version`: the newest unfinished run of that name is continued, or
+                a new one created. Without a name the run is temporary.
             root: the directory of runs.
-            seed: what every random number is derived from.
-            agent_settings: of the algorithm, when the agent is given by name.
-            start_from: begin with the weights and normalisation of another run's checkpoint: `PATH` (its latest),
+            seed: seed of all random numbers.
+            agent_settings: settings of the algorithm, if the agent is given by name.
+            start_from: start with the weights and normalisation of another run's checkpoint: `PATH` (its latest),
                 `PATH@best` or `PATH@STEP`.
-            with_optimiser: take over its optimiser and counters too.
-            keep_checkpoints: how many to keep, or policies that say which.
-            evaluator: plays the evaluations; an `EpisodeEvaluator` unless told otherwise.
-            strategy: which loop to use; `Synchronous` unless told otherwise.
-            sampler: makes what steps the environments, from session and environments.
+            with_optimiser: also take over its optimiser and counters.
+            keep_checkpoints: how many to keep, or policies that select them.
+            evaluator: runs the evaluations; an `EpisodeEvaluator` by default.
+            strategy: the training loop; `Synchronous` by default.
+            sampler: creates the sampler, which steps the environments, from the session and the environments.
             step_processor: changes rewards before the agent sees them.
-            reset_options: from stream, episode and env steps to the options of a reset, for curricula.
-            stats: what to aggregate over episodes.
-            recorders: where else to send metrics; `record` names those that need no settings.
-            new: begin a new run even if one of that name is unfinished.
-            strict: refuse a resume that is not exact.
+            reset_options: returns the options of a reset for a stream, an episode and the env steps, for curricula.
+            stats: which statistics to compute over episodes.
+            recorders: additional recorders; use `record` for those that need no settings.
+            new: create a new run even if one of that name is unfinished.
+            strict: raise if a resume cannot be exact.
             signals: let SIGINT and SIGTERM ask for a checkpoint and a stop.
             interrupter: stops the training from outside. If that happens before `train` is called, it raises
                 `Interrupted`.
@@ -121,7 +121,7 @@ class Trainer:
         self._opening = Opening(self.agent, name=name, root=root, is_new=new)
         if start_from is not None:
             settings["parent"] = find_parent(start_from, with_optimiser=with_optimiser)
-            self._opening.start_from(settings["parent"])  # before anything is written: it may not fit
+            self._opening.start_from(settings["parent"])  # before anything is written, as it may not fit
         self.config = make_config(
             settings,
             algorithm=agent if isinstance(agent, str) else algorithms.algorithm_of(self.agent),
@@ -132,7 +132,7 @@ class Trainer:
             keep_checkpoints=keep.count if isinstance(keep, KeepLast) else None,
         )
         self.session: TrainingSession | None = None
-        """While training."""
+        """The session during a training."""
         self._keep = keep
         self._evaluations = Evaluations(self.agent, self._factory, evaluator)
         self._strategy = strategy or Synchronous()
@@ -156,9 +156,9 @@ class Trainer:
         agent_settings: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Trainer:
-        """A trainer with the settings that are known to do well; those that are given come first.
+        """A trainer with the settings of a preset; arguments override the preset.
 
-        Raises `ConfigError` if there is no preset for the environment: `rekindle algos` lists what there is.
+        Raises `ConfigError` if there is no preset for the environment: `rekindle algos` lists the presets.
         """
         factory = EnvFactory(env)
         preset = find_preset(algorithm, factory.name)
@@ -189,15 +189,15 @@ class Trainer:
         files: Sequence[str] = (),
         **options: Any,
     ) -> Trainer:
-        """A trainer that goes on with the run at a path, made from its config.
+        """A trainer that continues the run at a path, created from its config.
 
         Args:
             path: a run, or a version or name directory: its newest unfinished run, or else its newest.
-            env: needed if the environment was made by a lambda.
-            agent: needed if the agent is one of your own that was not given by name.
-            steps: another end.
-            modules: those that the config names and that may be imported.
-            files: those that the config names and that the environment may open.
+            env: needed if the environment was created by a lambda.
+            agent: needed if the agent is your own and was not given by name.
+            steps: a new total number of env steps.
+            modules: modules named by the config that may be imported.
+            files: files named by the config that the environment may open.
             options: the arguments of `Trainer` that a config cannot hold.
         """
         reader = RunReader(absolute(find_run(path, unfinished_first=True)))
@@ -213,9 +213,9 @@ class Trainer:
             check_recorders(config.record)
         source = config.env if env is None else env
         if source is None:
-            raise ConfigError(f"{reader.path} was trained on a function that only its script has: pass it as env")
+            raise ConfigError(f"{reader.path} was trained on a function that only its script defines: pass it as env")
         if agent is None and config.algorithm is None:
-            raise ConfigError(f"{reader.path} was trained with an agent of its script's own: pass one as agent")
+            raise ConfigError(f"{reader.path}: only its script defines its agent: pass one as agent")
         arguments: dict[str, Any] = {
             "steps": config.steps if steps is None else steps,
             "seed": config.seed,
@@ -238,16 +238,16 @@ class Trainer:
     # Training
 
     def train(self, steps: int | None = None) -> TrainingReport:
-        """Train to the end, or until somebody asks for a stop; everything is durable when this returns.
+        """Train to the end, or until a stop is requested; everything is durable when this returns.
 
-        `steps` sets another end: a second call with more steps goes on.
+        `steps` changes the total number of env steps: a second call with more steps continues the training.
         """
         for _ in self._rounds(steps):
             pass
         return self.report
 
     def steps(self, steps: int | None = None) -> Generator[Step]:
-        """Train as `train` does, and yield each env step; leaving the loop checkpoints and stops."""
+        """Train like `train`, and yield each env step; leaving the loop checkpoints and stops."""
         with contextlib.closing(self._rounds(steps)) as rounds:
             for made in rounds:
                 if self.session is not None:
@@ -272,7 +272,7 @@ class Trainer:
             try:
                 run, envs = self._opened(undo)
             except ConfigError:
-                self.config = former  # the steps may be what is wrong
+                self.config = former  # `steps` may be the invalid part
                 raise
             was_finished = run.metadata.status == "finished"
             with run.let_go_on_failure():
@@ -284,12 +284,12 @@ class Trainer:
                 self._evaluations.join(session, self.config, was_finished=was_finished)
                 make = self._make_sampler or self._default_sampler
                 components = Components(session, envs, make(session, envs))
-                # Nearly all objects there are by now stay to the end: the collector need not look at them in between.
+                # Nearly all existing objects live to the end, so the garbage collector need not visit them.
                 gc.freeze()
                 undo.callback(gc.unfreeze)
                 try:
                     yield from self._strategy.train_loop(components)
-                except GeneratorExit:  # the host left its loop, which is no failure
+                except GeneratorExit:  # the host left its loop, which is not a failure
                     return
 
     def _end(self, session: TrainingSession, started: float) -> None:
@@ -306,7 +306,7 @@ class Trainer:
         config = self.config
         try:
             determinism = self._find_out_determinism(self._interrupter.should_stop)
-        except Interrupted:  # no step will be made, and the next process finds out
+        except Interrupted:  # no step will be made, and the next process tests it
             determinism = Determinism.REPEATS
         envs = make_envs(
             self._factory,
@@ -330,9 +330,9 @@ class Trainer:
     # The run
 
     def _opened(self, undo: contextlib.ExitStack) -> tuple[TrainingRun, Envs]:
-        """The run to go on with, or a new one, and the environments.
+        """The run to continue, or a new one, and the environments.
 
-        A new run is made last, when all that can fail or take long has been done.
+        A new run is created last, after everything that can fail or take long.
         """
         opening = self._opening
         run, envs = opening.find(), None
@@ -357,34 +357,34 @@ class Trainer:
             recorders=self._recorders,
             callbacks=self._handlers.callbacks,
             strict=self._strict,
-            signals=False,  # they are the trainer's affair, from before there is a session
+            signals=False,  # the trainer handles them, even before there is a session
             interrupter=self._interrupter,
         )
 
     # Events
 
     def on(self, kind: type[_Event], handler: Callable[[_Event], object]) -> None:
-        """Call a function with every event of a kind, in order, on the thread that trains.
+        """Call a function with every event of a class, in order, on the training thread.
 
-        One with `state()` and `load_state()` joins the checkpoint.
+        A function with `state()` and `load_state()` is saved with the checkpoint.
         """
         if self.session is not None:
-            raise ConfigError("on(): say what to call before the training starts")
+            raise ConfigError("on(): register handlers before the training starts")
         self._handlers.add(kind, handler)
 
     def on_stop(self, listener: Callable[[str], object]) -> None:
-        """Call a function with the reason as soon as somebody asks for a stop before the end.
+        """Call a function with the reason as soon as a stop is requested before the end.
 
-        It is called on another thread, as the one that trains may take a while to come to a checkpoint.
+        It is called on another thread, because the training thread may need a while to take a checkpoint.
         """
         if self.session is not None:
-            raise ConfigError("on_stop(): say what to call before the training starts")
+            raise ConfigError("on_stop(): register functions before the training starts")
         self._listeners.append(listener)
 
     def stop(self, reason: str = "stopped by the host", *, complete: bool = False) -> None:
-        """Let the training end after this round; `complete` says that its goal was reached.
+        """End the training after this round; `complete` means that its goal was reached.
 
-        Without it, an evaluation under way, or the updates of a rollout, are interrupted, and a resume makes them.
+        Otherwise a running evaluation, or the updates on a rollout, are interrupted, and a resume completes them.
         """
         if self.session is not None:
             self.session.stop(reason, complete=complete)
@@ -392,9 +392,9 @@ class Trainer:
     # Evaluation
 
     def eval(self, episodes: int | None = None) -> EvalReport:
-        """Evaluate the agent as it is; while training, this is logged, and the best agent is kept.
+        """Evaluate the current agent; during a training this is logged, and the best agent is kept.
 
-        While training, it raises `Interrupted` if somebody asks for a stop meanwhile; then nothing is logged.
+        During a training, it raises `Interrupted` if a stop is requested in the meantime; then nothing is logged.
         """
         count = required_count("episodes", self.config.eval_episodes if episodes is None else episodes, 1)
         if not self._evaluations.has_evaluator:
@@ -405,12 +405,12 @@ class Trainer:
 
     @property
     def path(self) -> Path | None:
-        """The run, once there is one."""
+        """The run directory, once there is one."""
         return self._opening.path
 
     @property
     def report(self) -> TrainingReport:
-        """How the last training ended."""
+        """The result of the last training."""
         if self._ended is None or self.path is None:
             raise ConfigError("there is no report: this trainer has not trained yet")
         session, seconds = self._ended
