@@ -1,4 +1,4 @@
-"""`python -m rekindle` is the command `rekindle`."""
+"""Run the command line with `python -m rekindle`."""
 
 import sys
 

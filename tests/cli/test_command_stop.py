@@ -119,7 +119,7 @@ def test_a_run_that_ends_badly_while_it_is_waited_for_is_told(tmp_path: Path, re
     outcome = rekindle("stop", run.path, "--wait", 100)
     timer.join()
     assert outcome.code == 1
-    assert "was asked to stop, and crashed" in outcome.err
+    assert "was asked to stop, but crashed" in outcome.err
 
 
 def test_a_path_that_is_no_run_is_told_in_one_line(tmp_path: Path, rekindle: Rekindle) -> None:

@@ -82,7 +82,7 @@ class TestTrain:
         tiny = ("--agent.hidden-sizes", 8, "--eval-episodes", 0, "--agent.update-every", 10_000)
         outcome = rekindle("train", "dqn", "--steps", 40, "CartPole-v1", *tiny, "--num-envs=2")
         assert outcome.code == 0
-        assert "starts from the preset CartPole-v1 of dqn; --preset none leaves it out" in outcome.err
+        assert "using the preset CartPole-v1 of dqn; --preset none turns it off" in outcome.err
         config = config_of("runs/dqn-CartPole-v1")
         assert (config["preset"], config["steps"], config["num_envs"]) == ("CartPole-v1", 40, 2)
         agent = config["agent"]
@@ -131,7 +131,7 @@ class TestResume:
         rekindle(*LAKE, "--steps", 300, "--name", "cut")
         outcome = rekindle("resume", "runs/cut", "--steps", 500)
         assert outcome.code == 0
-        assert "goes on at step 300" in outcome.err
+        assert "continues at step 300" in outcome.err
         assert ", exact" in outcome.flat
         rekindle(*LAKE, "--steps", 500, "--name", "whole")
         assert verify("runs/cut").digests == verify("runs/whole").digests
@@ -222,7 +222,7 @@ class TestEval:
         rekindle("train", "tabular", "dark:make", "--steps", 50, "--name", "dark")
         outcome = rekindle("eval", "runs/dark", "--video", "films", "--env-module", "dark")
         assert outcome.code == 2
-        assert "dark:make cannot be filmed: it has no render_mode rgb_array" in outcome.err
+        assert "dark:make cannot be recorded: it has no render_mode rgb_array" in outcome.err
 
     def test_a_table_has_no_policy_to_export(self, rekindle: Rekindle, here: Path) -> None:
         outcome = rekindle("export", "runs/tabular-FrozenLake-v1", "-o", "policy.mpk")

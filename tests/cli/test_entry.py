@@ -28,7 +28,7 @@ def test_the_help_names_every_command(rekindle: Rekindle) -> None:
     outcome = rekindle("--help")
     assert outcome.code == 0
     assert all(f"• {name} " in outcome.out for name in COMMANDS)
-    assert "Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted." in outcome.out
+    assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted." in outcome.out
     assert widest(outcome.out) <= 80
 
 

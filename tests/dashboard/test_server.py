@@ -324,7 +324,9 @@ def test_it_ends_at_once_with_open_streams_and_leaves_the_training_alone(
         next(events)
         code, err = server.end()
     assert code == 0
-    assert err == f"rekindle: runs in {tmp_path}; Ctrl-C ends it\nrekindle: the dashboard has ended; trainings go on\n"
+    assert (
+        err == f"rekindle: runs in {tmp_path}; Ctrl-C ends it\nrekindle: the dashboard has ended; trainings continue\n"
+    )
     assert training.process.poll() is None
 
 

@@ -12,10 +12,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; what the user did wrong is told in one line, without a traceback."""
+    """Run one command and return its exit code; user errors are reported in one line, without a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        # Signals come first: importing the rest takes seconds, in which a training may be stopped too.
+        # Handle signals first: the other imports take seconds, during which a training may be stopped too.
         from rekindle.cli.stopping import stopped_by_signals
 
         with stopped_by_signals(arguments):

@@ -1,4 +1,4 @@
-"""`rekindle algos`: which algorithms there are, and what can be set."""
+"""`rekindle algos`: list the algorithms and their settings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _settings(preset: Preset) -> dict[str, Any]:
 
 
 def _explanations(kind: type) -> dict[str, str]:
-    """The text under each field of a class; none if its source is not there to be read."""
+    """The docstring of each field of a class; empty if its source cannot be read."""
     try:
         source = inspect.getsource(kind)
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""`rekindle check`: what is wrong with an environment."""
+"""`rekindle check`: check an environment for problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
 
 
 def check_environment(env: str, *, modules: Sequence[str], as_json: bool) -> int:
-    """Print what looking at an environment found; the exit code says whether it can be trained on."""
+    """Print the results of checking an environment; the exit code is 1 if it cannot be trained on."""
     find_modules_here([*modules, *module_of(env)])
     interrupter = Interrupter()
     with interrupter.signals():

@@ -19,10 +19,10 @@ from rekindle.ui.tables import Cell, cell, console, headline, print_problems, sp
 __all__ = ["ComparedRun", "Comparison", "compare_runs"]
 
 _LEAST_WIDTH = 22
-"""Characters that a run's column should have; more runs than fit go into further tables."""
+"""Minimum width of a run's column; runs that do not fit go into further tables."""
 _LABELS = 20
 _MOST_SETTINGS = 60
-"""Settings in the table; JSON has them all."""
+"""The most settings in the table; JSON has all."""
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
@@ -41,14 +41,14 @@ class Comparison(msgspec.Struct, frozen=True):
 
     runs: list[ComparedRun]
     differing_settings: list[str]
-    """Those that are not the same in all runs."""
+    """Settings that are not the same in all runs."""
     equal: dict[str, bool] | None
-    """Which digests are equal in all runs; None if nobody asked."""
+    """Which digests are equal in all runs; None if they were not requested."""
 
 
 def compare_runs(paths: Sequence[Path], *, digests: bool, as_json: bool) -> int:
     """Print runs side by side."""
-    readers = [RunReader(path) for path in paths]  # a path that is no run is said before anything is printed
+    readers = [RunReader(path) for path in paths]  # report a path that is not a run before printing anything
     runs = [_compared(reader, digests=digests) for reader in readers]
     settings = sorted({name for run in runs for name in run.settings})
     comparison = Comparison(

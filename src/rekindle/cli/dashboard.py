@@ -1,4 +1,4 @@
-"""`rekindle dashboard`: a web page over the runs below a directory."""
+"""`rekindle dashboard`: serve a web page with the runs below a directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["show_dashboard"]
 def show_dashboard(directory: Path, *, port: int, host: str) -> int:
     """Serve the dashboard until Ctrl-C."""
     if not directory.is_dir():
-        raise RunError(f"{directory} is not a directory; say where the runs are: rekindle dashboard DIR")
+        raise RunError(f"{directory} is not a directory; pass the directory of the runs: rekindle dashboard DIR")
     try:
         from rekindle.ui.dashboard import serve
     except ModuleNotFoundError as error:
@@ -23,7 +23,7 @@ def show_dashboard(directory: Path, *, port: int, host: str) -> int:
         raise MissingExtra(message, name=error.name) from None
 
     serve(directory, host=host, port=port, announce=lambda address: _announce(address, directory))
-    complain("the dashboard has ended; trainings go on")
+    complain("the dashboard has ended; trainings continue")
     return 0
 
 

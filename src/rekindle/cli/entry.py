@@ -1,4 +1,4 @@
-"""The entry point: which command, and what its end means to the shell."""
+"""The entry point: run a command and convert errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["run"]
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _DESCRIPTION = f"""\
-rekindle {__version__}: train agents, and look after their runs.
+rekindle {__version__}: train agents and manage their runs.
 
-PATH is a run, or a version or name directory: its newest run.
+PATH is a run, or a version or name directory, which stands for its newest run.
 
-resume and stop take its newest unfinished run, if there is one.
+resume and stop prefer its newest unfinished run.
 
-Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted."""
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no "≥" still gets its table
+            stream.reconfigure(errors="replace")  # a terminal without "≥" still gets its table
     try:
         with json_alone() if "--json" in arguments else contextlib.nullcontext():
             code = _run(arguments)
@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
         complain(str(error))
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has had enough. Python would fail once more, flushing at exit.
+        # The reader of our output has closed it. Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except MemoryError:
@@ -75,8 +75,8 @@ def _run(arguments: list[str]) -> int:
         return tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="rekindle", description=_DESCRIPTION, args=arguments, **PARSING
         )
-    except SystemExit as exit_:  # tyro has said what is wrong, or given the help that was asked for
-        if isinstance(exit_.code, str):  # of an environment that would not go on
+    except SystemExit as exit_:  # tyro has printed the error or the help
+        if isinstance(exit_.code, str):  # from an environment that exits
             complain(exit_.code)
             return FAILED
         return exit_.code or DONE

@@ -1,4 +1,4 @@
-"""`rekindle eval` and `rekindle export`: the agent of a run, without its training."""
+"""`rekindle eval` and `rekindle export`: use the agent of a run without training it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def evaluate_run(
     files: Sequence[str],
     as_json: bool,
 ) -> int:
-    """Print what evaluating one or all agents of a run found."""
+    """Evaluate one or all checkpoints of a run, and print the results."""
     for name, count in (("episodes", episodes), ("max-steps", max_steps)):
         if count is not None and count < 1:
             raise ConfigError(f"{name} is {count}: use at least 1")
     find_modules_here(modules)
-    run = find_run(path)  # once: another may be started meanwhile
+    run = find_run(path)  # once: another run may be started in the meantime
     checkpoints = checkpoint_files(run, checkpoint)
     rebuilt = rebuild(run, modules=modules, files=files)
     config = rebuilt.config
@@ -93,7 +93,7 @@ def export_policy(
     run = find_run(path)
     checkpoints = checkpoint_files(run, checkpoint)
     if len(checkpoints) > 1:
-        raise ConfigError("one policy goes into a file: use best, latest or a step")
+        raise ConfigError("a file holds only one policy: use best, latest or a step")
     agent = rebuild(run, modules=modules, files=files).agent
     step = load(agent, checkpoints[0])
     policy = agent.policy() if isinstance(agent, HasPolicy) else None
@@ -103,5 +103,5 @@ def export_policy(
     if as_json:
         write_json({"file": path_text(output), "algorithm": policy.algorithm, "step": step})
     else:
-        print(f"{path_text(output)}: the policy of step {whole(step)}; rekindle.policy.load reads it")
+        print(f"{path_text(output)}: the policy of step {whole(step)}; load it with rekindle.policy.load")
     return 0

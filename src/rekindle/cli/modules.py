@@ -1,4 +1,4 @@
-"""Modules of the user's own in the working directory: found if the command line names them, and only then."""
+"""The user's own modules in the working directory: imported only if the command line names them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["find_modules_here", "module_of"]
 
 
 def find_modules_here(names: Iterable[str]) -> None:
-    """Put the working directory last on `sys.path` if a module that the user named is there, and nowhere else.
+    """Add the working directory to the end of `sys.path` if only there a module that the user named is found.
 
-    It is the user who names them: nothing that a run's config says may get here. A directory inside a run is never
-    searched, as a run may come from somebody else.
+    Only pass names from the command line, never from a run's config. A directory inside a run is never searched,
+    because a run may come from somebody else.
     """
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # somebody removed it
+    except FileNotFoundError:  # it was removed
         return
     packages = {name.partition(".")[0] for name in names}
     wanted = [package for package in packages if package and package not in sys.modules and find_spec(package) is None]
@@ -29,7 +29,7 @@ def find_modules_here(names: Iterable[str]) -> None:
 
 
 def module_of(source: object) -> list[str]:
-    """The module in `module:name`; none in anything else."""
+    """The module in `module:name`; empty for anything else."""
     module, colon, _ = source.partition(":") if isinstance(source, str) else ("", "", "")
     return [module] if colon else []
 

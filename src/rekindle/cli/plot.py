@@ -1,4 +1,4 @@
-"""`rekindle plot`: learning curves as a picture, with a band over runs of one name."""
+"""`rekindle plot`: learning curves as an image, with a band over runs of one name."""
 
 # matplotlib's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -24,10 +24,10 @@ from rekindle.text import bytes_text, printable
 __all__ = ["RETURNS", "plot_runs"]
 
 RETURNS = ("episode/return", "eval/return")
-"""What is plotted unless something else is asked for."""
+"""The default metrics."""
 _COLOURS = ("#b3400a", "#0a62a0", "#7d3bb8", "#1a6b33", "#835400", "#b3231d")
 _GRID = 400
-"""Points of a mean over runs."""
+"""Number of points of a mean over runs."""
 _LARGEST = 1e100
 _FORMATS = (".png", ".svg")
 
@@ -43,7 +43,7 @@ class _Curve(NamedTuple):
 
 
 def plot_runs(paths: Sequence[Path], output: Path, *, metrics: Sequence[str], smoothing: float) -> int:
-    """Draw each metric of all runs, and say where the picture is."""
+    """Plot each metric of all runs, and print the path of the image."""
     if output.suffix.lower() not in _FORMATS:
         raise ConfigError(f"{output}: a plot is a {' or '.join(_FORMATS)} file")
     if not 0 <= smoothing <= 1:
@@ -73,7 +73,7 @@ def _readers(paths: Sequence[Path]) -> list[RunReader]:
 
 
 def _curves(readers: Sequence[RunReader], metric: str) -> dict[str, list[_Curve]]:
-    """The curves of a metric by name of the run."""
+    """The curves of a metric, by the name of the run."""
     curves: dict[str, list[_Curve]] = {}
     for reader in readers:
         curve = _curve(reader, metric)
@@ -92,9 +92,9 @@ def _curve(reader: RunReader, metric: str) -> _Curve:
     columns = log_columns(reader.path / f"{log}.jsonl")
     if value not in columns:
         return _Curve(np.empty(0), np.empty(0))
-    # What is not finite has no place in a picture, and neither has what overflows when it is scaled.
+    # Skip values that are not finite, and those that would overflow when they are scaled.
     is_there = np.all([np.abs(columns[name]) < _LARGEST for name in (step, value)], axis=0)
-    steps, where = np.unique(columns[step][is_there], return_inverse=True)  # episodes that ended at one step are one
+    steps, where = np.unique(columns[step][is_there], return_inverse=True)  # average episodes of one step
     sums = np.bincount(where, weights=columns[value][is_there], minlength=len(steps))
     return _Curve(steps.astype(np.float64), sums / np.bincount(where, minlength=len(steps)))
 
@@ -110,11 +110,11 @@ def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: flo
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise MissingExtra(f"plot needs {error.name}: pip install rekindle[plot]", name=error.name) from None
-    matplotlib.rcdefaults()  # not what a matplotlibrc in the working directory, which may be a run of others, says
+    matplotlib.rcdefaults()  # ignore a matplotlibrc in the working directory, which may be a downloaded run
     figure = Figure(figsize=(6.4 * len(panels), 4), dpi=150, layout="constrained")
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     for axes, (metric, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        # An evaluation is a mean already.
+        # An evaluation is already a mean.
         share = 0.0 if metric.startswith("eval/") else smoothing
         for name, runs in curves.items():
             _draw(axes, name, runs, share, _COLOURS[names.index(name) % len(_COLOURS)])
@@ -139,7 +139,7 @@ def _draw(axes: Any, name: str, runs: list[_Curve], share: float, colour: str) -
         marker = "o" if len(curve.steps) < 60 and not share else None
         axes.plot(curve.steps, curve.smoothed(share), color=colour, label=label, marker=marker, markersize=3)
         return
-    # Only where all of them have values: elsewhere the mean would jump with their number.
+    # Only where all runs have values: elsewhere the mean would jump with their number.
     steps = np.linspace(max(curve.steps[0] for curve in runs), min(curve.steps[-1] for curve in runs), _GRID)
     values = [np.interp(steps, curve.steps, curve.smoothed(share)) for curve in runs]
     mean, deviation = np.mean(values, axis=0), np.std(values, axis=0)

@@ -1,4 +1,4 @@
-"""The line that says how a training is doing: one that changes on a terminal, one an interval elsewhere."""
+"""The progress line of a training: updated in place on a terminal, printed at intervals elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rekindle.text import compact, decimal, printable, time_text, whole
 from rekindle.training import Trainer
 from rekindle.ui.output import complain
 
-__all__ = ["Progress", "warnings_told"]
+__all__ = ["Progress", "warnings_printed"]
 
 _SECONDS = 2.0
-"""Between two lines that are not on a terminal, at least."""
+"""Minimum time between two lines without a terminal."""
 
 
 class Progress:
-    """Follows a trainer's events."""
+    """Prints the progress of a trainer, from its events."""
 
     def __init__(self, trainer: Trainer, stream: TextIO | None = None) -> None:
         self._trainer = trainer
@@ -41,11 +41,11 @@ class Progress:
     def _start(self, event: TrainingStarted) -> None:
         self._started = (event.stamp.env_steps, time.monotonic())
         if event.resumed_from is not None:
-            self._say(f"goes on at step {whole(event.resumed_from)}")
+            self._say(f"continues at step {whole(event.resumed_from)}")
 
     def _stop(self, reason: str) -> None:
         self._is_stopping = True
-        self._say(f"stopping ({reason}): takes a checkpoint first")
+        self._say(f"stopping ({reason}): taking a checkpoint first")
 
     def _note(self, event: Evaluated) -> None:
         self._evaluated = event.score
@@ -54,7 +54,7 @@ class Progress:
         steps, end = event.stamp.env_steps, self._trainer.config.steps
         now = time.monotonic()
         is_last = end is not None and steps >= end
-        if self._is_stopping and self._is_live:  # the line that says so stays
+        if self._is_stopping and self._is_live:  # keep the line that says so
             return
         is_early = not (self._is_live or is_last) and now - self._last_line < _SECONDS
         if is_early or steps == self._last_steps:
@@ -76,12 +76,12 @@ class Progress:
         self._say("  ".join(parts))
 
     def pause(self) -> None:
-        """Leave progress to somebody else."""
+        """Stop printing progress."""
         self.clear()
         self._is_paused = True
 
     def go_on(self) -> None:
-        """Tell of progress again."""
+        """Print progress again."""
         self._is_paused = False
 
     def _say(self, line: str) -> None:
@@ -94,15 +94,15 @@ class Progress:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Leave the line for other text."""
+        """Clear the line for other text."""
         if self._is_live and not self._is_paused:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
 
 @contextlib.contextmanager
-def warnings_told(clear: Callable[[], None] | None = None) -> Generator[None]:
-    """Tell what the library warns of as messages of the command, each on a line that is cleared before."""
+def warnings_printed(clear: Callable[[], None] | None = None) -> Generator[None]:
+    """Print warnings of the library as messages of the command; `clear` is called before each of them."""
     handler = _Messages(clear)
     logger = logging.getLogger("rekindle")
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""`rekindle report`: a page about runs."""
+"""`rekindle report`: write an HTML page about runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["report_runs"]
 
 
 def report_runs(paths: Sequence[Path], output: Path) -> int:
-    """Write the report, and say where it is."""
+    """Write the report, and print its path."""
     page = report_page(paths).encode(errors="replace")
     write_output(output, page)
     print(printable(f"{output} ({bytes_text(len(page))})", most=1000))

@@ -1,4 +1,4 @@
-"""`rekindle runs`: every run below a directory, one line each."""
+"""`rekindle runs`: list every run below a directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["list_runs"]
 def list_runs(directory: Path, *, as_json: bool) -> int:
     """Print every run below a directory."""
     if not directory.is_dir():
-        raise RunError(f"{directory} is not a directory; say where the runs are: rekindle runs DIR")
+        raise RunError(f"{directory} is not a directory; pass the directory of the runs: rekindle runs DIR")
     summaries = [summarise(glimpse(path)) for path in find_runs(directory)]
     if as_json:
         write_json(summaries)
@@ -65,7 +65,7 @@ def _row(summary: RunSummary) -> list[Cell]:
 
 
 def _status(summary: RunSummary) -> Text:
-    """The status, and in a word what is wrong."""
+    """The status, and whether the run is damaged."""
     status = status_cell(summary.status)
     if summary.problems and summary.status != "unreadable":
         status.append(", damaged", style="red")

@@ -1,4 +1,4 @@
-"""`rekindle train --seeds`: a run with each seed, several at a time, and one table at the end."""
+"""`rekindle train --seeds`: one run per seed, several at a time, and one table at the end."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["parse_seeds", "train_seeds"]
 
 _INTERRUPTED = 130
 _REPLACED = ("--seeds", "--jobs", "--seed", "--version", "--ui")
-"""Flags with a value that each run gets another value for, or none."""
+"""Options with a value that are replaced or removed for each run."""
 
 
 class _Run(msgspec.Struct):
-    """One run: its report, or what went wrong; neither if it was not begun."""
+    """One run: its report, or its error; neither if it was not started."""
 
     seed: int
     report: dict[str, Any] | None = None
@@ -38,7 +38,7 @@ class _Run(msgspec.Struct):
 
 
 def parse_seeds(text: str) -> list[int]:
-    """The seeds that are meant.
+    """Parse a list of seeds.
 
     >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
@@ -51,13 +51,13 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, ui: str, as_json: bool) -> int:
-    """Train with each seed in a process of its own; one that fails does not stop the others."""
-    current_interrupter()  # which may have been told to stop
+    """Train with each seed in its own process; if one fails, the others continue."""
+    current_interrupter()  # raises if a stop was requested
     chosen = parse_seeds(seeds)
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}: use at least 1")
-    lines = "none" if ui == "none" else "plain"  # several runs have no room on one terminal
-    # -P: it must not import what lies in the working directory, but for the modules that the command names.
+    lines = "none" if ui == "none" else "plain"  # one terminal has no room for several runs
+    # -P: do not import from the working directory, except modules that the command names.
     common = [sys.executable, "-P", "-m", "rekindle", "train", *_without(command), "--json", "--ui", lines]
     crew = _Crew()
     with crew.signals(), ThreadPoolExecutor(jobs) as pool:
@@ -71,17 +71,17 @@ def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, 
 
 
 class _Crew:
-    """The processes that train, and what is to become of them when somebody asks for a stop."""
+    """The training processes, and the signals to them."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        """Held while a process is started, so that none misses a signal or gets it twice."""
+        """Held while a process is started, so that it neither misses a signal nor gets it twice."""
         self._live: set[subprocess.Popen[str]] = set()
         self._is_stopping = False
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None]:
-        """Pass SIGINT and SIGTERM on to all of them: the first lets them checkpoint and stop."""
+        """Pass SIGINT and SIGTERM on to all processes: the first signal makes them checkpoint and stop."""
         former = {number: signal.signal(number, self._pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -96,11 +96,11 @@ class _Crew:
                 process.send_signal(number)
 
     def train(self, seed: int, command: list[str]) -> _Run:
-        """Train to the end, and tell of progress on the way."""
+        """Train to the end, and print progress lines."""
         with self._guard:
             if self._is_stopping:
                 return _Run(seed)
-            # In a session of its own, so that Ctrl-C reaches it once, by way of this process.
+            # In its own session, so that Ctrl-C reaches it only once, through this process.
             process = subprocess.Popen(  # noqa: S603
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
             )
@@ -113,7 +113,7 @@ class _Crew:
             reader.join()
         with self._guard:
             self._live.discard(process)
-        if process.returncode == _INTERRUPTED:  # before it had begun
+        if process.returncode == _INTERRUPTED:  # interrupted before the run started
             return _Run(seed)
         if process.returncode == 0:
             return _Run(seed, report=msgspec.json.decode(told))

@@ -34,7 +34,7 @@ from rekindle.ui.tables import (
 __all__ = ["show_run"]
 
 _MOST_LINES = 60
-"""Settings or metrics in a table; JSON has them all."""
+"""The most settings or metrics in a table; JSON has all."""
 
 
 def show_run(path: Path, *, as_json: bool) -> int:

@@ -19,18 +19,18 @@ _POLL = 0.1
 
 
 class StopAnswer(msgspec.Struct, frozen=True):
-    """What came of asking."""
+    """The result of a request to stop."""
 
     path: str
     asked: bool
     live: bool
-    """Whether a process still writes the run."""
+    """Whether a process is still writing the run."""
     status: str
     steps: int | None
 
 
 def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
-    """Ask the run at a path to stop, and wait if told to."""
+    """Ask the run at a path to stop, and wait up to `wait` seconds."""
     reader = RunReader(find_run(path, unfinished_first=True))
     asked = reader.is_live
     if asked:
@@ -46,10 +46,10 @@ def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
         complain(f"{answer.path} is not live ({answer.status}): there is nothing to stop{_others(path)}")
         return 1
     if answer.live and wait > 0:
-        complain(f"{answer.path} was asked to stop, and is still live after {time_text(wait)}; give it longer")
+        complain(f"{answer.path} was asked to stop, but is still live after {time_text(wait)}; wait longer")
         return 1
     if not answer.live and answer.status not in ("stopped", "finished"):
-        complain(f"{answer.path} was asked to stop, and {answer.status}; see rekindle show {answer.path}")
+        complain(f"{answer.path} was asked to stop, but {answer.status}; see rekindle show {answer.path}")
         return 1
     if not as_json:
         outcome = (
@@ -60,6 +60,6 @@ def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
 
 
 def _others(path: Path) -> str:
-    """The live runs below the path: one of them may be the one that is meant."""
+    """The live runs below the path: the user may mean one of them."""
     live = [path_text(run) for run in find_runs(path) if RunReader(run).is_live]
-    return f"; live are: {', '.join(live[:5])}" if live else ""
+    return f"; live runs: {', '.join(live[:5])}" if live else ""

@@ -1,4 +1,4 @@
-"""How `train` and `resume` are stopped, from their first moment on."""
+"""Stop `train` and `resume` with signals, from the start of the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _current: ContextVar[Interrupter | None] = ContextVar("_current", default=None)
 
 @contextlib.contextmanager
 def stopped_by_signals(arguments: Sequence[str]) -> Generator[None]:
-    """Let SIGINT and SIGTERM stop a command that trains; others end as Python does."""
+    """Let SIGINT and SIGTERM stop a training command with a checkpoint; other commands end as usual."""
     if not arguments or arguments[0] not in _TRAINING:
         yield
         return
@@ -30,7 +30,7 @@ def stopped_by_signals(arguments: Sequence[str]) -> Generator[None]:
 
 
 def current_interrupter() -> Interrupter:
-    """What stops the command that is running; raises `Interrupted` if that has happened already."""
+    """The interrupter of the running command; raises `Interrupted` if a stop was already requested."""
     interrupter = _current.get() or Interrupter()
     interrupter.check_start()
     return interrupter

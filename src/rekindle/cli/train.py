@@ -12,7 +12,7 @@ import msgspec
 
 from rekindle.agents.presets import Preset
 from rekindle.cli.modules import find_modules_here, module_of
-from rekindle.cli.progress import Progress, warnings_told
+from rekindle.cli.progress import Progress, warnings_printed
 from rekindle.cli.stopping import current_interrupter
 from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
@@ -48,7 +48,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     stay: bool,
     as_json: bool,
 ) -> int:
-    """Train from the beginning, or go on with a run of the same name."""
+    """Train a new run, or continue the newest one of the same name."""
     interrupter = current_interrupter()
     find_modules_here([*modules, *module_of(env), *module_of(algorithm), *module_of(getattr(agent, "network", None))])
     factory = EnvFactory(
@@ -71,7 +71,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
         **msgspec.structs.asdict(settings),
     )
     if preset is not None and ui != "none":
-        complain(f"starts from the preset {preset.name} of {algorithm}; --preset none leaves it out")
+        complain(f"using the preset {preset.name} of {algorithm}; --preset none turns it off")
     return _train(trainer, ui=ui, stay=stay, as_json=as_json)
 
 
@@ -87,7 +87,7 @@ def resume_run(
     stay: bool,
     as_json: bool,
 ) -> int:
-    """Go on with a run."""
+    """Continue a run."""
     changes: dict[str, Any] = {"interrupter": current_interrupter(), **({} if record is None else {"record": record})}
     find_modules_here(modules)
     trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, files=files, **changes)
@@ -97,11 +97,11 @@ def resume_run(
 def _train(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
     with contextlib.ExitStack() as undo:
         if ui == "none":
-            undo.enter_context(warnings_told())
+            undo.enter_context(warnings_printed())
         else:
             progress = Progress(trainer)
             undo.callback(progress.clear)
-            undo.enter_context(warnings_told(progress.clear))
+            undo.enter_context(warnings_printed(progress.clear))
             if is_shown(ui):
 
                 def show(event: TrainingStarted) -> None:

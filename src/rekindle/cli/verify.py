@@ -1,4 +1,4 @@
-"""`rekindle verify`: whether every file of a run is what was written."""
+"""`rekindle verify`: check that every file of a run is as written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIGESTS = ("weights", "state", "logs")
 
 
 class VerifiedRun(msgspec.Struct, frozen=True):
-    """What was found; the grade is None where not even the metadata can be read."""
+    """The result; the grade is None if not even the metadata can be read."""
 
     path: str
     ok: bool
@@ -31,7 +31,7 @@ class VerifiedRun(msgspec.Struct, frozen=True):
 
 
 def verification(reader: RunReader) -> VerifiedRun:
-    """Verify a run, taking it for a problem, not for the end, if it cannot be read at all."""
+    """Verify a run; if it cannot be read at all, report that as a problem instead of raising."""
     path = path_text(reader.path)
     try:
         found = verify(reader.path)
@@ -41,10 +41,10 @@ def verification(reader: RunReader) -> VerifiedRun:
 
 
 def verify_run(path: Path, *, as_json: bool) -> int:
-    """Print what verifying a run found; the exit code says whether all is well."""
+    """Print the result of verifying a run; the exit code is 1 if there is a problem."""
     reader = RunReader(path)
     if reader.is_live:
-        complain(f"{reader.path} is live: what its writer changes meanwhile may look like damage; stop it to be sure")
+        complain(f"{reader.path} is live: files that change during the check may look damaged; stop it to be sure")
     if sys.stderr.isatty():
         with console(stderr=True).status(cell(f"checking {reader.path}")):
             found = verification(reader)

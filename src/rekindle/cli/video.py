@@ -1,4 +1,4 @@
-"""Films of an agent: evaluation episodes as animated gifs."""
+"""Videos of an agent: evaluation episodes as animated gifs."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from rekindle.training.evaluation import Act
 __all__ = ["Studio"]
 
 _MOST = 3
-"""Episodes of an evaluation that are filmed."""
+"""The most episodes that are recorded."""
 _MOST_FRAMES = 3_000
-"""Of an episode; the rest of it is left out."""
+"""The most frames of an episode that are recorded."""
 _COLOURS = 64
 _FRAME_RATE = 30
-"""Frames in a second, where the environment does not say."""
+"""Frames per second, if the environment does not specify it."""
 
 
 class Studio:
-    """Films the first episodes of an evaluation."""
+    """Records the first episodes of an evaluation."""
 
     def __init__(self, factory: EnvFactory, directory: Path, *, seed: int, rebuilds: bool, max_steps: int) -> None:
         require("a film", "PIL", extra="video")
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"cannot make {directory}: {error.strerror}") from error
+            raise StorageError(f"cannot create {directory}: {error.strerror}") from error
         settings = factory.settings
         known = settings.arguments if settings is not None else {}
         self._factory = EnvFactory(factory, arguments={**known, "render_mode": "rgb_array"})
@@ -45,7 +45,7 @@ class Studio:
         self._rate = _FRAME_RATE
 
     def film(self, act: Act, episodes: int, step: int, *, should_stop: ShouldStop = never) -> list[Path]:
-        """Play the first episodes once more, and write each to `step_<step>-episode_<number>.gif`."""
+        """Play the first episodes again, and write each to `step_<step>-episode_<number>.gif`."""
         self._films = []
         evaluator = EpisodeEvaluator(
             EnvFactory(self._made), seed=self._seed, num_envs=1, rebuilds=self._rebuilds, max_steps=self._max_steps
@@ -54,7 +54,7 @@ class Studio:
             evaluator.evaluate(act, min(episodes, _MOST))
         except EnvError as error:
             if isinstance(error.__cause__, DependencyNotInstalled):
-                raise MissingExtra(f"a film needs more: pip install rekindle[video] ({error.__cause__})") from error
+                raise MissingExtra(f"a video needs pip install rekindle[video] ({error.__cause__})") from error
             raise
         finally:
             evaluator.close()
@@ -68,27 +68,27 @@ class Studio:
     def _made(self) -> _Filmed:
         env = self._factory(training=False)
         if env.render_mode != "rgb_array":
-            raise ConfigError(f"{self._factory.name} cannot be filmed: it has no render_mode rgb_array")
+            raise ConfigError(f"{self._factory.name} cannot be recorded: it has no render_mode rgb_array")
         self._rate = env.metadata.get("render_fps", _FRAME_RATE)
         return _Filmed(env, self._films)
 
 
 class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps a picture of every step."""
+    """Records a frame of every step."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], films: list[Film]) -> None:
         super().__init__(env)
         self._films = films
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a film."""
+        """Start a recording."""
         answer = self.env.reset(seed=seed, options=options)
         self._films.append(Film(colours=_COLOURS))
         self._shoot()
         return answer
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Go on with it."""
+        """Take a step and record a frame."""
         answer = self.env.step(action)
         self._shoot()
         return answer

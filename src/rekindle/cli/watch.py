@@ -1,4 +1,4 @@
-"""`rekindle watch`: a run as it goes on."""
+"""`rekindle watch`: follow a run in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands: their arguments, their help, and the table that names them."""
+"""The commands: their arguments and their help, and a table of them by name."""
 
 from rekindle.cli.commands.arguments import PARSING
 from rekindle.cli.commands.table import COMMANDS

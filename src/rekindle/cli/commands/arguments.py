@@ -1,4 +1,4 @@
-"""How commands read their arguments, and the arguments that several of them take."""
+"""The parsing of command-line arguments, and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Stay = Annotated[bool, arg(help_behavior_hint="")]
 
 
 class Trusted(msgspec.Struct, frozen=True):
-    """What a run's config names, and a command may use."""
+    """What the run's config names and the command may use."""
 
     modules: Modules = ()
-    """Modules that the run's config names for its environment, and that may be imported."""
+    """Modules named by the run's config that may be imported for its environment."""
     agent_modules: Annotated[tuple[str, ...], arg(name="agent-module", metavar="MODULE...", help_behavior_hint="")] = ()
     """The same for its agent."""
     files: Annotated[tuple[str, ...], arg(name="env-file", metavar="FILE...", help_behavior_hint="")] = ()
-    """Files that the run's config names, and that the environment may open."""
+    """Files named by the run's config that the environment may open."""
 
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
-        """As those take it who rebuild a run: modules of either kind, and files."""
+        """As keyword arguments for the functions that recreate a run."""
         return {"modules": (*self.modules, *self.agent_modules), "files": self.files}
 
 
@@ -57,7 +57,7 @@ REGISTRY = tyro.constructors.ConstructorRegistry()
 
 @cast("Any", REGISTRY).primitive_rule
 def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | Linear] | None:
-    """A number, or a schedule for it, as one word."""
+    """Parse a number, or a schedule, from one word."""
     if set(typing.get_args(info.type)) != {float, Linear}:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -78,4 +78,4 @@ PARSING: dict[str, Any] = {
     ),
     "registry": REGISTRY,
 }
-"""How every command reads its arguments."""
+"""The options of `tyro.cli` for every command."""

@@ -1,4 +1,4 @@
-"""Commands that look at runs and stop them; their docstrings are what `--help` shows, so they are short."""
+"""Commands that show runs and stop them; `--help` shows their docstrings, so they are short."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def runs(
     """List every run: status, steps, episodes, returns, age.
 
     Args:
-        directory: Where to look: a directory of runs, or one name or version in it.
+        directory: A directory of runs, or a name or version directory in it.
         as_json: Print a JSON list instead of a table.
     """
     from rekindle.cli.runs import list_runs
@@ -53,7 +53,7 @@ def compare(
 
     Args:
         paths: Runs, or version or name directories (the newest run of each).
-        digests: Read every file, and say whether weights, state and logs are equal to the bit.
+        digests: Read every file, and check whether weights, state and logs are equal to the bit.
         as_json: Print a JSON object instead of a table.
     """
     if not paths:
@@ -83,11 +83,11 @@ def stop(
     wait: Annotated[float, arg(metavar="SECONDS", help_behavior_hint="(default: 0)")] = 0.0,
     as_json: AsJson = False,
 ) -> int:
-    """Ask a live run of any process to checkpoint and stop.
+    """Ask a live run, in any process, to checkpoint and stop.
 
     Args:
         path: A run, or a version or name directory (its newest unfinished run, or else its newest).
-        wait: How long to wait until it has stopped; it takes about a second. Exit code 1 if it has not by then.
+        wait: Wait this long for it to stop, which takes about a second. Exit code 1 if it has not stopped by then.
         as_json: Print a JSON object: asked, live, status, steps.
     """
     from rekindle.cli.stop import stop_run
@@ -110,9 +110,9 @@ def watch(
 
     Args:
         path: A run, or a version or name directory (its newest run).
-        plain: Print a line now and then, as is done wherever there is no terminal.
-        interval: Seconds between two lines.
-        stay: When the run ends, stay and show the summary.
+        plain: Print progress lines instead of the terminal UI; the default without a terminal.
+        interval: Seconds between two progress lines.
+        stay: When the run ends, stay open and show the summary.
         theme: Colours for a terminal: auto, dark or light.
     """
     from rekindle.cli.watch import watch_run
@@ -128,7 +128,7 @@ def report(
         "report.html"
     ),
 ) -> int:
-    """Write one self-contained web page about runs: curves, tables, config, video.
+    """Write one self-contained HTML page about runs: curves, tables, config, video.
 
     Args:
         paths: Runs, or version or name directories (the newest run of each).
@@ -154,13 +154,13 @@ def plot(
     ] = (),
     smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
 ) -> int:
-    """Plot learning curves as png or svg; runs of one name are a mean and a band.
+    """Plot learning curves as png or svg; runs of one name become a mean with a band.
 
     Args:
-        paths: Runs, or directories: every run below.
+        paths: Runs, or directories, which stand for every run below them.
         output: The file to write; it is replaced if it exists.
-        metrics: What to plot, a panel each.
-        smoothing: How large a part of a curve each point is blended with; 0 for none.
+        metrics: Metrics to plot, one panel each.
+        smoothing: Smoothing window, as a share of the curve; 0 for none.
     """
     if not paths:
         complain("plot needs at least one PATH; see rekindle plot --help")
@@ -177,12 +177,12 @@ def dashboard(
     port: Annotated[int, arg(metavar="N")] = 8642,
     host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1",
 ) -> int:
-    """Show every run in a browser, live: charts, comparisons.
+    """Show all runs in a browser, live, with charts and comparisons.
 
     Args:
-        directory: Where to look: a directory of runs, or one name or version in it.
-        port: Where to listen; 0 takes any port that is free.
-        host: The address to listen on; any but a loopback address shows the runs to the network.
+        directory: A directory of runs, or a name or version directory in it.
+        port: The port to listen on; 0 for any free port.
+        host: The address to listen on; any other than a loopback address exposes the runs to the network.
     """
     from rekindle.cli.dashboard import show_dashboard
 

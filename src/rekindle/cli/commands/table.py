@@ -1,4 +1,4 @@
-"""Every command by its name, in the order in which `--help` lists them."""
+"""All commands by name, in the order of `--help`."""
 
 from __future__ import annotations
 

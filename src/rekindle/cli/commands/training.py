@@ -1,4 +1,4 @@
-"""Commands that train, evaluate and export agents; their docstrings are what `--help` shows, so they are short."""
+"""Commands that train, evaluate and export agents; `--help` shows their docstrings, so they are short."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ def train(  # noqa: PLR0913 - these are the options of a command
     as_json: AsJson = False,
     words: Annotated[tuple[str, ...], tyro.conf.Suppress] = (),
 ) -> int:
-    """Train an agent; `rekindle train ALGO ENV --help` shows its settings too.
+    """Train an agent; `rekindle train ALGO ENV --help` also shows the settings of the algorithm.
 
     Args:
-        algorithm: What to train: see `rekindle algos`. Or MODULE:CLASS of an agent of your own.
-        env: A Gymnasium id, or MODULE:NAME of what makes an environment.
-        training: When to do what, and when to stop.
-        name: Of the run.
-        version: Of the run.
-        directory: Where runs are.
-        preset: Start from settings that do well on this environment, if there are any.
-        resumes: Go on with the newest unfinished run of this name (auto), or begin a new one.
-        parent: Begin with the weights and normalisation of another run's latest checkpoint, its best, or a step's.
-        with_optimiser: Take over the optimiser and the counters of that run too.
-        seeds: Train a run with each of these seeds, and print one table.
-        jobs: Runs of these at the same time.
-        modules: Modules to import before, which register ids.
-        arguments: Passed on to what makes the environment; values are JSON, or text.
-        wrapping: What is put around the environment.
+        algorithm: The algorithm: see `rekindle algos`. Or MODULE:CLASS of your own agent.
+        env: A Gymnasium id, or MODULE:NAME of a function or class that creates an environment.
+        training: The settings of the training.
+        name: Name of the run.
+        version: Version of the run.
+        directory: The directory of runs.
+        preset: Use the tuned settings for this environment, if there are any.
+        resumes: Continue the newest unfinished run of this name (auto), or start a new one.
+        parent: Start with the weights and normalisation of another run's checkpoint: its latest, its best, or a step.
+        with_optimiser: Also take over the optimiser and the counters of that run.
+        seeds: Train one run for each of these seeds, and print one table.
+        jobs: How many of these runs to train at the same time.
+        modules: Modules to import first, which register ids.
+        arguments: Arguments of the environment; values are JSON, or text.
+        wrapping: Wrappers around the environment.
         agent: The algorithm's settings.
-        ui: The terminal UI (tui; auto where there is a terminal), a line of progress (plain), or nothing.
-        stay: With the terminal UI: at the end, stay and show the summary.
+        ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
+        stay: With the terminal UI: at the end, stay open and show the summary.
         as_json: Print the report as a JSON object.
         words: The command as it was typed.
     """
@@ -77,7 +77,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     if seeds is not None:
         from rekindle.cli.seeds import train_seeds
 
-        config_type(algorithm)  # told once, and not by each run
+        config_type(algorithm)  # report an error once, and not for each run
         return train_seeds(words, seeds, version=version, jobs=jobs, ui=ui, as_json=as_json)
     return train_run(
         algorithm,
@@ -101,7 +101,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
 
 
 def train_command(arguments: Sequence[str]) -> Callable[..., int]:
-    """The command `train` with the settings of the algorithm that its arguments name, and its preset as defaults."""
+    """The command `train` with the settings of the algorithm in its arguments, and with its preset as defaults."""
     named = _algorithm(arguments)
     if named is None:
         return train
@@ -122,17 +122,17 @@ def train_command(arguments: Sequence[str]) -> Callable[..., int]:
 
 
 def _algorithm(arguments: Sequence[str]) -> str | None:
-    """The algorithm that the arguments name; where flags come first, the first word that may be one."""
+    """The algorithm in the arguments; if options come first, the first word that may be one."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0] if is_algorithm(arguments[0]) else None
     known = [place for place, word in enumerate(arguments) if is_algorithm(word)]
-    # A word after a flag may be its value, so that it is the algorithm only if there is no other.
+    # A word after an option may be its value, so it is the algorithm only if there is no other.
     first = [place for place in known if not arguments[place - 1].startswith("--")] or known
     return arguments[first[0]] if first else None
 
 
 def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Preset | None, int | None]:
-    """The preset for what is asked for, and the env steps if they are given; arguments that are wrong have none."""
+    """The preset for the arguments, and the env steps if they are given; none for invalid arguments."""
 
     @functools.wraps(command)
     def understood(algorithm: str, env: str, **options: Any) -> tuple[Preset | None, int | None]:
@@ -145,7 +145,7 @@ def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Pres
     try:
         with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
             return cast("Any", tyro.cli)(understood, args=words, **PARSING)
-    except SystemExit:  # said when they are parsed for good
+    except SystemExit:  # reported when the arguments are parsed again
         return None, None
 
 
@@ -163,16 +163,16 @@ def resume(
     stay: Stay = False,
     as_json: AsJson = False,
 ) -> int:
-    """Go on with a run that was started with train or a Trainer.
+    """Continue a run that was started with train or a Trainer.
 
     Args:
         path: A run, or a version or name directory (its newest unfinished run, or else its newest).
-        steps: Another end, in env steps.
-        strict: Refuse if the result could not be exact to the bit.
-        record: Where else to send metrics: tensorboard, mlflow, wandb.
-        trusted: What the run's config names, and may be used.
-        ui: The terminal UI (tui; auto where there is a terminal), a line of progress (plain), or nothing.
-        stay: With the terminal UI: at the end, stay and show the summary.
+        steps: A new total number of env steps.
+        strict: Fail if the resume cannot be exact to the bit.
+        record: Additional recorders for metrics: tensorboard, mlflow, wandb.
+        trusted: What the run's config names and the command may use.
+        ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
+        stay: With the terminal UI: at the end, stay open and show the summary.
         as_json: Print the report as a JSON object.
     """
     from rekindle.cli.train import resume_run
@@ -205,12 +205,12 @@ def evaluate(
 
     Args:
         path: A run, or a version or name directory (its newest run).
-        checkpoint: Which agent: the best, the latest, that of a step, or each.
+        checkpoint: Which checkpoint: the best, the latest, the one at a step, or all.
         episodes: How many episodes to play.
-        seed: What the seeds of the episodes are derived from.
-        max_steps: Truncate episodes after so many steps, if the environment has no time limit of its own.
-        video: Write films of the first episodes there, as animated gifs.
-        trusted: What the run's config names, and may be used.
+        seed: Seed from which the seeds of the episodes are derived.
+        max_steps: Truncate episodes after this many steps, if the environment has no time limit of its own.
+        video: Record the first episodes as animated gifs in this directory.
+        trusted: What the run's config names and the command may use.
         as_json: Print a JSON list of reports.
     """
     from rekindle.cli.evaluate import evaluate_run
@@ -236,13 +236,13 @@ def export(
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     as_json: AsJson = False,
 ) -> int:
-    """Write the policy of a run to a file that runs with numpy alone.
+    """Write the policy of a run to a file that needs only numpy.
 
     Args:
         path: A run, or a version or name directory (its newest run).
-        output: The file; `rekindle.policy.load` reads it.
-        checkpoint: Which agent: the best, the latest, or that of a step.
-        trusted: What the run's config names, and may be used.
+        output: The file to write; load it with `rekindle.policy.load`.
+        checkpoint: Which checkpoint: the best, the latest, or the one at a step.
+        trusted: What the run's config names and the command may use.
         as_json: Print a JSON object: file, algorithm, step.
     """
     from rekindle.cli.evaluate import export_policy
@@ -256,10 +256,10 @@ def algos(
     *,
     as_json: AsJson = False,
 ) -> int:
-    """List the algorithms, or every setting of one with its default.
+    """List the algorithms, or all settings of one with their defaults.
 
     Args:
-        name: The algorithm whose settings to show, or MODULE:CLASS of an agent of your own.
+        name: The algorithm whose settings to show, or MODULE:CLASS of your own agent.
         as_json: Print a JSON object.
     """
     from rekindle.cli.algos import list_algorithms
@@ -277,8 +277,8 @@ def check(
     """Check an environment: spaces, numbers, seeding, exact resume.
 
     Args:
-        env: A Gymnasium id, or MODULE:NAME of what makes an environment.
-        modules: Modules to import before, which register ids.
+        env: A Gymnasium id, or MODULE:NAME of a function or class that creates an environment.
+        modules: Modules to import first, which register ids.
         as_json: Print a JSON list instead of a table.
     """
     from rekindle.cli.check import check_environment
