@@ -120,7 +120,7 @@ def test_a_listener_that_fails_is_a_warning_and_the_next_is_told(
     interrupter.stop("SIGINT")
     assert told.wait(20)
     interrupter.unwatch()
-    assert "not everybody knows that the run is stopping: the disk is full" in caplog.text
+    assert "a listener could not be notified that the run is stopping: the disk is full" in caplog.text
 
 
 def test_after_unwatch_nobody_looks_for_the_file(tmp_path: Path) -> None:

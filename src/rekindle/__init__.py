@@ -1,6 +1,6 @@
 """Reinforcement-learning training inside any loop, with resumes that are exact to the bit."""
 
-# First, and with no import before it (`from __future__` is one), so that none finds a module in the working directory.
+# Must come before all other imports (`from __future__` is one), so that none finds a module in the working directory.
 from rekindle import startup
 
 startup.drop_working_directory()
@@ -78,7 +78,7 @@ __all__ = [
     "verify",
 ]
 
-# A public name is loaded when it is first used: a program that only runs an exported policy needs neither the
+# Public names are loaded when they are first used: a program that only runs an exported policy needs neither the
 # session nor the files of a run (and with them `fcntl`, which Windows does not have).
 _MODULES = {
     "agent": ("HasPolicy", "HasReplay", "LearningAgent", "Policy", "Replay", "ReportsEpisodes", "State"),

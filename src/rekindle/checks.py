@@ -1,4 +1,4 @@
-"""Checks of what a user passes in."""
+"""Checks of user input."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _SMALL = 32
-"""Up to this many numbers Python is quicker than numpy."""
+"""Up to this many numbers, Python is faster than numpy."""
 
 
 def all_finite(arrays: Sequence[Array]) -> bool:
-    """Whether the arrays hold no NaN and no infinity; cheap for small ones."""
+    """Whether the arrays contain neither NaN nor infinity; fast for small arrays."""
     for array in arrays:
         kind = array.dtype.kind
         if kind == "f" and array.size <= _SMALL:
@@ -58,7 +58,7 @@ def checked_reward(reward: Any, stream: str) -> float:
 
 
 def checked_status(status: Any) -> EpisodeStatus:
-    """A status, also from its number."""
+    """A status, or its number, as an `EpisodeStatus`."""
     try:
         return EpisodeStatus(status)
     except ValueError:
@@ -66,7 +66,7 @@ def checked_status(status: Any) -> EpisodeStatus:
 
 
 def checked_mode(mode: Any) -> ActMode:
-    """A mode, also from its text."""
+    """A mode, or its string value, as an `ActMode`."""
     try:
         return ActMode(mode)
     except ValueError:
@@ -74,7 +74,7 @@ def checked_mode(mode: Any) -> ActMode:
 
 
 def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
-    """Numbers by name, as floats."""
+    """Extras as floats by name."""
     checked: dict[str, float] = {}
     for name, value in (extras or {}).items():
         if type(name) is not str:
@@ -111,15 +111,15 @@ def _count(name: str, value: object, least: int, most: int | None, *, advice: st
 
 
 def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a setting that is not one of a few words."""
+    """Refuse a setting that is not one of the choices."""
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}: use one of {', '.join(map(repr, choices))}")
 
 
 def finite_rows(arrays: Sequence[Array]) -> Array | None:
-    """Which rows hold only finite numbers; None if all of them do."""
+    """Which rows contain only finite numbers; None if all do."""
     floats = [array for array in arrays if array.dtype.kind in "fc"]
-    # The product is the quickest look at every number; one that is too large only costs the closer look.
+    # The dot product is the fastest way to check all numbers; if it overflows, the slower check below decides.
     if all(cmath.isfinite(np.vdot(array, array)) for array in floats):
         return None
     good = np.ones(len(arrays[0]), np.bool_)
@@ -129,16 +129,16 @@ def finite_rows(arrays: Sequence[Array]) -> Array | None:
 
 
 def every_row(flags: Array) -> Array:
-    """Whether all flags of each row are set."""
+    """Whether all flags of a row are set, for each row."""
     return flags if flags.ndim == 1 else np.all(flags.reshape(len(flags), -1), axis=1)
 
 
 def refuses_misfits(
     load: Callable[Concatenate[_Self, _Arguments], _Result],
 ) -> Callable[Concatenate[_Self, _Arguments], _Result]:
-    """Make a method that loads a state raise `StateError` for one of another form, which may come from any file.
+    """Make a method that loads a state raise `StateError` for a state of the wrong form, which may come from any file.
 
-    An array where a dict is expected is an `AttributeError` or a `ValueError` in the middle of the method otherwise.
+    Otherwise an array instead of a dict, for example, would raise `AttributeError` or `ValueError` inside the method.
     """
 
     @functools.wraps(load)

@@ -2,20 +2,20 @@
 
 RekindleError
 ├── ConfigError              a setting is out of range or contradicts the run
-├── InputError               the host gave a session something that cannot be right
-├── StateError               a state tree holds what cannot be saved, or does not fit the object that loads it
+├── InputError               the host passed invalid input to a session
+├── StateError               a state cannot be saved, or does not fit the object that loads it
 ├── AgentError               the agent broke its contract or produced a non-finite loss
-├── EnvError                 an environment raised, or gave what cannot be right
-├── Interrupted              a stop was asked for while something was under way, such as an evaluation
+├── EnvError                 an environment raised, or returned invalid values
+├── Interrupted              a stop was requested during long work, such as an evaluation
 ├── MissingExtra             an optional dependency is not installed
-├── RunError                 a run directory is not one, or cannot be used
-│   ├── RunLocked            another process writes this run
+├── RunError                 a path is not a run directory, or the run cannot be used
+│   ├── RunLocked            another process is writing this run
 │   └── LogCorrupt           a log has a bad line, or is shorter than a checkpoint says
 ├── CheckpointError          no checkpoint can be used
 │   └── FileRefused          a file is damaged, hostile or of an unknown format
 └── StorageError             the file system refused: full disk, I/O error, permissions
 
-Bad input never changes the object it was given to: after an `InputError` a session goes on as if the call
+Invalid input never changes the object it was passed to: after an `InputError` a session continues as if the call
 had not been made.
 """
 
@@ -40,47 +40,47 @@ __all__ = [
 
 
 class RekindleError(Exception):
-    """The root of the tree: `except RekindleError` catches whatever rekindle raises on purpose."""
+    """The base class: `except RekindleError` catches everything that rekindle raises on purpose."""
 
 
 class ConfigError(RekindleError, ValueError):
-    """A setting is out of range or contradicts what the run was made with."""
+    """A setting is out of range or contradicts the settings of the run."""
 
 
 class InputError(RekindleError, ValueError):
-    """The host gave a session something that cannot be right; nothing was changed."""
+    """The host passed invalid input to a session; nothing was changed."""
 
 
 class StateError(RekindleError, ValueError):
-    """A state tree holds what cannot be saved, or does not fit the object that loads it."""
+    """A state cannot be saved, or does not fit the object that loads it."""
 
 
 class AgentError(RekindleError):
-    """The agent broke its contract, or its loss is not finite; what it holds is not checkpointed."""
+    """The agent broke its contract, or its loss is not finite; its state is not checkpointed."""
 
 
 class EnvError(RekindleError):
-    """An environment raised, or gave what cannot be right; the message names it and the step."""
+    """An environment raised, or returned invalid values; the message names it and the step."""
 
 
 class Interrupted(RekindleError):
-    """A stop was asked for while something was under way; nothing of it is logged, and a resume does it again."""
+    """A stop was requested during long work; none of it is logged, and a resume repeats it."""
 
 
 class MissingExtra(RekindleError, ImportError):
-    """An optional dependency is not installed; the message has the `pip install` that helps."""
+    """An optional dependency is not installed; the message has the right `pip install` command."""
 
 
 class RunError(RekindleError):
-    """A run directory is not one, or cannot be used."""
+    """A path is not a run directory, or the run cannot be used."""
 
 
 class RunLocked(RunError):
-    """Another process writes this run; the message names it."""
+    """Another process is writing this run; the message names it."""
 
 
 class LogCorrupt(RunError):
-    """A log has a bad line in its middle, or is shorter than a checkpoint says it was."""
+    """A log has a bad line in its middle, or is shorter than a checkpoint recorded."""
 
 
 class CheckpointError(RekindleError):
@@ -92,4 +92,4 @@ class FileRefused(CheckpointError):
 
 
 class StorageError(RekindleError, OSError):
-    """The file system refused: full disk, I/O error, permissions. What was durable before still is."""
+    """The file system refused: full disk, I/O error, permissions. Data that was durable before still is."""

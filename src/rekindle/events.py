@@ -1,4 +1,4 @@
-"""Typed events of a training, and the protocols of those who record them."""
+"""Typed events of a training, and the protocols of recorders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """When something happened, in every unit there is."""
+    """When something happened: all counters and the wall time."""
 
     env_steps: int
     updates: int
@@ -56,7 +56,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened, stamped with all counters."""
+    """Something that happened, with a stamp of all counters."""
 
     stamp: Stamp
 
@@ -66,11 +66,11 @@ class TrainingStarted(Event, frozen=True):
 
     resumed_from: int | None = None
     path: str | None = None
-    """Of the run, if there is one."""
+    """The path of the run, if there is one."""
 
 
 class Updated(Event, frozen=True):
-    """The agent made updates; for callbacks only, as there may be one a step."""
+    """The agent made updates; only for callbacks, because there may be one at each step."""
 
     count: int
     metrics: Mapping[str, Any]
@@ -84,32 +84,32 @@ class EpisodeEnded(Event, frozen=True):
 
 
 class Evaluated(Event, frozen=True):
-    """An evaluation gave a score; `is_best` if it beat every earlier one."""
+    """An evaluation has a score; `is_best` if it beats every earlier one."""
 
     score: float
     is_best: bool
 
 
 class MetricsFlushed(Event, frozen=True):
-    """A window of metrics is complete."""
+    """A metric window is complete."""
 
     metrics: dict[str, Summary]
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How values are spread; they may have any shape."""
+    """The distribution of values of any shape."""
 
     values: NDArray[np.float64]
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Something to read."""
+    """A text."""
 
     text: str
 
 
 class Video(msgspec.Struct, frozen=True):
-    """Frames, height, width and three colours of 0 to 255."""
+    """Frames, height, width and three colours from 0 to 255."""
 
     frames: NDArray[np.uint8]
     fps: int = 30
@@ -119,20 +119,20 @@ Media: TypeAlias = Histogram | Text | Video
 
 
 class MediaLogged(Event, frozen=True):
-    """The host has something to show that is no number; only recorders keep it."""
+    """The host logged media; only recorders keep it."""
 
     name: str
     media: Media
 
 
 class CheckpointSaved(Event, frozen=True):
-    """A checkpoint is durable; the stamp is that of the moment it was taken."""
+    """A checkpoint is durable; the stamp is from the moment it was taken."""
 
     path: str
 
 
 class Warned(Event, frozen=True):
-    """Something went wrong that training survives."""
+    """A problem that did not stop the training."""
 
     message: str
 
@@ -146,32 +146,32 @@ class TrainingEnded(Event, frozen=True):
 
 @runtime_checkable
 class Recorder(Protocol):
-    """Somewhere else to send metrics: called on a thread of its own, so it may take its time."""
+    """An additional destination for metrics; called on its own thread, so it may be slow."""
 
     def record(self, values: Mapping[str, float], stamp: Stamp) -> None:
-        """Take the values of one window."""
+        """Record the values of one window."""
         ...
 
     def close(self, status: str) -> None:
-        """The run ended with this status (finished, stopped, failed)."""
+        """End the record of a run with its status (finished, stopped, failed)."""
         ...
 
 
 @runtime_checkable
 class RunRecorder(Protocol):
-    """A recorder that keeps its place in the run's directory: a session opens it for each run."""
+    """A recorder that stores its progress in the run directory: a session opens it for each run."""
 
     def open(self, path: Path, report: Callable[[str], None]) -> Recorder:
-        """What records the run at a path; what goes wrong later is told to `report`, on any thread."""
+        """Return the recorder of the run at a path; later problems are passed to `report`, on any thread."""
         ...
 
 
 @runtime_checkable
 class ShowsMedia(Protocol):
-    """A recorder that can show more than numbers."""
+    """A recorder that supports media."""
 
     def show(self, name: str, media: Media, stamp: Stamp) -> None:
-        """Take a histogram, a text or a video."""
+        """Record a histogram, a text or a video."""
         ...
 
 
@@ -183,9 +183,9 @@ class MemoryRecorder:
         self.status: str | None = None
 
     def record(self, values: Mapping[str, float], stamp: Stamp) -> None:
-        """Take the values of one window."""
+        """Record the values of one window."""
         self.rows.append((stamp, dict(values)))
 
     def close(self, status: str) -> None:
-        """The run ended with this status."""
+        """Record the status of the run."""
         self.status = status

@@ -1,4 +1,4 @@
-"""The words: how an episode ends, one step of it, many steps as arrays, and host types to arrays and back."""
+"""Transitions, single and in batches; the status of an episode; conversion between host types and arrays."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ Array = NDArray[Any]
 """Any numpy array."""
 
 Observations = Array | Mapping[str, Array]
-"""One array, or named arrays for a Dict space; a leading axis when there are many."""
+"""One array, or named arrays for a Dict space; a batch has a leading axis."""
 
 
 class EpisodeStatus(IntEnum):
-    """Where an episode stands after a transition; stored as such, never collapsed to one `done` flag."""
+    """The status of an episode after a transition; stored as is, never reduced to one `done` flag."""
 
     CONTINUING = 0
     TERMINATED = 1
-    """The task ended: no future value."""
+    """The task ended: there is no future value."""
     TRUNCATED = 2
-    """Cut short: the future has a value, so bootstrap from the last observation."""
+    """Cut short, for example by a time limit: bootstrap from the value of the last observation."""
 
     @classmethod
     def of(cls, terminated: bool, truncated: bool) -> EpisodeStatus:
@@ -68,7 +68,7 @@ class EpisodeStatus(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name as it stands in logs: `continuing`, `terminated`, `truncated`."""
+        """The name in logs: `continuing`, `terminated`, `truncated`."""
         return self.name.lower()
 
 
@@ -80,14 +80,14 @@ class ActMode(Enum):
 
     EXPLORE = "explore"
     EXPLOIT = "exploit"
-    """Greedy and pure: draws no random number."""
+    """Greedy and deterministic: draws no random numbers."""
 
 
 class Experience(msgspec.Struct, frozen=True, eq=False):
     """One transition of one stream.
 
-    `action` is what `act` returned, and `next_observation` the true last observation of the step: never the
-    one after a reset.
+    `action` is what `act` returned, and `next_observation` is the true next observation, never the one after a
+    reset.
     """
 
     observation: Any
@@ -98,7 +98,7 @@ class Experience(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def bootstrap_mask(self) -> float:
-        """1.0 where the value of `next_observation` counts, 0.0 after a termination."""
+        """1.0 if the target bootstraps from `next_observation`, 0.0 after a termination."""
         return 0.0 if self.status == EpisodeStatus.TERMINATED else 1.0
 
 
@@ -126,7 +126,7 @@ class Transitions(msgspec.Struct, frozen=True, eq=False):
         )
 
     def experiences(self) -> list[Experience]:
-        """The same transitions one by one; arrays are views."""
+        """The same transitions as a list; arrays are views."""
         return [
             Experience(
                 observation=row(self.observations, index),
@@ -140,11 +140,11 @@ class Transitions(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def bootstrap_mask(self) -> NDArray[np.float32]:
-        """1.0 where the value of the next observation counts, 0.0 after a termination."""
+        """1.0 if the target bootstraps from the next observation, 0.0 after a termination."""
         return (self.statuses != EpisodeStatus.TERMINATED).astype(np.float32)
 
     def part(self, rows: slice) -> Transitions:
-        """Some of the transitions; arrays are views."""
+        """A slice of the transitions; arrays are views."""
         return Transitions(
             row(self.observations, rows),
             self.actions[rows],
@@ -154,7 +154,7 @@ class Transitions(msgspec.Struct, frozen=True, eq=False):
         )
 
     def copy(self) -> Transitions:
-        """The same transitions in arrays of their own."""
+        """A copy with its own arrays."""
         return Transitions(
             _copied(self.observations),
             self.actions.copy(),
@@ -164,12 +164,12 @@ class Transitions(msgspec.Struct, frozen=True, eq=False):
         )
 
     def __len__(self) -> int:
-        """How many transitions."""
+        """The number of transitions."""
         return len(self.rewards)
 
 
 def stack(observations: Sequence[Any]) -> Observations:
-    """Put single observations on a new leading axis; named arrays are stacked name by name."""
+    """Stack observations on a new leading axis; named arrays are stacked by name."""
     first = observations[0]
     if isinstance(first, Mapping):
         names = cast("Mapping[str, Any]", first)
@@ -184,7 +184,7 @@ def _copied(observations: Observations) -> Observations:
 
 
 def row(observations: Observations, index: int | slice) -> Any:
-    """One observation out of many, or some of them."""
+    """One observation of a batch, or a slice of it."""
     if isinstance(observations, Mapping):
         return {name: array[index] for name, array in observations.items()}
     return observations[index]
@@ -192,7 +192,7 @@ def row(observations: Observations, index: int | slice) -> Any:
 
 @runtime_checkable
 class ObservationEncoder(Protocol):
-    """Turns what the host sees (an object, a dict, an enum) into the array an agent sees."""
+    """Converts an observation of the host (an object, a dict, an enum) to the array that the agent sees."""
 
     def encode(self, observation: Any) -> Any:
         """The observation as an array, a number, or named arrays."""
@@ -201,19 +201,19 @@ class ObservationEncoder(Protocol):
 
 @runtime_checkable
 class ActionMapper(Protocol):
-    """Turns an agent's action into what the host executes, and an executed action back."""
+    """Converts an agent's action to one that the host executes, and back."""
 
     def to_host(self, action: Any) -> Any:
-        """What the host should do for this action of the agent."""
+        """The host's action for an action of the agent."""
         ...
 
     def to_agent(self, action: Any) -> ArrayLike:
-        """The agent's action for what the host did."""
+        """The agent's action for an action that the host executed."""
         ...
 
 
 class AttributeEncoder:
-    """Reads named attributes of a host object into one float32 vector.
+    """Concatenates named attributes of a host object to one float32 vector.
 
     >>> from types import SimpleNamespace
     >>> AttributeEncoder("x", "velocity").encode(SimpleNamespace(x=1.0, velocity=[2.0, 3.0]))
@@ -226,12 +226,12 @@ class AttributeEncoder:
         self._names = names
 
     def encode(self, observation: Any) -> Array:
-        """The attributes, flattened and put end to end in the order given."""
+        """The attributes, flattened and concatenated in the given order."""
         return _concatenate(observation, self._names, getattr)
 
 
 class DictEncoder:
-    """Puts the values of a dict observation end to end in one float32 vector.
+    """Concatenates the values of a dict observation to one float32 vector.
 
     >>> DictEncoder("speed", "wheel").encode({"wheel": [1, 2], "speed": 3})
     array([3., 1., 2.], dtype=float32)
@@ -243,7 +243,7 @@ class DictEncoder:
         self._keys = keys
 
     def encode(self, observation: Mapping[str, Any]) -> Array:
-        """The values, flattened and put end to end in the order of the keys given."""
+        """The values, flattened and concatenated in the order of the given keys."""
         return _concatenate(observation, self._keys, lambda source, key: source[key])
 
 
@@ -287,7 +287,7 @@ class EnumMapper:
 
 
 class ClipMapper:
-    """Clips an agent's continuous action to the bounds the host can execute.
+    """Clips an agent's continuous action to the bounds that the host can execute.
 
     >>> ClipMapper(-1.0, 1.0).to_host(np.float32([0.5, 3.0]))
     array([0.5, 1. ], dtype=float32)
@@ -299,7 +299,7 @@ class ClipMapper:
         self._low, self._high = low, high
 
     def to_host(self, action: Any) -> Array:
-        """The action, inside the bounds."""
+        """The action, clipped to the bounds."""
         return np.clip(action, self._low, self._high)
 
     def to_agent(self, action: Any) -> Array:

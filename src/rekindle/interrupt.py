@@ -1,4 +1,4 @@
-"""The one way to stop a training: whoever wants it to end says so here, with a reason."""
+"""Stopping a training: every request to stop goes through an `Interrupter`, with a reason."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["Interrupter", "ShouldStop", "never"]
 logger = logging.getLogger("rekindle")
 
 ShouldStop = Callable[[], bool]
-"""What work that takes long asks between two parts of it; when it is told to stop, it raises `Interrupted`."""
+"""Called by long work between two parts of it; if it returns true, the work raises `Interrupted`."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TICK = 0.1
-"""Seconds until those who listen are told of a stop."""
+"""Seconds until listeners are called after a stop."""
 
 
 def never() -> bool:
-    """A `ShouldStop` for work that nobody interrupts."""
+    """A `ShouldStop` for work that is not interrupted."""
     return False
 
 
 class Interrupter:
-    """A stop that anybody may ask for and the training looks at: checkpoint, then stop.
+    """A request to stop, which anyone can make and the training checks: it takes a checkpoint, then stops.
 
     >>> interrupter = Interrupter()
     >>> interrupter.stop("solved", complete=True)
@@ -44,7 +44,7 @@ class Interrupter:
     def __init__(self) -> None:
         self.is_stopped = False
         self.reason: str | None = None
-        """Why the training stops: the reason of the first who asked."""
+        """Why the training stops: the reason of the first request."""
         self.is_complete = False
         """Whether the training stops because it reached its goal."""
         self.interruption: str | None = None
@@ -57,8 +57,8 @@ class Interrupter:
         self._owner = Owner()
 
     def stop(self, reason: str, *, complete: bool = False) -> None:
-        """Ask for the end. `complete` says that the goal was reached, so the run counts as finished."""
-        # A signal handler runs on the thread it interrupts, so waiting for the guard could wait for itself.
+        """Request a stop; `complete` means that the goal was reached, so the run counts as finished."""
+        # A signal handler runs on the thread that it interrupts, so waiting for the lock could deadlock.
         taken = self._guard.acquire(blocking=False)
         if not complete and self.interruption is None:
             self.interruption = reason
@@ -68,9 +68,9 @@ class Interrupter:
             self._guard.release()
 
     def should_stop(self) -> bool:
-        """Whether work that takes long should be interrupted, such as an evaluation or the updates of a rollout.
+        """Whether long work, such as an evaluation or the updates on a rollout, should be interrupted.
 
-        False after a stop that is `complete`: what belongs to the end of a training is then still done.
+        False after a stop that is `complete`: the work at the end of a training is then still done.
         """
         return self.interruption is not None
 
@@ -84,14 +84,14 @@ class Interrupter:
         self._listeners.append(listener)
 
     def check_start(self) -> None:
-        """Raise `Interrupted` if a stop was asked for: for the time before there is anything to save."""
+        """Raise `Interrupted` if a stop was requested before there is anything to save."""
         if self.interruption is not None:
             raise Interrupted(f"stopped before the training began ({self.interruption})")
 
     def watch(self, stop_file: Path, *, seconds: float = 1.0) -> None:
-        """On a thread of its own, until `unwatch`: look for a stop file, and tell listeners of an interruption.
+        """On its own thread, until `unwatch`: check for a stop file, and call the listeners after an interruption.
 
-        A second call changes nothing.
+        A second call does nothing.
         """
         if self._watcher is None:
             self._owner = Owner()
@@ -115,7 +115,7 @@ class Interrupter:
             text = _read_reason(stop_file)
         except FileNotFoundError:
             return
-        except OSError:  # that it is there is the request; why is only good to know
+        except OSError:  # the file is the request; its text is only informative
             text = ""
         self.stop(text or "asked to stop by another process")
 
@@ -124,17 +124,17 @@ class Interrupter:
             try:
                 listener(reason)
             except RekindleError as error:
-                logger.warning("not everybody knows that the run is stopping: %s", error)
+                logger.warning("a listener could not be notified that the run is stopping: %s", error)
 
     def unwatch(self) -> None:
-        """Stop looking for the stop file; a forked child has no thread that does."""
+        """Stop checking for the stop file; does nothing in a forked child, which has no such thread."""
         if self._watcher is not None and self._owner.is_here:
             self._unwatch.set()
             self._watcher.join()
 
     @contextlib.contextmanager
     def time_limit(self, seconds: float | None) -> Generator[None]:
-        """Ask for a stop after so many seconds inside; never, if None."""
+        """Request a stop after this many seconds inside the context; never if None."""
         if seconds is None:
             yield
             return
@@ -148,16 +148,16 @@ class Interrupter:
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None]:
-        """Turn SIGINT and SIGTERM into a stop while inside; a second one ends the process at once. It may be nested.
+        """Let SIGINT and SIGTERM request a stop inside the context; a second signal ends the process. May be nested.
 
-        A child that is forked inside is not part of the training: there a signal does what it did before.
+        A child that is forked inside is not part of the training: there a signal has its previous effect.
 
-        Outside the main thread, where Python has no say over signals, this does nothing.
+        Does nothing outside of the main thread, where Python cannot set signal handlers.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        # A handler that was not set by Python, but by a host in C, could not be put back: such a signal is the host's.
+        # A handler that was set in C, not by Python, could not be restored: such a signal is left to the host.
         before = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not None}
         owner = Owner()
 
@@ -166,7 +166,7 @@ class Interrupter:
                 signal.signal(number, before[signal.Signals(number)])
                 os.kill(os.getpid(), number)
                 return
-            # Count signals, not stops: a first signal after another kind of stop must not cost the last checkpoint.
+            # Count signals, not stops: a first signal after another stop must not prevent the last checkpoint.
             if self._is_signalled:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
@@ -183,7 +183,7 @@ class Interrupter:
 
 
 def _read_reason(stop_file: Path) -> str:
-    # Without O_NONBLOCK a named pipe would hold the watching thread, and with it the end of the training.
+    # Without O_NONBLOCK a named pipe would block the watching thread, and with it the end of the training.
     descriptor = os.open(stop_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return os.read(descriptor, 800).decode(errors="replace").strip()[:200]

@@ -1,4 +1,4 @@
-"""HTML made of untrusted text: everything is escaped, nothing is loaded from anywhere, no script is needed."""
+"""HTML from untrusted text: everything is escaped, and pages load nothing and need no script."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _NOTEBOOK_STYLE = """<style>
 
 
 def escaped(value: object, *, most: int = 300) -> str:
-    """A value as text of a page, whatever stands in it."""
+    """A value as escaped text for a page."""
     return html.escape(printable(value, most=most))
 
 
 def facts(items: Iterable[tuple[str, object]]) -> str:
-    """Names on the left, values on the right."""
+    """A table with names on the left and values on the right."""
     rows = "".join(f"<tr><th>{escaped(name)}</th><td>{escaped(value)}</td></tr>" for name, value in items)
     return f'<table class="facts">{rows}</table>'
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1) -> str:
-    """A table of which all but the first columns are numbers."""
+    """A table; all columns after the first `words` contain numbers."""
 
     def cells(tag: str, values: Sequence[object]) -> str:
         return "".join(
@@ -46,5 +46,5 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, words: int 
 
 
 def notebook_page(title: str, body: str) -> str:
-    """What a notebook shows: a title and, side by side, tables and figures. Both are HTML already."""
+    """The HTML for a notebook: a title, and tables and figures side by side. Both arguments are HTML already."""
     return f'{_NOTEBOOK_STYLE}<p>{title}</p><div class="rekindle">{body}</div>'

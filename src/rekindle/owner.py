@@ -1,4 +1,4 @@
-"""The process that an object belongs to: a forked child has a copy of it, but not its threads, and must not use it."""
+"""The process that owns an object: a forked child has a copy of it, but not its threads, and must not use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Owner"]
 
 
 class Owner:
-    """The process that made it.
+    """The process that created it.
 
     >>> owner = Owner()
     >>> owner.is_here

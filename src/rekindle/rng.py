@@ -1,4 +1,4 @@
-"""Seeds for episodes, and numpy generators as saved state."""
+"""Seeds of episodes, and states of numpy generators."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LAST_POSITIONS = {"pos": 624, "buffer_pos": 4, "has_uint32": 1}
 
 
 def episode_seed(run_seed: int, stream: int | str, episode: int) -> int:
-    """The seed of one episode: the same for the same run seed, stream and episode number, always.
+    """The seed of one episode: always the same for the same run seed, stream and episode number.
 
     >>> episode_seed(0, 0, 0)
     2968811710
     """
     key = stream if isinstance(stream, int) else int.from_bytes(_digest(stream), "little")
-    # The kind of key is an entropy word of its own, so that no name can stand for a number.
+    # The kind of key is part of the entropy, so that a name never equals a number.
     kind = 0 if isinstance(stream, int) else 1
     return int(np.random.SeedSequence([run_seed, kind, key, episode]).generate_state(1)[0])
 
@@ -43,12 +43,12 @@ def _digest(text: str) -> bytes:
 
 
 def generator_state(generator: np.random.Generator) -> State:
-    """The whole state of a numpy generator as a tree that can be saved (128-bit integers become bytes)."""
+    """The complete state of a numpy generator as a tree that can be saved (128-bit integers become bytes)."""
     return cast("State", _pack(generator.bit_generator.state))
 
 
 def generator_from_state(state: State) -> np.random.Generator:
-    """A generator that goes on where the saved one was."""
+    """A generator that continues from a saved state."""
     name = state.get("bit_generator") if isinstance(cast("Any", state), dict) else None
     if not (isinstance(name, str) and name in _BIT_GENERATORS):
         raise StateError(f"{name!r:.80} is not a numpy bit generator")
@@ -64,7 +64,7 @@ def generator_from_state(state: State) -> np.random.Generator:
 
 
 def _check_positions(fields: dict[str, Any]) -> None:
-    # numpy takes any position for granted, and would read memory outside its buffer.
+    # numpy does not check positions, and would read memory outside of its buffer.
     for field, last in _LAST_POSITIONS.items():
         if field in fields and not (type(fields[field]) is int and 0 <= fields[field] <= last):
             raise ValueError(f"{field} must be an integer from 0 to {last}, got {fields[field]!r:.80}")

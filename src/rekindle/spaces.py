@@ -1,4 +1,4 @@
-"""The dtype and shape of arrays, and what a Gymnasium space says of its values."""
+"""The dtype and shape of arrays, and the layout of the values of a Gymnasium space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rekindle.experience import Array, Observations
 
 __all__ = ["ArraySpec", "Layout", "REWARDS", "STATUSES", "SpacePart", "SpaceParts", "discrete_values"]
 _MAX_SIZE = 2**31
-"""Numbers in one value that a file may speak of."""
+"""The largest size of one value that a file may declare."""
 
 
 class ArraySpec(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class ArraySpec(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, dtype: Any, shape: Any) -> ArraySpec:
-        """From a file that says `"<f4"` and `[2, 3]`, for example; raises `StateError`."""
+        """From a file, for example with `"<f4"` and `[2, 3]`; raises `StateError`."""
         try:
             spec = cls(np.dtype(dtype), tuple(int(length) for length in shape))
         except (TypeError, ValueError, SyntaxError):
@@ -59,7 +59,7 @@ class ArraySpec(msgspec.Struct, frozen=True):
         return self.dtype.itemsize * math.prod(self.shape)
 
     def conform(self, value: Any, what: str, *, rows: int | None = None) -> Array:
-        """The value as an array of this layout (with `rows`, that many of them); raises `InputError`."""
+        """Convert a value to an array of this layout (with `rows`, to that many of them); raises `InputError`."""
         shape = self.shape if rows is None else (rows, *self.shape)
         if type(value) is np.ndarray:
             if value.dtype == self.dtype and value.shape == shape:
@@ -73,7 +73,7 @@ class ArraySpec(msgspec.Struct, frozen=True):
             return array
         whole_numbers = self.dtype.kind in "iub" and array.dtype.kind in "iub"
         if whole_numbers or np.can_cast(array.dtype, self.dtype, "same_kind"):
-            with np.errstate(over="ignore"):  # it becomes infinite, which is told or dropped like any other
+            with np.errstate(over="ignore"):  # it becomes infinite, which is refused or dropped like any other
                 converted = array.astype(self.dtype)
             if not whole_numbers or np.array_equal(converted, array):
                 return converted
@@ -93,7 +93,7 @@ def _array(value: Any, what: str) -> Array:
 
 
 class SpacePart(NamedTuple):
-    """A space that is no Dict, or one entry of a Dict."""
+    """A space that is not a Dict, or one entry of a Dict."""
 
     space: Any
     spec: ArraySpec | None
@@ -101,7 +101,7 @@ class SpacePart(NamedTuple):
 
     @property
     def kind(self) -> Literal["box", "discrete", "other"]:
-        """`discrete` for whole numbers of which there are few, `box` for other arrays of numbers or flags."""
+        """`discrete` for a limited number of whole numbers, `box` for other arrays of numbers or flags."""
         match type(self.space).__name__:
             case "Box" | "MultiBinary":
                 return "box"
@@ -112,10 +112,10 @@ class SpacePart(NamedTuple):
 
 
 class SpaceParts(NamedTuple):
-    """A Gymnasium space, taken apart. Whatever needs to know what is in a space asks here."""
+    """The parts of a Gymnasium space; the only code that inspects spaces."""
 
     parts: dict[str, SpacePart]
-    """By the key in a Dict; one under the empty name for a space that is no Dict."""
+    """By the key in a Dict; under an empty name for a space that is not a Dict."""
     is_dict: bool
 
     @classmethod
@@ -133,7 +133,7 @@ def _part(space: Any) -> SpacePart:
 
 
 def discrete_values(space: Any) -> tuple[list[int], list[int]]:
-    """How many values each element of a Discrete or MultiDiscrete space may take, and the least of them."""
+    """The number of values of each element of a Discrete or MultiDiscrete space, and the first of them."""
     if type(space).__name__ == "Discrete":
         return [int(space.n)], [int(space.start)]
     starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec))
@@ -141,24 +141,24 @@ def discrete_values(space: Any) -> tuple[list[int], list[int]]:
 
 
 class Layout:
-    """What an observation is made of: one array, or named ones."""
+    """The layout of an observation: one array, or named arrays."""
 
     def __init__(self, leaves: Mapping[str, ArraySpec], *, is_dict: bool) -> None:
         self.leaves = dict(leaves)
         self.is_dict = is_dict
         self.plain = None if is_dict else self.leaves[""]
-        """That of an observation which is one array."""
+        """The layout of an observation that is one array."""
 
     @classmethod
     def of_space(cls, space: Any) -> Layout | None:
-        """From a Gymnasium space, if it is one whose values are arrays."""
+        """From a Gymnasium space; None if its values are not arrays."""
         read = SpaceParts.of(space)
         known = {name: part.spec for name, part in read.parts.items() if part.spec is not None}
         return cls(known, is_dict=read.is_dict) if len(known) == len(read.parts) else None
 
     @classmethod
     def of_value(cls, value: Any) -> Layout:
-        """From the first observation ever seen."""
+        """From the first observation."""
         if isinstance(value, Mapping):
             named = cast("Mapping[str, Any]", value)
             return cls(
@@ -168,7 +168,7 @@ class Layout:
         return cls({"": _spec_of(value, "observation")}, is_dict=False)
 
     def conform(self, value: Any, what: str, *, rows: int | None = None) -> list[Array]:
-        """The arrays of an observation, in the order of this layout; raises `InputError`."""
+        """Convert an observation to arrays in the order of this layout; raises `InputError`."""
         if self.plain is not None:
             return [self.plain.conform(value, what, rows=rows)]
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(self.leaves):
@@ -176,17 +176,17 @@ class Layout:
         return [leaf.conform(value[name], f"{what} {name!r}", rows=rows) for name, leaf in self.leaves.items()]
 
     def observations(self, arrays: Sequence[Array]) -> Observations:
-        """What an agent sees of these arrays."""
+        """These arrays in the form that an agent takes."""
         return dict(zip(self.leaves, arrays, strict=True)) if self.is_dict else arrays[0]
 
     def state(self) -> dict[str, Any]:
-        """As saved."""
+        """The state for a checkpoint."""
         leaves = {name: [leaf.dtype.str, list(leaf.shape)] for name, leaf in self.leaves.items()}
         return {"is_dict": self.is_dict, "leaves": leaves}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Layout:
-        """As loaded."""
+        """Restore a saved state."""
         leaves = {name: ArraySpec.of_state(leaf) for name, leaf in state["leaves"].items()}
         return cls(leaves, is_dict=state["is_dict"])
 

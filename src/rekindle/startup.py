@@ -1,4 +1,4 @@
-"""Takes the working directory off the module search path when rekindle is started with `python -m`.
+"""Remove the working directory from the module search path when rekindle is started with `python -m`.
 
 The package imports this module before anything else. It imports only what every interpreter has loaded by then, and
 has no `from __future__`, which is an import too.
@@ -13,7 +13,7 @@ __all__ = ["drop_working_directory"]
 def drop_working_directory() -> None:
     """Remove the entry that `python -m rekindle` put first on `sys.path`.
 
-    A downloaded run may be the working directory, and a `numpy.py` in it would be imported in place of numpy. An entry
+    The working directory may be a downloaded run, and a `numpy.py` in it would be imported instead of numpy. An entry
     of PYTHONPATH stays, and so does the path of any other program that imports rekindle.
     """
     # Python sets argv[0] to "-m" only while it locates the module to run.

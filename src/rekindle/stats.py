@@ -1,4 +1,4 @@
-"""Numbers about episodes: one record each, aggregators over many, and the report of an evaluation."""
+"""Statistics of episodes: records, aggregators over many records, and the report of an evaluation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class EpisodeRecord(msgspec.Struct, frozen=True):
-    """One finished episode: its undiscounted return, its steps, how it ended, and numbers by name."""
+    """One finished episode: its undiscounted return, its length, how it ended, and extra numbers by name."""
 
     total_reward: float
     length: int
@@ -53,7 +53,7 @@ class EpisodeRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> EpisodeRecord:
-        """The record that `row()` described; None becomes NaN, and other keys are ignored."""
+        """The record from the result of `row()`; None becomes NaN, and other keys are ignored."""
         try:
             fields = msgspec.convert(row, _Row)
         except msgspec.ValidationError as error:
@@ -83,19 +83,19 @@ def _number(value: float | None) -> float:
 
 @runtime_checkable
 class Aggregator(Stateful, Protocol):
-    """Folds many numbers into one."""
+    """Combines many numbers into one."""
 
     def update(self, value: float) -> None:
-        """Take one more number."""
+        """Add a number."""
         ...
 
     @property
     def value(self) -> float:
-        """The aggregate so far; NaN when there is none."""
+        """The aggregate so far; NaN without numbers."""
         ...
 
     def reset(self) -> None:
-        """Forget every number."""
+        """Remove all numbers."""
         ...
 
 
@@ -106,25 +106,25 @@ class Mean:
         self.reset()
 
     def update(self, value: float) -> None:
-        """Take one more number."""
+        """Add a number."""
         self._count += 1
         self._total += float(value)
 
     @property
     def value(self) -> float:
-        """The mean so far; NaN when there is none."""
+        """The mean so far; NaN without numbers."""
         return self._total / self._count if self._count else nan
 
     def reset(self) -> None:
-        """Forget every number."""
+        """Remove all numbers."""
         self._count, self._total = 0, 0.0
 
     def state(self) -> State:
-        """The count and the total."""
+        """The count and the sum."""
         return {"kind": "mean", "count": self._count, "total": self._total}
 
     def load_state(self, state: State) -> None:
-        """Go on from there."""
+        """Restore a saved state."""
         self._count, self._total = _fields(state, "mean", count=int, total=float)
 
 
@@ -136,23 +136,23 @@ class _Kept(ABC):
     @staticmethod
     @abstractmethod
     def _replaces(value: float, kept: float) -> bool:
-        """Whether a new value takes the place of the one kept."""
+        """Whether a new value replaces the one kept."""
 
     def __init__(self) -> None:
         self.reset()
 
     def update(self, value: float) -> None:
-        """Take one more number."""
+        """Add a number."""
         if self._replaces(value, self._value) or isnan(self._value):
             self._value = float(value)
 
     @property
     def value(self) -> float:
-        """The value kept; NaN when there is none."""
+        """The value kept; NaN without numbers."""
         return self._value
 
     def reset(self) -> None:
-        """Forget every number."""
+        """Remove all numbers."""
         self._value = nan
 
     def state(self) -> State:
@@ -160,12 +160,12 @@ class _Kept(ABC):
         return {"kind": self._kind, "value": self._value}
 
     def load_state(self, state: State) -> None:
-        """Continue from a saved state."""
+        """Restore a saved state."""
         (self._value,) = _fields(state, self._kind, value=float)
 
 
 class Max(_Kept):
-    """The greatest value."""
+    """The maximum."""
 
     _kind = "max"
 
@@ -175,7 +175,7 @@ class Max(_Kept):
 
 
 class Min(_Kept):
-    """The least value."""
+    """The minimum."""
 
     _kind = "min"
 
@@ -204,17 +204,17 @@ class RollingMean:
         self._values = deque[float](maxlen=window)
 
     def update(self, value: float) -> None:
-        """Take one more number."""
+        """Add a number."""
         self._values.append(float(value))
 
     @property
     def value(self) -> float:
-        """The mean of the window; NaN when there is none."""
-        # Summed anew: a running sum would carry rounding of values that a restored window never saw.
+        """The mean of the window; NaN without numbers."""
+        # Summed each time: a running sum would include rounding errors of values that a restored window never had.
         return sum(self._values) / len(self._values) if self._values else nan
 
     def reset(self) -> None:
-        """Forget every number."""
+        """Remove all numbers."""
         self._values.clear()
 
     def state(self) -> State:
@@ -222,7 +222,7 @@ class RollingMean:
         return {"kind": "rolling_mean", "window": self._window, "values": np.array(self._values, np.float64)}
 
     def load_state(self, state: State) -> None:
-        """Go on from there; the window must be of the same size."""
+        """Restore a saved state; the window must have the same size."""
         window, values = _fields(state, "rolling_mean", window=int, values=np.ndarray)
         if window != self._window:
             raise StateError(f"the saved window is {window}, this RollingMean has {self._window}")
@@ -238,21 +238,21 @@ class Std:
         self.reset()
 
     def update(self, value: float) -> None:
-        """Take one more number."""
+        """Add a number."""
         number = float(value)
         self._count += 1
         difference = number - self._mean
         self._mean += difference / self._count
-        # Both factors have one sign, except where they overflow.
+        # Both factors have the same sign, unless they overflow.
         self._squares += abs(difference * (number - self._mean))
 
     @property
     def value(self) -> float:
-        """The deviation so far: 0 for one value, NaN when there is none."""
+        """The deviation so far: 0 for one value, NaN without numbers."""
         return sqrt(self._squares / self._count) if self._count else nan
 
     def reset(self) -> None:
-        """Forget every number."""
+        """Remove all numbers."""
         self._count, self._mean, self._squares = 0, 0.0, 0.0
 
     def state(self) -> State:
@@ -260,7 +260,7 @@ class Std:
         return {"kind": "std", "count": self._count, "mean": self._mean, "squares": self._squares}
 
     def load_state(self, state: State) -> None:
-        """Go on from there."""
+        """Restore a saved state."""
         count, mean, squares = _fields(state, "std", count=int, mean=float, squares=float)
         if squares < 0:
             raise StateError(f"'squares' of a 'std' state must not be negative, got {squares}")
@@ -290,7 +290,7 @@ def _listed(names: Iterable[Any]) -> str:
 
 
 Source = Callable[[EpisodeRecord], float | None]
-"""What to read from a record; None when this episode has no such number."""
+"""Reads a number from a record; returns None if the episode does not have it."""
 
 
 class TotalReward(msgspec.Struct, frozen=True):
@@ -310,12 +310,12 @@ class Length(msgspec.Struct, frozen=True):
 
 
 class Extra(msgspec.Struct, frozen=True):
-    """Reads a number by its name; an episode that lacks it is skipped."""
+    """Reads an extra by its name; an episode without it is skipped."""
 
     key: str
 
     def __call__(self, record: EpisodeRecord) -> float | None:
-        """The number, or None where there is none."""
+        """The number, or None if there is none."""
         return record.extras.get(self.key)
 
 
@@ -337,21 +337,21 @@ class StatsTracker:
 
     @classmethod
     def empty(cls) -> Self:
-        """A tracker without the two defaults."""
+        """A tracker without the two default statistics."""
         tracker = cls()
         tracker._stats.clear()
         return tracker
 
     def add(self, name: str, source: Source, aggregator: Aggregator) -> Self:
-        """Track one more number, and return the tracker."""
+        """Track another number, and return the tracker."""
         if name in self._stats:
             raise ConfigError(f"the stat {name!r} exists; pick another name, or start from empty()")
         self._stats[name] = (source, aggregator)
         return self
 
     def update(self, record: EpisodeRecord) -> None:
-        """Take one more episode; a stat whose source gives None or NaN skips it."""
-        # All sources come first, so that one that raises leaves every aggregate as it was.
+        """Add an episode; a statistic whose source returns None or NaN skips it."""
+        # Call all sources first, so that if one raises, every aggregate is unchanged.
         values: list[tuple[Aggregator, float]] = []
         for source, aggregator in self._stats.values():
             value = source(record)
@@ -361,11 +361,11 @@ class StatsTracker:
             aggregator.update(value)
 
     def summary(self) -> dict[str, float]:
-        """The value of each stat by name, in order of addition; NaN for one without values."""
+        """The value of each statistic by name, in the order of addition; NaN for one without values."""
         return {name: aggregator.value for name, (_, aggregator) in self._stats.items()}
 
     def reset(self) -> None:
-        """Forget every episode."""
+        """Remove all episodes."""
         for _, aggregator in self._stats.values():
             aggregator.reset()
 
@@ -374,7 +374,7 @@ class StatsTracker:
         return {name: aggregator.state() for name, (_, aggregator) in self._stats.items()}
 
     def load_state(self, state: State) -> None:
-        """Go on from there; the stats must have the same names and kinds."""
+        """Restore a saved state; the statistics must have the same names and kinds."""
         if not isinstance(cast("Any", state), dict):
             raise StateError(f"the state of a StatsTracker must be a dict, got {type(state).__name__}")
         if state.keys() != self._stats.keys():
@@ -391,7 +391,7 @@ class StatsTracker:
 
 
 class EvalReport(msgspec.Struct, frozen=True):
-    """What an evaluation found; `str()` of it is a table."""
+    """The result of an evaluation; `str()` formats it as a table."""
 
     total_steps: int
     n_episodes: int
@@ -399,7 +399,7 @@ class EvalReport(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, records: Iterable[EpisodeRecord], total_steps: int) -> EvalReport:
-        """Mean, std, min and max of return and length, and how many episodes ended which way."""
+        """Mean, std, min and max of return and length, and the number of terminated and truncated episodes."""
         tracker = StatsTracker.empty()
         sources: dict[str, Source] = {"episode_reward": TotalReward(), "episode_length": Length()}
         for name, source in sources.items():
@@ -418,7 +418,7 @@ class EvalReport(msgspec.Struct, frozen=True):
         return notebook_page(title, table(("stat", "value"), rows))
 
     def __str__(self) -> str:
-        """A line of what was evaluated, then a line a stat, names and numbers aligned."""
+        """A headline, then one line per statistic with aligned names and numbers."""
         numbers = {name: f"{value:.6g}" for name, value in self.stats.items()}
         left, right = max(map(len, numbers), default=0), max(map(len, numbers.values()), default=0)
         lines = [f"  {name:<{left}}  {number:>{right}}" for name, number in numbers.items()]

@@ -1,4 +1,4 @@
-"""Numbers, times and untrusted text as people read them; nothing in a file can make it anything but text."""
+"""Numbers, times and untrusted text as readable text; untrusted text cannot contain control characters."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 NOTHING = "-"
-"""What a table shows where there is no value."""
+"""What a table shows for a missing value."""
 
 
 def printable(value: object, *, most: int = 300) -> str:
-    """A value as one line of harmless text: control characters become visible escapes, and the rest is cut off."""
+    """A value as one safe line: control characters become visible escapes, and long text is truncated."""
     whole_text = str(value)
     text = whole_text[:most]
     if not text.isprintable():
@@ -40,30 +40,30 @@ def printable(value: object, *, most: int = 300) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with visible escapes for what UTF-8 cannot hold, such as parts of the name of a file."""
+    """The text with visible escapes for characters that UTF-8 does not support, such as parts of a file name."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def path_text(path: Path) -> str:
-    """A path as text that JSON can hold, also when its bytes are not UTF-8."""
+    """A path as text for JSON, even if its bytes are not valid UTF-8."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def shown_path(path: Path) -> str:
     """A path as a user would type it: relative if it is below the working directory."""
-    with contextlib.suppress(OSError):  # there may be no working directory any more
+    with contextlib.suppress(OSError):  # the working directory may not exist any more
         here = Path.cwd()
         return path_text(path.relative_to(here) if path.is_relative_to(here) else path)
     return path_text(path)
 
 
 def whole(value: int | None) -> str:
-    """A count with every digit: 1,234,567."""
+    """A count with all digits: 1,234,567."""
     return NOTHING if value is None else f"{value:,}"
 
 
 def compact(value: int | None) -> str:
-    """A count in at most five characters or so: 950, 12.3k, 1.23M."""
+    """A count in about five characters: 950, 12.3k, 1.23M."""
     if value is None or abs(value) < 10_000:
         return whole(value)
     return _scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E"))
@@ -85,7 +85,7 @@ def _scaled(value: int, base: int, units: tuple[str, ...]) -> str:
 
 
 def decimal(value: float | None) -> str:
-    """A measured number to two places, or to three digits where two places would say too little or too much."""
+    """A measured number with two decimals, or with three significant digits if it is very small or large."""
     if value is None or math.isnan(value):
         return NOTHING
     if value == 0 or 0.1 <= abs(value) < 1e5:
@@ -94,23 +94,23 @@ def decimal(value: float | None) -> str:
 
 
 def moment(stamp: str | None) -> datetime | None:
-    """The moment that the text in a file means; None if it means none."""
+    """The time that a text in a file stands for; None if it is invalid."""
     try:
         parsed = datetime.fromisoformat(stamp or "")
         then = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    # At the ends of the calendar, another time zone is another year that there is not.
+    # Near the ends of the calendar, another time zone may give an invalid year.
     return then if 1970 <= then.year < 9999 else None
 
 
 def seconds_since(then: datetime | None, until: datetime | None = None) -> float | None:
-    """Seconds from one moment to another, or to now; never negative, though clocks may disagree."""
+    """Seconds from one time to another, or to now; never negative, although clocks may disagree."""
     return None if then is None else max(0.0, ((until or datetime.now(UTC)) - then).total_seconds())
 
 
 def time_text(seconds: float | None) -> str:
-    """How long, in the two units that matter: 0.4 s, 42 s, 5 min 3 s, 3 h 20 min, 4 d 6 h."""
+    """A duration in its two largest units: 0.4 s, 42 s, 5 min 3 s, 3 h 20 min, 4 d 6 h."""
     if seconds is None:
         return NOTHING
     if seconds < 60:

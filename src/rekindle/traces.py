@@ -1,4 +1,4 @@
-"""What it takes to replay an open episode: its seed, its actions, and a hash of the outcome."""
+"""The trace of an open episode, with which it can be replayed: its seed, its actions, and a hash of the outcome."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["EpisodeTrace", "ResettableEnv", "bytes_of_each", "frozen_options", "
 
 
 _MOST_UNHASHED = 1 << 16
-"""Bytes of observations that a trace keeps before it hashes them."""
+"""Bytes of observations that a trace collects before it hashes them."""
 
 
 _MOST_ACTIONS = 1 << 17
-"""Steps of an episode that a checkpoint holds, so that its size is bounded."""
+"""The most steps of an episode in a checkpoint, so that its size is bounded."""
 
 
 class EpisodeTrace:
-    """What it takes to replay an open episode: its seed, its actions, and a hash of the outcome.
+    """The trace of an open episode, with which it can be replayed: its seed, its actions, and a hash of the outcome.
 
-    Most episodes end before anybody asks for the hash, so it is computed late.
+    Most episodes end before the hash is needed, so it is computed lazily.
     """
 
     def __init__(self, seed: int, options: dict[str, Any] | None) -> None:
@@ -40,19 +40,19 @@ class EpisodeTrace:
         self._room = _MOST_UNHASHED
 
     def start(self, observation: Sequence[Array]) -> None:
-        """Note the first observation."""
+        """Add the first observation."""
         self._note(_bytes_of(observation), 0.0)
 
     def add(self, action: Array, reward: float, next_observation: Sequence[Array] | bytes) -> None:
-        """Note a transition; the next observation may be given as the bytes of its arrays."""
-        # A number cannot change; an array can be a view of what will.
+        """Add a transition; the next observation may be given as the bytes of its arrays."""
+        # A number cannot change; an array can be a view of a buffer that does.
         self.actions.append(action if isinstance(action, np.generic) else np.array(action))
         data = next_observation if isinstance(next_observation, bytes) else _bytes_of(next_observation)
         self._note(data, reward)
 
     @property
     def is_full(self) -> bool:
-        """Whether the episode is too long to be replayed."""
+        """Whether the episode is too long to replay."""
         return len(self.actions) >= _MOST_ACTIONS
 
     def _note(self, data: bytes, reward: float) -> None:
@@ -63,7 +63,7 @@ class EpisodeTrace:
 
     @property
     def chain(self) -> bytes:
-        """The hash."""
+        """The hash of the outcome."""
         self._hash()
         return self._chain
 
@@ -77,7 +77,7 @@ class EpisodeTrace:
         self._room = _MOST_UNHASHED
 
     def state(self) -> State:
-        """As saved."""
+        """The state for a checkpoint."""
         return {
             "seed": self.seed,
             "options": self.options,
@@ -87,14 +87,14 @@ class EpisodeTrace:
 
     @classmethod
     def of_state(cls, state: State, layout: ArraySpec | None) -> EpisodeTrace:
-        """As loaded; `layout` is that of an action. Raises `StateError`."""
+        """Restore a saved state; `layout` is that of an action. Raises `StateError`."""
         seed, options, actions, chain = (state[name] for name in ("seed", "options", "actions", "chain"))
         if type(seed) is not int or seed < 0 or not isinstance(options, dict | None) or type(chain) is not str:
             raise StateError(f"traces: seed {seed!r:.40}, options {options!r:.40}, chain {chain!r:.40}")
         trace = cls(seed, cast("dict[str, Any] | None", options))
         if actions is not None:
             if layout is None or type(actions) is not np.ndarray:
-                raise StateError(f"traces: {actions!r:.40} are no actions")
+                raise StateError(f"traces: {actions!r:.40} are not actions")
             trace.actions = list(layout.conform(actions, "traces: the actions", rows=len(actions)))
         trace._chain = bytes.fromhex(chain)
         return trace
@@ -106,7 +106,7 @@ def frozen_options(options: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _frozen(value: Any, name: str) -> Any:  # noqa: PLR0911 - one for each kind
-    """A copy that the host cannot change, of what a checkpoint can hold: tuples become lists, numbers plain ones."""
+    """A copy that the host cannot change; tuples become lists, and numpy numbers become Python numbers."""
     match value:
         case None | bool() | str():
             return value if type(value) is not np.str_ else str(value)
@@ -146,7 +146,7 @@ def _bytes_of(observation: Sequence[Array]) -> bytes:
 
 
 class ResettableEnv(Protocol):
-    """What `Stream.reset` needs of an environment: Gymnasium's two methods."""
+    """The methods of an environment that `Stream.reset` calls: Gymnasium's `reset` and `step`."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -165,9 +165,9 @@ def replay(
     to_host: Callable[[Array], Any],
     is_stopped: Callable[[], bool],
 ) -> tuple[Any, dict[str, Any]] | None:
-    """Repeat an episode's actions; returns the last observation and info, or None if the outcome is another.
+    """Repeat an episode's actions; returns the last observation and info, or None if the outcome differs.
 
-    Raises `Interrupted` when a stop is asked for meanwhile.
+    Raises `Interrupted` if a stop is requested in the meantime.
     """
     trace = EpisodeTrace(known.seed, known.options)
     observation, info = env.reset(seed=trace.seed, options=trace.options)

@@ -1,4 +1,4 @@
-"""Whether every file of a run is what was written, and digests that are equal for equal runs only."""
+"""Check that every file of a run is as written, and compute digests that are equal only for equal runs."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["Verification", "verify"]
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What `verify` found."""
+    """The result of `verify`."""
 
     path: str
     ok: bool
     grade: Grade
-    """exact if the run is, to the bit, one that was never interrupted."""
+    """exact if the run is equal to the bit to one that was never interrupted."""
     digests: dict[str, str | None]
-    """`weights` (what the policy needs), `state` (the newest checkpoint) and `logs`; None where unreadable."""
+    """`weights` (of the policy), `state` (the newest checkpoint) and `logs`; None if unreadable."""
     problems: list[str]
 
 
 def verify(path: str | Path) -> Verification:
-    """Check every file of a run and digest what it holds.
+    """Check every file of a run, and compute digests of its contents.
 
-    Time-dependent values (fields named `wall_time`, and metrics under `time/`) are left out of the digests, and
-    so are positions, segments, versions and host: two runs have equal digests if and only if they are the same.
+    The digests ignore time-dependent values (fields named `wall_time`, and metrics under `time/`), positions, segments,
+    versions and host: two runs have equal digests if and only if they are the same.
     """
     reader = RunReader(path)
     problems: list[str] = []
@@ -65,7 +65,7 @@ def verify(path: str | Path) -> Verification:
     if newest is not None:
         checkpoint, weights, state = newest
         for log in LOGS:
-            if rows[log] is not None:  # it is sound, but a resume also needs it to be what was written
+            if rows[log] is not None:  # the rows are valid, but a resume also needs them to be those that were written
                 attempt(lambda log=log: logs.surplus(paths[log], checkpoint.logs.get(log, LogPosition())))
     return Verification(
         path=str(reader.path),
@@ -77,7 +77,7 @@ def verify(path: str | Path) -> Verification:
 
 
 def _check_checkpoint(run_path: Path, step: int) -> tuple[Checkpoint, str, str]:
-    """A checkpoint and the digests of its weights and state, having read everything that it names."""
+    """A checkpoint and the digests of its weights and state, after reading all files that it refers to."""
     checkpoint = Checkpoint.read(run_path / "checkpoints" / f"step_{step}.mpk")
     if checkpoint.best is not None:
         codec.read_file(run_path / "checkpoints" / checkpoint.best.file)

@@ -193,14 +193,14 @@ def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(kind: str, c
 @pytest.mark.parametrize(
     ("kind", "observation", "message"),
     [
-        ("vector", np.zeros(3), r"the shape \(3,\): one has \(2,\), and a batch \(rows, 2\)"),
-        ("vector", np.zeros((4, 1, 2)), r"\(4, 1, 2\): one has \(2,\)"),
-        ("vector", 0.5, r"\(\): one has \(2,\)"),
-        ("discrete", np.zeros((1, 1), int), r"\(1, 1\): one has \(\), and a batch \(rows\)"),
+        ("vector", np.zeros(3), r"the shape \(3,\): a single one has \(2,\), and a batch \(rows, 2\)"),
+        ("vector", np.zeros((4, 1, 2)), r"\(4, 1, 2\): a single one has \(2,\)"),
+        ("vector", 0.5, r"\(\): a single one has \(2,\)"),
+        ("discrete", np.zeros((1, 1), int), r"\(1, 1\): a single one has \(\), and a batch \(rows\)"),
         ("image", np.zeros((36, 40, 3), np.uint8), r"one has \(40, 36, 3\)"),
         ("dict", np.zeros(2), r"a dict with the keys \['level', 'place'\]"),
         ("dict", {"place": np.zeros(2)}, "has no 'level'"),
-        ("dict", {"place": np.zeros((3, 2)), "level": 1}, "'level' is of one observation, and the rest of a batch"),
+        ("dict", {"place": np.zeros((3, 2)), "level": 1}, "'level' is a single observation, but the rest is a batch"),
     ],
 )
 def test_what_is_neither_one_observation_nor_a_batch_is_refused(kind: str, observation: Any, message: str) -> None:

@@ -170,7 +170,7 @@ def test_where_nothing_can_be_taken_back_it_stays_and_the_rewind_is_noted(tmp_pa
     run = train(tmp_path, [remote], loss="the wind has changed")
     assert remote.shown() == before + [row for row in expected(run) if row[0] > 25]
     assert remote.notes == {
-        "rekindle.resume_1": "went back to step 20 and is approximate: what is shown up to step 25 is from before"
+        "rekindle.resume_1": "went back to step 20 and is approximate: rows up to step 25 are from before the resume"
     }
 
 
@@ -188,7 +188,7 @@ def test_what_a_service_cannot_show_is_told_once(tmp_path: Path) -> None:
     remote, warnings = Remote(), list[str]()
     media = {"agent/weights": Histogram(np.arange(3.0))}
     train(tmp_path, [remote], media=media, callbacks=[lambda event: gather(event, warnings)])
-    assert warnings == ["remote cannot show a histogram: 'agent/weights' is left out"]
+    assert warnings == ["remote cannot show a histogram: 'agent/weights' is dropped"]
 
 
 def test_a_recorder_of_numbers_is_told_of_once(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_what_fails_is_reported_and_tried_again(tmp_path: Path, call: str, times
     assert remote.shown() == expected(run)
     assert [step for step, _, _ in remote.texts] == MARKS
     assert remote.statuses == ["finished"]
-    told = "remote failed: ConnectionError: no network; it is tried again, and training goes on"
+    told = "remote failed: ConnectionError: no network; it is retried, and training continues"
     assert warnings == [told]
 
 
@@ -241,7 +241,7 @@ def test_a_service_that_stays_away_ends_no_training_and_gets_everything_at_the_n
     opening = Impatient(remote)
     run = train(tmp_path, [opening], stop_at=20, callbacks=[lambda event: gather(event, warnings)])
     assert RunReader(run).status == "stopped"
-    assert "is sent when the run is resumed" in warnings[-1]
+    assert "are sent when the run is resumed" in warnings[-1]
     remote.fails = lambda name, count: False
     run = train(tmp_path, [remote])
     assert remote.shown() == expected(run)
@@ -290,4 +290,4 @@ def test_a_damaged_place_is_reported_and_nothing_is_sent_twice(tmp_path: Path) -
     train(tmp_path, [Impatient(remote)], callbacks=[lambda event: gather(event, warnings)])
     assert len(remote.rows) == sent
     assert "remote.json is damaged" in warnings[0]
-    assert "remove it to begin a new outside run" in warnings[0]
+    assert "remove it to start a new run there" in warnings[0]

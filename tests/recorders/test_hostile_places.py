@@ -42,7 +42,7 @@ def test_a_token_that_could_lead_elsewhere_is_refused(tmp_path: Path, token: str
     follower = Follower("any", service, run, told.append, patience=0.01)
     follower.close("finished")
     assert service.started == []
-    assert "its token is none" in told[0]
+    assert "its token is invalid" in told[0]
 
 
 EVENTS = f"events.out.tfevents.1.host.rekindle-{'a' * 8}-1"

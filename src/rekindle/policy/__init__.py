@@ -1,4 +1,4 @@
-"""A trained policy alone: small, immutable, and run by numpy with no other library installed.
+"""A trained policy on its own: small, immutable, and run with numpy alone.
 
 policy = rekindle.policy.load("policy.mpk")
 action = policy.act(observation)

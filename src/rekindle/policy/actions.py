@@ -1,4 +1,4 @@
-"""From a network's output to an action."""
+"""Convert the output of a network to an action."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from rekindle.experience import Array
 
 __all__ = ["ActionHead"]
-# For a few numbers numpy is quicker with arrays than with scalars, and when it need not add axes.
+# For a few numbers, numpy is faster with arrays than with scalars, and without added axes.
 _ONE, _MINUS_ONE, _MOST_LOG_STD = (np.full((), value, np.float32) for value in (1, -1, 2))
 
 
@@ -21,32 +21,32 @@ _ONE, _MINUS_ONE, _MOST_LOG_STD = (np.full((), value, np.float32) for value in (
 
 
 class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """How a network's output becomes an action.
+    """Converts the output of a network to an action.
 
-    `greedy`: values of discrete actions; `exploration` is how likely a random one is.
-    `softmax`: values of discrete actions; `exploration` is the temperature, 0 for the best one.
-    `categorical`: logits of one or several discrete actions, one after the other.
+    `greedy`: values of discrete actions; `exploration` is the probability of a random action.
+    `softmax`: values of discrete actions; `exploration` is the temperature, 0 for the greedy action.
+    `categorical`: logits of one or several discrete actions, concatenated.
     `gaussian`: a mean in the units of the action; explores with `scale`, clipped to the bounds.
-    `noisy_tanh`: a mean before tanh; explores with noise of `exploration`, where the bounds are -1 and 1.
+    `noisy_tanh`: a mean before tanh; explores with noise of scale `exploration` within the bounds -1 and 1.
     `squashed`: a mean and a log standard deviation before tanh.
     """
 
     kind: Literal["greedy", "softmax", "categorical", "gaussian", "noisy_tanh", "squashed"]
     dtype: str
-    """Of an action."""
+    """The dtype of an action."""
     shape: list[int]
-    """Of one action."""
+    """The shape of one action."""
     counts: list[int] = []
-    """How many values each discrete action may take."""
+    """The number of values of each discrete action."""
     starts: list[int] = []
-    """The least of them."""
+    """The first value of each discrete action."""
     low: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
     """The bounds of a continuous action, flattened."""
     high: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
     exploration: float = 0.0
     scale: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
     anywhere: bool = False
-    """Whether a continuous action explores anywhere in the bounds, whatever the network says."""
+    """Whether a continuous action explores uniformly within the bounds, ignoring the network."""
 
     @functools.cached_property
     def centre(self) -> Array:
@@ -55,7 +55,7 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @functools.cached_property
     def reach(self) -> Array:
-        """How far it is from the middle to the bounds; rounded down, so that `centre +- reach` is never beyond."""
+        """The distance from the middle to the bounds, rounded down, so that `centre +- reach` never exceeds them."""
         reach = np.minimum(self.centre - self.low, self.high - self.centre)
         is_beyond = (self.centre - reach < self.low) | (self.centre + reach > self.high)
         return np.where(is_beyond, np.nextafter(reach, np.zeros_like(reach)), reach)
@@ -71,11 +71,11 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @functools.cached_property
     def deviation(self) -> Array:
-        """`exploration` as an array, by which numpy multiplies quicker."""
+        """`exploration` as an array, because numpy multiplies it faster."""
         return np.full((), self.exploration, np.float32)
 
     def choose(self, output: Array, mask: Array | None, rng: np.random.Generator | None) -> Array:
-        """An action for each row of a network's output; explores if there is a generator."""
+        """Choose an action for each row of a network's output; explores if a generator is given."""
         if mask is not None:
             output = np.where(mask, output, np.float32(-np.inf))
         if self.anywhere and rng is not None:
@@ -92,7 +92,7 @@ def _greedy(head: ActionHead, values: Array, rng: np.random.Generator | None) ->
     if rng is not None and head.exploration > 0:
         draws = rng.random(len(values)).tolist() if len(values) > 1 else (rng.random(),)
         for row, draw in enumerate(draws):
-            if draw < head.exploration:  # what a mask forbids stays forbidden
+            if draw < head.exploration:  # masked actions stay forbidden
                 allowed = [index for index, value in enumerate(values[row].tolist()) if value > -math.inf]
                 actions[row] = allowed[int(rng.random() * len(allowed))] if allowed else 0
     start = head.starts[0]
@@ -130,7 +130,7 @@ def _noisy_tanh(head: ActionHead, mean: Array, rng: np.random.Generator | None) 
         noise = rng.standard_normal(unit.shape, np.float32)
         noise *= head.deviation
         unit += noise
-        # Not np.clip, which is several times as slow for a few numbers.
+        # np.clip is several times as slow for a few numbers.
         np.minimum(np.maximum(unit, _MINUS_ONE, out=unit), _ONE, out=unit)
     return _within_bounds(head, unit)
 
@@ -140,7 +140,7 @@ def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None) 
     before = output[:, :size]
     if rng is not None:
         noise = rng.standard_normal(before.shape, np.float32)
-        # From below it need not be clipped to be the same action: exp(-20) is nothing beside a mean.
+        # A lower limit is not needed for the action to be the same: exp(-20) is negligible.
         noise *= np.exp(np.minimum(output[:, size:], _MOST_LOG_STD))
         noise += before
         before = noise
@@ -148,7 +148,7 @@ def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None) 
 
 
 def _within_bounds(head: ActionHead, unit: Array) -> Array:
-    """From -1..1 to the bounds."""
+    """Scale from -1..1 to the bounds."""
     if head.is_unit:
         return unit
     actions = unit * head.reach
@@ -167,5 +167,5 @@ _CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None], A
 
 
 def _sample(logits: Array, rng: np.random.Generator) -> Array:
-    """One draw from each row's softmax, by the largest of logits with Gumbel noise; -inf is never drawn."""
+    """Sample from each row's softmax with the Gumbel-max trick; -inf is never drawn."""
     return np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)

@@ -1,4 +1,4 @@
-"""One observation or a batch of them: told apart by the shape that the policy was trained on."""
+"""Distinguish a single observation from a batch, by the shape of the observation space."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["Batching"]
 
 
 class Batching:
-    """Makes a batch of whatever a policy is asked about."""
+    """Converts the input of a policy to a batch."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._shapes = {part.name: tuple(part.shape) for part in encoding.parts}
         self._plain = None if encoding.is_dict else tuple(encoding.parts[0].shape)
 
     def __call__(self, observations: Any) -> tuple[Observations, bool]:
-        """A batch, and whether it is of a single observation that has none of its own.
+        """Return a batch, and whether the input was a single observation.
 
-        Raises `InputError` for what is neither.
+        Raises `InputError` if it is neither an observation nor a batch.
         """
         if self._plain is not None:
             array = np.asarray(observations)
-            if array.shape[1:] == self._plain and array.ndim > len(self._plain):  # a batch, without another call
+            if array.shape[1:] == self._plain and array.ndim > len(self._plain):  # the common case, at once
                 return array, False
             is_single = _is_single(array.shape, self._plain, "the observation")
             return (array[None], True) if is_single else (array, False)
@@ -43,7 +43,7 @@ class Batching:
         }
         if len(set(singles.values())) > 1:
             single = ", ".join(repr(name) for name, is_single in singles.items() if is_single)
-            raise InputError(f"{single} is of one observation, and the rest of a batch")
+            raise InputError(f"{single} is a single observation, but the rest is a batch")
         if not any(singles.values()):
             return named, False
         return {name: array[None] for name, array in named.items()}, True
@@ -55,5 +55,5 @@ def _is_single(shape: tuple[int, ...], known: tuple[int, ...], what: str) -> boo
     if len(shape) == len(known) + 1 and shape[1:] == known:
         return False
     raise InputError(
-        f"{what} has the shape {shape}: one has {known}, and a batch ({', '.join(['rows', *map(str, known)])})"
+        f"{what} has the shape {shape}: a single one has {known}, and a batch ({', '.join(['rows', *map(str, known)])})"
     )

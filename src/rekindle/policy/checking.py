@@ -1,6 +1,7 @@
-"""Whether a policy that was read from a file can be run: every shape follows from the one before it.
+"""Check a policy that was read from a file: every shape must follow from the one before it.
 
-Broadcasting makes a few numbers in a file billions when a policy acts, so nothing is broadcast that should not be.
+Broadcasting could turn a few numbers in a file into billions when the policy acts, so unintended broadcasting is
+refused.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ __all__ = ["check_policy"]
 Shape = tuple[int, ...]
 
 _MOST = 2**31
-"""Values of a discrete action or observation, and elements of a shape."""
+"""The most values of a discrete action or observation, and the most elements of a shape."""
 
 
 def check_policy(encoding: Encoding, layers: Sequence[Layer], head: ActionHead, normaliser: Normaliser | None) -> None:
-    """Raise `ValueError` for a policy whose parts do not fit together."""
+    """Raise `ValueError` if the parts of a policy do not fit together."""
     _check_encoding(encoding)
     for name, array in _arrays(layers):
         _require(array.dtype.kind == "f" and array.size > 0, f"{name} is {array.shape} of {array.dtype}")
@@ -59,22 +60,23 @@ def _are_starts(starts: Sequence[int], counts: Sequence[int]) -> bool:
 
 
 def _check_encoding(encoding: Encoding) -> None:
-    _require(bool(encoding.parts), "it has no observation")
+    _require(bool(encoding.parts), "there is no observation")
     for part in encoding.parts:
         elements = math.prod(part.shape)
         _require(_are_counts(part.shape) and elements < _MOST, f"an observation of the shape {part.shape}")
         if part.kind == "discrete":
             is_sound = len(part.counts) == elements and _are_counts(part.counts)
             _require(
-                is_sound and _are_starts(part.starts, part.counts), f"{part.name!r} has other counts than elements"
+                is_sound and _are_starts(part.starts, part.counts),
+                f"{part.name!r} has different numbers of counts and elements",
             )
     if encoding.image:
         dimensions = 2 if encoding.image == "one_channel" else 3
         (part, *others) = encoding.parts
         is_image = not others and not encoding.is_dict and part.kind == "box" and len(part.shape) == dimensions
-        _require(is_image, f"its observations are no image ({encoding.image})")
+        _require(is_image, f"its observations are not images ({encoding.image})")
     elif not encoding.is_dict:
-        _require(len(encoding.parts) == 1, "several observations have no names")
+        _require(len(encoding.parts) == 1, "it has several observations without names")
 
 
 def _output(layers: Sequence[Layer], shape: Shape) -> Shape:
@@ -88,7 +90,7 @@ def _output(layers: Sequence[Layer], shape: Shape) -> Shape:
 
 
 def _layer_output(layer: Layer, shape: Shape) -> Shape | None:  # noqa: PLR0911 - one for each kind
-    """The shape that a layer makes of an input's, or None if it does not fit."""
+    """The output shape of a layer for an input shape, or None if it does not fit."""
     arrays = layer.arrays
     if set(arrays) != set(ARRAYS.get(layer.kind, ())):
         return None
@@ -135,20 +137,20 @@ def _check_head(head: ActionHead, output: Shape, mask_size: int) -> None:
     _require(math.isfinite(head.exploration), f"exploration of {head.exploration}")
     if head.kind in ("greedy", "softmax", "categorical"):
         is_sound = head.counts and _are_counts(head.counts) and _are_starts(head.starts, head.counts)
-        _require(bool(is_sound) and len(head.counts) == elements, "actions with other counts than elements")
+        _require(bool(is_sound) and len(head.counts) == elements, "different numbers of counts and elements")
         _require(head.kind == "categorical" or elements == 1, f"{elements} actions of the kind {head.kind}")
         expected = sum(head.counts)
         _require(mask_size in (0, expected), f"a mask of {mask_size} for {expected} actions")
-        _require(not head.anywhere, "discrete actions anywhere in their bounds")
+        _require(not head.anywhere, "uniform exploration with discrete actions")
     else:
         bounds = {"low": head.low, "high": head.high, "scale": head.scale}
         if head.kind != "gaussian" and head.scale.shape == (0,):
-            del bounds["scale"]  # only a gaussian has one
+            del bounds["scale"]  # only a gaussian head has one
         for name, bound in bounds.items():
             is_sound = bound.dtype.kind == "f" and bound.shape == (elements,)
             _require(is_sound, f"{name} is {bound.shape} of {bound.dtype} for {elements} actions")
         is_range = bool(np.isfinite(head.low).all() and np.isfinite(head.high).all() and (head.low <= head.high).all())
-        _require(is_range or not head.anywhere, "actions anywhere in bounds that are none")
+        _require(is_range or not head.anywhere, "uniform exploration without finite bounds")
         _require(mask_size == 0, "a mask for continuous actions")
         expected = 2 * elements if head.kind == "squashed" else elements
-    _require(output == (expected,), f"the network gives {output}, and the actions take {(expected,)}")
+    _require(output == (expected,), f"the output of the network is {output}, but actions need {(expected,)}")

@@ -1,4 +1,4 @@
-"""How observations become what a network takes: one vector, or an image."""
+"""Encode observations as the input of a network: a vector, or an image."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from rekindle.spaces import SpacePart, SpaceParts, discrete_values
 __all__ = ["ACTION_MASK", "Encoding", "Part"]
 
 ACTION_MASK = "action_mask"
-"""The key of a Dict observation that says which actions are allowed."""
+"""The key of a Dict observation with the mask of allowed actions."""
 
 _LEAST_IMAGE = 36
-"""Rows and columns from which an array counts as an image; smaller ones are put into a vector."""
+"""The minimum number of rows and columns of an image; smaller arrays become part of a vector."""
 _MOST_CHANNELS = 4
-"""Channels up to which an image may have them last, as colours have."""
+"""The most channels that an image may have in its last axis, as colours."""
 
 
 class Part(msgspec.Struct, frozen=True):
     """One part of an observation space."""
 
     name: str
-    """The key in a Dict space; empty for a space that is no Dict."""
+    """The key in a Dict space; empty for other spaces."""
     kind: Literal["box", "discrete"]
     shape: list[int]
     """The shape of one value."""
     counts: list[int] = []
-    """For `discrete`: how many values each element may take; it becomes a one-hot vector."""
+    """For `discrete`: the number of values of each element, which becomes a one-hot vector."""
     starts: list[int] = []
-    """For `discrete`: the least value of each element."""
+    """For `discrete`: the first value of each element."""
 
     @property
     def size(self) -> int:
-        """How many numbers it becomes."""
+        """The number of encoded numbers."""
         return sum(self.counts) if self.kind == "discrete" else math.prod(self.shape)
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """Parts put end to end in the order of the space, or an image of channels, rows and columns as it is.
+    """The parts concatenated in the order of the space, or a single image with channels, rows and columns.
 
-    `action_mask` is not one of the parts. Images inside a Dict are put into the vector like all else.
+    `action_mask` is not one of the parts. Images inside a Dict become part of the vector.
     """
 
     parts: list[Part]
     is_dict: bool = False
     image: Literal["", "channels_first", "channels_last", "one_channel"] = ""
-    """How an image lies in memory; empty if it is none."""
+    """The memory layout of an image; empty for a vector."""
     is_bytes: bool = False
-    """Whether an image is of bytes, which a network scales to 0..1."""
+    """Whether an image is uint8, which a network scales to 0..1."""
     mask_size: int = 0
-    """How many actions an `action_mask` speaks of; 0 if there is none."""
+    """The number of actions in an `action_mask`; 0 if there is none."""
 
     @classmethod
     def of(cls, space: Any) -> Encoding:
-        """The encoding of a Gymnasium space; raises `ConfigError` for one that cannot be encoded."""
+        """The encoding of a Gymnasium space; raises `ConfigError` for a space that cannot be encoded."""
         read = SpaceParts.of(space)
         if read.is_dict:
             mask = read.parts.pop(ACTION_MASK, None)
@@ -87,7 +87,7 @@ class Encoding(msgspec.Struct, frozen=True):
                 return shape
 
     def encode(self, observations: Observations, xp: Any = np) -> Any:
-        """A batch of observations for a network, with numpy or with another library that is like it."""
+        """Encode a batch of observations, with numpy or a library with the same interface."""
         if self.image:
             images = cast("Array", observations)
             match self.image:
@@ -101,13 +101,13 @@ class Encoding(msgspec.Struct, frozen=True):
         return encoded[0] if len(encoded) == 1 else xp.concatenate(encoded, axis=1)
 
     def encoder(self) -> Callable[[Observations], Array]:
-        """`encode` with numpy, as quick as it can be for one observation."""
+        """`encode` with numpy, as fast as possible for one observation."""
         if self.image or self.is_dict or self.parts[0].kind != "box" or len(self.parts[0].shape) != 1:
             return self.encode
         return _as_float32
 
     def mask(self, observations: Observations, xp: Any = np) -> Any:
-        """Which actions are allowed, row by row; None if all are."""
+        """The allowed actions, row by row; None if all are allowed."""
         if not self.mask_size:
             return None
         values = self._get(observations, ACTION_MASK)

@@ -1,4 +1,4 @@
-"""Networks as data, run by numpy."""
+"""Networks as data, run with numpy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rekindle.experience import Array
 __all__ = ["Forward", "Layer", "Normaliser", "draw_noise", "forward", "noise_size"]
 
 Forward = Callable[[Array, Array | None], Array]
-"""A network: a batch of encoded observations, and if it is to be noisy the noise of each, to its output."""
+"""Computes the output of a network from a batch of encoded observations, and the noise of each row if it is noisy."""
 
-_ZERO = np.zeros((), np.float32)  # for a few numbers numpy is quicker with arrays than with scalars
+_ZERO = np.zeros((), np.float32)  # for a few numbers, numpy is faster with arrays than with scalars
 
 
 class Normaliser(msgspec.Struct, frozen=True, eq=False):
@@ -27,7 +27,7 @@ class Normaliser(msgspec.Struct, frozen=True, eq=False):
     clip: float
 
     def apply(self, encoded: Array) -> Array:
-        """The encoded observations, normalised."""
+        """Normalise encoded observations."""
         scaled = (encoded - self.mean) / np.sqrt(self.variance + np.float32(1e-8))
         return np.clip(scaled, -self.clip, self.clip)
 
@@ -36,7 +36,7 @@ class Normaliser(msgspec.Struct, frozen=True, eq=False):
 
 
 class Layer(msgspec.Struct, frozen=True, eq=False):
-    """One step of a network, as data.
+    """One layer of a network, as data.
 
     `dense`: weight (inputs, outputs), bias. `noisy_dense`: the same with `weight_noise`, `bias_noise`. `conv`: weight
     (outputs, inputs, k, k), bias, stride, no padding. `layer_norm`: weight, bias. `activation`: its name. `scale`:
@@ -55,7 +55,7 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     atoms: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
+        """Refuse a layer that cannot be run."""
         missing = [name for name in ARRAYS.get(self.kind, ()) if name not in self.arrays]
         if missing:
             raise ValueError(f"a layer {self.kind} has no {', '.join(missing)}")
@@ -64,7 +64,7 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def noise_size(self) -> int:
-        """How many random numbers it takes to be noisy."""
+        """The number of random numbers that it needs for its noise."""
         own = sum(self.arrays["weight"].shape) if self.kind == "noisy_dense" else 0
         return own + noise_size(self.value) + noise_size(self.advantage)
 
@@ -81,14 +81,14 @@ _ACTIVATIONS = ("relu", "tanh")
 
 
 def noise_size(layers: Sequence[Layer]) -> int:
-    """How many random numbers it takes for layers to be noisy."""
+    """The number of random numbers that layers need for their noise."""
     return sum(layer.noise_size for layer in layers)
 
 
 def forward(layers: Sequence[Layer], start: int = 0) -> Forward:
-    """The function that runs these layers; their arrays are looked at when it is called, and may change.
+    """Return a function that runs these layers; it reads their arrays at each call, so they may change.
 
-    The noise of the first layer that has any starts at column `start`; that of the others follows in order.
+    The noise of the first noisy layer starts at column `start`; that of the others follows in order.
     """
     steps: list[Forward] = []
     for is_plain, group in itertools.groupby(layers, lambda layer: layer.kind in {"dense", "activation"}):
@@ -133,9 +133,9 @@ def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each 
 
 
 def _plain(layers: Sequence[Layer]) -> Forward:
-    """Dense layers and activations, in one function: for a single row, calls are what takes the time."""
+    """Dense layers and activations in one function: for a single row, function calls take most of the time."""
     parts: list[tuple[Array | None, Array | None, str]] = []
-    """Weight and bias of each dense layer, or None, and the activation that follows, or nothing."""
+    """Weight and bias of each dense layer, or None, and the activation that follows, or an empty string."""
     for layer in layers:
         if layer.kind == "dense":
             parts.append((layer.arrays["weight"], layer.arrays["bias"][None], ""))
@@ -149,7 +149,7 @@ def _plain(layers: Sequence[Layer]) -> Forward:
             if weight is not None:
                 values = values.dot(weight)
                 values += bias
-            # It may write to what it is given, which is always the output of a layer before it.
+            # Writing to the input is safe: it is always the output of the previous layer.
             if activation == "relu":
                 np.maximum(values, _ZERO, out=values)
             elif activation:
@@ -160,7 +160,7 @@ def _plain(layers: Sequence[Layer]) -> Forward:
 
 
 def _noisy_dense(start: int, weight: Array, bias: Array, weight_noise: Array, bias_noise: Array) -> Forward:
-    """With noise, every row has weights of its own: mean + weight_noise * outer(before, after)."""
+    """With noise, every row has its own weights: mean + weight_noise * outer(before, after)."""
     middle = start + weight.shape[0]
     end = middle + weight.shape[1]
 
@@ -222,5 +222,5 @@ def _expectation(support: Array, atoms: int) -> Forward:
 
 
 def draw_noise(rng: np.random.Generator | None, rows: int, size: int) -> Array | None:
-    """What noisy layers take; None if there are none, or no generator."""
+    """The noise for noisy layers; None if there are none, or no generator."""
     return rng.standard_normal((rows, size), np.float32) if rng is not None and size else None

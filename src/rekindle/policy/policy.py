@@ -1,4 +1,4 @@
-"""A trained policy alone: small, immutable, and run by numpy with no other library installed.
+"""A trained policy on its own: small, immutable, and run with numpy alone.
 
 policy = rekindle.policy.load("policy.mpk")
 action = policy.act(observation)
@@ -43,7 +43,7 @@ class _Saved(msgspec.Struct, frozen=True, eq=False):
 
 
 class NetworkPolicy:
-    """Encoding, normaliser, layers and head: all it takes to act."""
+    """Encoding, normaliser, layers and head: everything that is needed to act."""
 
     def __init__(
         self,
@@ -59,23 +59,23 @@ class NetworkPolicy:
         self.head = head
         self.normaliser = normaliser
         self.algorithm = algorithm
-        """What trained it."""
+        """The algorithm that trained it."""
         self._batching = Batching(encoding)
         self._encode = encoding.encoder()
         self._forward = forward(self.layers)
         self._noise_size = noise_size(self.layers)
 
     def act(self, observations: Any, mode: ActMode | str = _EXPLOIT, rng: np.random.Generator | None = None) -> Any:
-        """An action for one observation, or an action for each row of a batch; EXPLOIT draws no random number."""
+        """Return an action for one observation, or for each row of a batch; EXPLOIT draws no random numbers."""
         batch, is_single = self._batching(observations)
         rng = exploring(mode, rng)
         actions = self.head.choose(self._outputs(batch, rng), self.encoding.mask(batch), rng)
         return actions[0] if is_single else actions
 
     def output(self, observations: Any, rng: np.random.Generator | None = None) -> Array:
-        """What the network says of one observation or of each in a batch, such as the value of each action.
+        """The output of the network for one observation or each row of a batch, such as the value of each action.
 
-        It is noisy with a generator, if the network is.
+        With a generator, a noisy network adds its noise.
         """
         batch, is_single = self._batching(observations)
         outputs = self._outputs(batch, rng)
@@ -89,7 +89,7 @@ class NetworkPolicy:
 
 
 def exploring(mode: ActMode | str, rng: np.random.Generator | None) -> np.random.Generator | None:
-    """The generator to explore with; None if the mode does not explore. Raises `InputError`."""
+    """The generator for exploration; None if the mode does not explore. Raises `InputError`."""
     if mode is not _EXPLORE and (mode is _EXPLOIT or checked_mode(mode) is _EXPLOIT):
         return None
     if rng is None:
@@ -98,14 +98,14 @@ def exploring(mode: ActMode | str, rng: np.random.Generator | None) -> np.random
 
 
 def save(policy: NetworkPolicy, path: str | Path) -> None:
-    """Write a policy to a file that `load` reads with numpy alone."""
+    """Write a policy to a file that `load` can read with numpy alone."""
     saved = _Saved(policy.algorithm, policy.encoding, policy.layers, policy.head, policy.normaliser)
     tree: State = {"kind": "policy", "policy": msgspec.to_builtins(saved, builtin_types=(np.ndarray,), enc_hook=_keep)}
     files.write_output(Path(path), *codec.encode(tree))
 
 
 def load(path: str | Path) -> NetworkPolicy:
-    """Read a policy; raises `FileRefused` for anything else."""
+    """Read a policy from a file; raises `FileRefused` for anything else."""
     tree = codec.read_file(path)
     if tree.get("kind") != "policy":
         raise FileRefused(f"{path}: not an exported policy")
@@ -116,7 +116,7 @@ def load(path: str | Path) -> NetworkPolicy:
             saved.encoding, saved.layers, saved.head, normaliser=saved.normaliser, algorithm=saved.algorithm
         )
     except (msgspec.ValidationError, AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise FileRefused(f"{path}: not a policy this rekindle can run: {error}") from None
+        raise FileRefused(f"{path}: not a policy that this version of rekindle can run: {error}") from None
 
 
 def _keep(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Recorders: a run's metrics in TensorBoard, MLflow or Weights & Biases, continued there after a resume."""
+"""Recorders: send a run's metrics to TensorBoard, MLflow or Weights & Biases, and continue there after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The libraries that recorders need: looked for when a recorder is made, loaded on its thread."""
+"""The optional libraries of recorders: checked when a recorder is created, imported on its thread."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def require(recorder: str, *modules: str, extra: str) -> None:
 
 
 def load(module: str) -> Any:
-    """A module of a library that this package does not depend on."""
+    """Import a module of an optional library."""
     return importlib.import_module(module)

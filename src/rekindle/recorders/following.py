@@ -1,6 +1,6 @@
-"""A thread that follows a run's `metrics.jsonl` and sends it on; it keeps its place, so a resume goes on there.
+"""A thread that follows a run's `metrics.jsonl` and sends new rows to a service; a resume continues at its position.
 
-The log is the queue: a service that is down for an hour costs no memory and loses no row.
+The log is the queue: if a service is down for an hour, this takes no memory and loses no row.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from rekindle.storage import files
 __all__ = ["Follower", "Mark", "Place", "Row", "Service"]
 
 _MOST_ROWS = 50
-"""Sent at once."""
+"""Rows that are sent at once."""
 _MOST_BYTES = 2**20
-"""Of the log, read at once."""
+"""Bytes of the log that are read at once."""
 _MOST_MEDIA = 100
-"""Histograms, texts and videos that wait for a service."""
+"""The most histograms, texts and videos that wait for a service."""
 _TOKEN = re.compile(r"[0-9a-f]{8}")
 _LAST_PATIENCE = 5.0
-"""Seconds, when the process ends without a word."""
+"""Seconds to wait for the service if the process ends without closing the session."""
 
 
 class Mark(msgspec.Struct, frozen=True, order=True):
-    """Which row: after an exact resume the same row has the same mark.
+    """Identifies a row: after an exact resume the same row has the same mark.
 
-    Not the row's number alone, as the row of a closing session is taken back and its number given to another.
+    The row number is not enough: a resume removes the last row of a closed session, and another row gets its number.
     """
 
     env_steps: int = -1
@@ -62,35 +62,35 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> Mark:
-        """Which row it is."""
+        """The mark of the row."""
         return Mark(self.env_steps, self.row)
 
     @property
     def values(self) -> dict[str, float]:
-        """The mean of each metric that is finite."""
+        """The finite means of the metrics."""
         return {name: mean for name, summary in self.metrics.items() if (mean := summary.get("mean")) is not None}
 
 
 class Sending(msgspec.Struct, frozen=True):
-    """A row that was on its way when this was written."""
+    """A row that was being sent when this was written."""
 
     mark: Mark
     wall_time: float
 
 
 class Place(msgspec.Struct):
-    """How far a service has got: the content of `recorders/<name>.json`."""
+    """The progress of a service: the content of `recorders/<name>.json`."""
 
     token: str
-    """Ours alone, so that what a service made for us can be found again."""
+    """A unique token, with which an existing run in the service can be found again."""
     external_id: str | None = None
-    """The service's name for the run."""
+    """The service's id of the run."""
     last: Mark = Mark()
     """The newest row that was sent."""
     sent: int = 0
-    """How much was sent so far, in the service's own count."""
+    """How much was sent so far, in the service's own unit."""
     sending: list[Sending] = []
-    """Rows that may have been sent: a kill can come between sending and noting that."""
+    """Rows that may have been sent: the process can be killed between sending and recording that."""
     resumes: int = 0
     """How often the run had been resumed when the newest row was sent."""
     described: int | None = None
@@ -98,51 +98,51 @@ class Place(msgspec.Struct):
     shown: dict[str, int] = {}
     """The env step of the newest histogram, text or video of each name."""
     files: dict[str, int] = {}
-    """Files written for the service, and how many bytes of each hold rows that count as sent."""
+    """Files written for the service, and the size of each up to the last row that counts as sent."""
 
     def start_over(self) -> None:
-        """Forget what was sent, so that all of it is sent again."""
+        """Reset the progress, so that everything is sent again."""
         self.last, self.sent, self.sending, self.described = Mark(), 0, [], None
         self.shown, self.files = {}, {}
 
 
 class Service(Protocol):
-    """What a follower needs of a service. Any call may raise: all is made again later, beginning with `start`."""
+    """The interface of a service. Any call may raise: everything is retried later, beginning with `start`."""
 
     def start(self, run: RunReader, place: Place) -> None:
-        """Begin the outside run, or go on with it where the place says."""
+        """Create the run in the service, or continue it at its place."""
         ...
 
     def describe(self, config: Mapping[str, Any]) -> None:
-        """Show the settings of the training."""
+        """Send the settings of the training."""
         ...
 
     def send(self, rows: Sequence[Row], place: Place, doubtful: Mapping[Mark, float]) -> None:
-        """Show rows. The doubtful ones may be there already, stamped with these wall times."""
+        """Send rows. The doubtful ones may have been sent already, with these wall times."""
         ...
 
     def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:
-        """Show a histogram, a text or a video; False if the service cannot show such."""
+        """Send a histogram, a text or a video; returns False if the service does not support it."""
         ...
 
     def take_back(self, env_steps: int) -> bool:
-        """Hide everything from an env step on; False if the service cannot."""
+        """Hide everything from an env step on; returns False if the service does not support it."""
         ...
 
     def note(self, name: str, text: str) -> None:
-        """Show a remark about the run; the same name replaces it."""
+        """Send a note about the run; a note of the same name is replaced."""
         ...
 
     def finish(self, status: str, place: Place) -> None:
-        """End the outside run."""
+        """End the run in the service."""
         ...
 
 
 class Follower:
     """Sends the rows of one run to one service, on a thread that starts with the first row.
 
-    What fails is reported once and tried again, ever more slowly; at the end for `patience` seconds more. What could
-    not be sent by then is sent when the run is resumed.
+    A failure is reported once and retried with increasing delays; at the end, for at most `patience` seconds. Rows that
+    could not be sent by then are sent when the run is resumed.
     """
 
     def __init__(
@@ -166,29 +166,29 @@ class Follower:
         self._media: deque[MediaLogged] = deque()
         self._not_shown: set[type[Media]] = set()
         self._place: Place | None = None
-        """None until the service has started, and after a failure: then all begins again from what is on disk."""
+        """None until the service has started, and after a failure: then it restarts from the progress on disk."""
         self._status: str | None = None
         self._deadline = math.inf
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"rekindle-{name}", daemon=True)
 
     def record(self, values: Mapping[str, float], stamp: Stamp) -> None:  # noqa: ARG002 - they are in the log
-        """There is a new row in the log."""
+        """Note that the log has a new row."""
         if self._thread.ident is None:
             atexit.register(self._abandon)
             self._thread.start()
         self._wake.set()
 
     def show(self, name: str, media: Media, stamp: Stamp) -> None:
-        """Take a histogram, a text or a video; it waits in memory."""
+        """Queue a histogram, a text or a video in memory."""
         if len(self._media) >= _MOST_MEDIA:
             left = self._media.popleft()
-            self._report(f"{self._name} is behind: {left.name!r} of step {left.stamp.env_steps} is left out")
+            self._report(f"{self._name} is behind: {left.name!r} of step {left.stamp.env_steps} is dropped")
         self._media.append(MediaLogged(stamp, name, media))
         self.record({}, stamp)
 
     def close(self, status: str) -> None:
-        """Send what is left and end the outside run with this status; a forked child leaves that to its parent."""
+        """Send the rest and end the run in the service with this status; a forked child leaves that to its parent."""
         if not self._owner.is_here:
             return
         atexit.unregister(self._abandon)
@@ -205,7 +205,7 @@ class Follower:
             self._report(f"{self._name} did not answer for {self._patience:g} s: {self._left()}")
 
     def _abandon(self) -> None:
-        """The process ends, and nobody closed the session."""
+        """Handle the end of a process in which the session was not closed."""
         self._patience = min(self._patience, _LAST_PATIENCE)
         self.close("failed")
 
@@ -222,7 +222,7 @@ class Follower:
                     self._save(place)
                     return
                 delay, told = first, ""
-            except (Exception, SystemExit) as error:  # a library that exits would end the thread, and nothing else
+            except (Exception, SystemExit) as error:  # a library that exits would end only this thread
                 self._place = None
                 problem = f"{type(error).__name__}: {error}"
                 if time.monotonic() + delay > self._deadline:
@@ -230,20 +230,20 @@ class Follower:
                     return
                 if problem != told:
                     told = problem
-                    self._report(f"{self._name} failed: {problem}; it is tried again, and training goes on")
+                    self._report(f"{self._name} failed: {problem}; it is retried, and training continues")
                 delay = min(2 * delay, longest) if self._pause(delay, is_closing=status is not None) else first
                 continue
             self._wake.wait()
 
     def _pause(self, seconds: float, *, is_closing: bool) -> bool:
-        """Wait before the next attempt; False if it is the end that cut this short."""
+        """Wait before the next attempt; returns False if the end interrupted the wait."""
         if not is_closing:
             return not self._closing.wait(seconds)
         time.sleep(seconds)
         return True
 
     def _left(self) -> str:
-        return f"what is missing there is in {self._tail.path.name}, and is sent when the run is resumed"
+        return f"the missing rows are in {self._tail.path.name}, and are sent when the run is resumed"
 
     def _deliver(self) -> Place:
         place = self._place = self._place or self._start()
@@ -263,13 +263,13 @@ class Follower:
         return place
 
     def _show(self, event: MediaLogged, place: Place) -> None:
-        """Show what the service does not have yet; what it cannot show is told once."""
+        """Send media that the service does not have yet; report once if it does not support them."""
         kind, steps = type(event.media), event.stamp.env_steps
         if kind in self._not_shown or steps <= place.shown.get(event.name, -1):
             return
         if not self._service.show(event.name, event.media, event.stamp, place):
             self._not_shown.add(kind)
-            self._report(f"{self._name} cannot show a {kind.__name__.lower()}: {event.name!r} is left out")
+            self._report(f"{self._name} cannot show a {kind.__name__.lower()}: {event.name!r} is dropped")
             return
         place.shown[event.name] = steps
         self._save(place)
@@ -315,7 +315,7 @@ class Follower:
         return bool(rows)
 
     def _skip(self, place: Place) -> None:
-        """Pass over rows that the service has; if a resume made others of them, they are taken back or kept."""
+        """Skip rows that the service has; if a resume replaced some of them, hide or keep the old ones."""
         if not self._backlog or self._backlog[0].mark > place.last:
             return
         rewound = [
@@ -332,8 +332,8 @@ class Follower:
                     return
                 self._service.note(
                     f"rekindle.resume_{rewound[-1].number}",
-                    f"went back to step {int(point)} and is approximate: what is shown up to step "
-                    f"{place.last.env_steps} is from before",
+                    f"went back to step {int(point)} and is approximate: rows up to step "
+                    f"{place.last.env_steps} are from before the resume",
                 )
                 point = math.inf
             self._backlog.popleft()
@@ -346,9 +346,9 @@ class Follower:
                 return None
             raise
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RunError(f"{self._file} is damaged ({error}): remove it to begin a new outside run") from None
-        if not _TOKEN.fullmatch(place.token):  # it becomes a part of names and patterns of files
-            raise RunError(f"{self._file} is damaged (its token is none): remove it to begin a new outside run")
+            raise RunError(f"{self._file} is damaged ({error}): remove it to start a new run there") from None
+        if not _TOKEN.fullmatch(place.token):  # it becomes part of file names and patterns
+            raise RunError(f"{self._file} is damaged (its token is invalid): remove it to start a new run there")
         return place
 
     def _save(self, place: Place) -> None:

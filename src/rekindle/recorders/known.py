@@ -1,4 +1,4 @@
-"""Recorders by name, as they are without arguments."""
+"""Recorders by name, with default arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDERS: dict[RecorderName, Callable[[], RunRecorder]] = {
     "mlflow": MLflow,
     "wandb": WandB,
 }
-"""What `record` of a trainer may name."""
+"""The recorders that `record` of a trainer accepts."""
 
 OUTSIDE: tuple[RecorderName, ...] = ("mlflow", "wandb")
-"""Those that write outside of the run: to a database or a service."""
+"""The recorders that write outside of the run: to a database or a service."""

@@ -23,7 +23,7 @@ __all__ = ["MLflow"]
 
 _STATUSES = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 _MOST_METRICS, _MOST_SETTINGS = 1000, 100
-"""In one request."""
+"""The most metrics and settings in one request."""
 _LONGEST_NAME, _LONGEST_SETTING = 250, 5000
 
 
@@ -39,7 +39,7 @@ class MLflow:
         self._uri, self._experiment = uri, experiment
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:
-        """What records the run at a path."""
+        """The recorder of the run at a path."""
         return Follower("mlflow", Tracking(self._uri, self._experiment), path, report)
 
 
@@ -52,7 +52,7 @@ class Tracking:
         self._run_id = ""
 
     def start(self, run: RunReader, place: Place) -> None:
-        """Make the MLflow run, or find the one that was made for this place, and say that it is running."""
+        """Create the MLflow run, or find the one that was created for this place, and mark it as running."""
         root = run.path.resolve().parents[2]
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI")
         artifacts = (root / "mlflow-artifacts").as_uri() if uri is None or uri.startswith("sqlite:") else None
@@ -87,7 +87,7 @@ class Tracking:
         return self._client.create_run(number, run_name=called, tags=tags).info.run_id
 
     def describe(self, config: Mapping[str, Any]) -> None:
-        """Log settings as params; those that have changed since, which MLflow does not allow, as tags."""
+        """Log settings as params; log settings that have changed as tags, because MLflow does not allow new values."""
         entities = load("mlflow.entities")
         known = self._client.get_run(self._run_id).data.params
         settings = {_key(name): setting_text(value)[:_LONGEST_SETTING] for name, value in flat_settings(config).items()}
@@ -99,7 +99,7 @@ class Tracking:
             self._client.log_batch(self._run_id, params=fresh[first : first + _MOST_SETTINGS])
 
     def send(self, rows: Sequence[Row], place: Place, doubtful: Mapping[Mark, float]) -> None:  # noqa: ARG002
-        """Log metrics; of doubtful rows those that MLflow says it does not have."""
+        """Log metrics; of doubtful rows, only those that MLflow does not have."""
         metric = load("mlflow.entities").Metric
         histories: dict[str, set[tuple[int, int]]] = {}
         metrics: list[Any] = []
@@ -118,7 +118,7 @@ class Tracking:
             self._client.log_batch(self._run_id, metrics=metrics[first : first + _MOST_METRICS])
 
     def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:  # noqa: ARG002
-        """Keep a text or a video as an artifact; MLflow has no histograms."""
+        """Log a text or a video as an artifact; MLflow does not support histograms."""
         if isinstance(media, Histogram):
             return False
         if isinstance(media, Text):
@@ -131,7 +131,7 @@ class Tracking:
         return True
 
     def take_back(self, env_steps: int) -> bool:  # noqa: ARG002 - MLflow keeps what it has
-        """Not possible."""
+        """Return False: MLflow does not support it."""
         return False
 
     def note(self, name: str, text: str) -> None:
@@ -144,13 +144,13 @@ class Tracking:
 
 
 def make_whole(database: Path, token: str, make: Callable[[Path], object]) -> None:
-    """Make a database under another name first: one whose making was killed could never be used again."""
+    """Create a database under a temporary name first: a half-created one could never be used."""
     if database.exists():
         return
     building = database.with_name(f".{database.name}-{token}.tmp")
     building.unlink(missing_ok=True)
     make(building)
-    with contextlib.suppress(FileExistsError):  # another run was quicker
+    with contextlib.suppress(FileExistsError):  # another run was faster
         os.link(building, database)
     building.unlink()
 
@@ -164,7 +164,7 @@ def _milliseconds(wall_time: float) -> int:
 
 
 def _key(name: str) -> str:
-    """A name as MLflow takes it: few characters, and a path that goes nowhere else."""
+    """A valid MLflow key: with few characters, and a path that stays in its directory."""
     key = re.sub(r"[^\w.:/ -]", "_", name, flags=re.ASCII)[:_LONGEST_NAME]
     if key not in ("", ".") and posixpath.normpath(key) == key and not key.startswith(("/", "..")):
         return key

@@ -26,8 +26,8 @@ _BINS = 64
 class TensorBoard:
     """Writes event files for `tensorboard --logdir`.
 
-    They are in the run's own `tensorboard/` directory, or below `directory` as `name/version/run_id`. What is missing
-    there, because files were removed or a power cut took them, is written again from the run's log.
+    They are in the run's own `tensorboard/` directory, or below `directory` as `name/version/run_id`. Rows that are
+    missing there, because files were removed or lost in a power cut, are written again from the run's log.
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
@@ -35,7 +35,7 @@ class TensorBoard:
         self._directory = directory
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:
-        """What records the run at a path."""
+        """The recorder of the run at a path."""
         metadata = RunReader(path).metadata
         parts = (metadata.name, metadata.version, metadata.run_id)
         directory = path / "tensorboard" if self._directory is None else Path(self._directory).joinpath(*parts)
@@ -43,7 +43,7 @@ class TensorBoard:
 
 
 class EventFiles:
-    """The event files of one run, one for each process that trained it."""
+    """The event files of one run, one for each training process."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -52,7 +52,7 @@ class EventFiles:
         self._step = 0
 
     def start(self, run: RunReader, place: Place) -> None:  # noqa: ARG002 - every service gets the run
-        """Cut off what a kill left behind the rows that count as sent, and begin a file."""
+        """Truncate files to the rows that count as sent, in case of a kill, and start a new file."""
         if self._writer is not None:
             with contextlib.suppress(OSError, ValueError):  # it failed before
                 self._writer.close()
@@ -61,7 +61,7 @@ class EventFiles:
         self._prefix = f"rekindle-{place.token}-"
         there = {path.name: path for path in self._directory.glob(f"*.{self._prefix}*")}
         for path in there.values():
-            os.close(files.open_regular(path))  # a symbolic link could have another file cut off in its place
+            os.close(files.open_regular(path))  # do not follow a symbolic link: another file could be truncated
         sizes = {name: path.stat().st_size for name, path in there.items()}
         is_short = any(sizes.get(name, -1) < size for name, size in place.files.items())
         self._number = max((int(name.rpartition("-")[2]) for name in there), default=0)
@@ -85,12 +85,12 @@ class EventFiles:
             self._writer.write_event(events.Event(step=purge_from, session_log=start))
 
     def describe(self, config: Mapping[str, Any]) -> None:
-        """Show the config as text."""
+        """Log the config as text."""
         pretty = msgspec.json.format(msgspec.json.encode(config), indent=2).decode()
         self.note("config", "".join(f"    {line}\n" for line in pretty.splitlines()))
 
     def send(self, rows: Sequence[Row], place: Place, doubtful: Mapping[Mark, float]) -> None:  # noqa: ARG002
-        """Write scalars; nothing is doubtful, as `start` has cut it off."""
+        """Write scalars; no row is doubtful, because `start` has truncated the files."""
         summaries = load("tensorboardX.summary")
         for row in rows:
             values = [summaries.scalar(name, value).value[0] for name, value in row.values.items()]
@@ -98,7 +98,7 @@ class EventFiles:
         self._flush(place)
 
     def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:
-        """Show a histogram, a text, or a video as a moving image."""
+        """Log a histogram, a text, or a video as an animated image."""
         summaries = load("tensorboardX.summary")
         if isinstance(media, Histogram):
             summary = summaries.histogram(name, media.values, _BINS)
@@ -116,17 +116,17 @@ class EventFiles:
         return True
 
     def take_back(self, env_steps: int) -> bool:
-        """Have TensorBoard hide everything from a step on."""
+        """Make TensorBoard hide everything from a step on."""
         self._writer.close()
         self._begin(purge_from=env_steps)
         return True
 
     def note(self, name: str, text: str) -> None:
-        """Show a text."""
+        """Log a text."""
         self._write(load("tensorboardX.summary").text(name, text), self._step)
 
     def finish(self, status: str, place: Place) -> None:
-        """Note the status and close the file."""
+        """Log the status and close the file."""
         self.note("status", status)
         self._flush(place)
         self._writer.close()

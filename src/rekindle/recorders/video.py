@@ -1,4 +1,4 @@
-"""Videos as GIF, which needs no more than Pillow."""
+"""Videos as GIF; needs only Pillow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Film", "gif"]
 
 
 class Film:
-    """Frames of a video, each reduced to a palette when it is added: a third of the memory."""
+    """Frames of a video, each reduced to a palette when it is added, which takes a third of the memory."""
 
     def __init__(self, *, colours: int = 256) -> None:
         self._images: Any = load("PIL.Image")
@@ -23,7 +23,7 @@ class Film:
         self._frames: list[Any] = []
 
     def __len__(self) -> int:
-        """How many frames there are."""
+        """The number of frames."""
         return len(self._frames)
 
     def add(self, frame: Array) -> None:
@@ -31,7 +31,7 @@ class Film:
         self._frames.append(self._images.fromarray(frame).quantize(self._colours))
 
     def gif(self, fps: float, *, should_stop: ShouldStop = never) -> bytes:
-        """The frames as an animated GIF that repeats for ever; raises `Interrupted` once `should_stop()`."""
+        """The frames as an animated GIF that loops forever; raises `Interrupted` once `should_stop()` is true."""
 
         def rest() -> Iterator[Any]:
             for frame in self._frames[1:]:
@@ -45,7 +45,7 @@ class Film:
 
 
 def gif(frames: Iterable[Array], fps: float, *, colours: int = 256) -> bytes:
-    """Frames as an animated GIF that repeats for ever."""
+    """Encode frames as an animated GIF that loops forever."""
     film = Film(colours=colours)
     for frame in frames:
         film.add(frame)

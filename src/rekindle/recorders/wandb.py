@@ -1,4 +1,4 @@
-"""Weights & Biases: a run on its server, or in files that `wandb sync` sends there later."""
+"""Weights & Biases: a run on its server, or in files that `wandb sync` uploads later."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rekindle.storage import files
 __all__ = ["WandB", "history"]
 
 _ROW = "rekindle_row"
-"""The column that says which row of the log it is."""
+"""The column with the row number of the log."""
 _BLOCK, _HEADER = 2**15, struct.Struct("<IHB")
 
 
 class WandB:
     """Sends metrics and settings to Weights & Biases; its files are in the run's own `wandb/` directory.
 
-    Without a project it is `WANDB_PROJECT`, or else the run's name; without a mode it is `WANDB_MODE`, or else online,
+    The default project is `WANDB_PROJECT`, or else the run's name; the default mode is `WANDB_MODE`, or else online,
     for which you must be logged in.
     """
 
@@ -40,7 +40,7 @@ class WandB:
         self._project, self._mode = project, mode
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:
-        """What records the run at a path."""
+        """The recorder of the run at a path."""
         return Follower("wandb", Project(self._project, self._mode), path, report)
 
 
@@ -52,12 +52,12 @@ class Project:
         self._run: Any = None
 
     def start(self, run: RunReader, place: Place) -> None:
-        """Begin the W&B run, or go on with it."""
+        """Create the W&B run, or continue it."""
         wandb = load("wandb")
         failed, self._run = self._run, None
         if failed is not None:
             failed.finish(exit_code=1)
-        for name in ("wandb", ".wandb"):  # either is where W&B keeps its files
+        for name in ("wandb", ".wandb"):  # W&B uses one of them for its files
             _check_directory(run.path / name)
         mode = self._mode or os.environ.get("WANDB_MODE") or "online"
         if mode == "online" and not wandb.login(prompt=False, verify=False):
@@ -66,7 +66,7 @@ class Project:
         place.external_id = place.token
         _look_up(run.path, place)
         while list(run.path.glob(f"wandb/*run-{time.strftime('%Y%m%d_%H%M%S')}-{place.token}")):
-            time.sleep(0.1)  # W&B would write over the files of a run that began in this second
+            time.sleep(0.1)  # W&B would overwrite the files of a run that started in the same second
         self._run = wandb.init(
             project=self._project or os.environ.get("WANDB_PROJECT") or metadata.name,
             id=place.external_id,
@@ -77,22 +77,22 @@ class Project:
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off"),
         )
-        # W&B drops steps of its own that go back, so ours is a column.
+        # W&B drops rows whose step decreases, so env steps are a column of their own.
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
 
     def describe(self, config: Mapping[str, Any]) -> None:
-        """Show the config."""
+        """Send the config."""
         self._run.config.update(dict(config), allow_val_change=True)
 
     def send(self, rows: Sequence[Row], place: Place, doubtful: Mapping[Mark, float]) -> None:  # noqa: ARG002
-        """Log rows; a step that W&B has already is dropped there."""
+        """Log rows; W&B drops a step that it already has."""
         for step, row in enumerate(rows, place.sent):
             counters = {"env_steps": row.env_steps, "updates": row.updates, "episodes": row.episodes, _ROW: row.row}
             self._run.log({**row.values, **counters, "_timestamp": row.wall_time}, step=step, commit=True)
 
     def show(self, name: str, media: Media, stamp: Stamp, place: Place) -> bool:
-        """Log a histogram, a text or a video as a row of its own."""
+        """Log a histogram, a text or a video as a separate row."""
         wandb = load("wandb")
         if isinstance(media, Histogram):
             shown = wandb.Histogram(media.values)
@@ -106,7 +106,7 @@ class Project:
         return True
 
     def take_back(self, env_steps: int) -> bool:  # noqa: ARG002 - W&B keeps what it has
-        """Not possible."""
+        """Return False: W&B does not support it."""
         return False
 
     def note(self, name: str, text: str) -> None:
@@ -121,20 +121,20 @@ class Project:
 
 
 def _check_directory(directory: Path) -> None:
-    """Refuse what a run from elsewhere may bring: a link out of it, or settings that W&B would take from there.
+    """Refuse what a downloaded run may contain: a link out of the run, or settings that W&B would use.
 
-    Those can name another server, which would then be sent your key.
+    Such settings can name another server, which would then receive your API key.
     """
     if os.path.lexists(directory):
         files.require_directory(directory)
         if os.path.lexists(directory / "settings"):
-            raise ConfigError(f"{directory / 'settings'} would be used by W&B: remove it if it is not yours")
+            raise ConfigError(f"{directory / 'settings'} would be used by W&B: delete it if you did not create it")
 
 
 def _look_up(path: Path, place: Place) -> None:
-    """Go by the rows that an offline run's files hold: W&B's own process dies with ours, and may not have written all.
+    """Set the progress from the files of an offline run: W&B's process dies with ours, and may have lost rows.
 
-    Where files are missing, somebody has sent and removed them.
+    Missing files count as uploaded and deleted.
     """
     directories = {entry.name: entry for entry in path.glob(f"wandb/offline-run-*-{place.token}")}
     if not directories or place.files.keys() - directories.keys():
@@ -149,7 +149,7 @@ def _look_up(path: Path, place: Place) -> None:
 
 
 def history(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows in a `.wandb` file, up to where a kill tore it."""
+    """The rows in a `.wandb` file, up to an incomplete record."""
     records = load("wandb.proto.wandb_internal_pb2")
     for data in _chunks(files.read_bytes(path)):
         record = records.Record.FromString(data)
@@ -161,7 +161,7 @@ def history(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _chunks(data: bytes) -> Iterator[bytes]:
-    """The records of a LevelDB log, which a `.wandb` file is after its seven first bytes."""
+    """The records of a `.wandb` file, which is a LevelDB log after the first seven bytes."""
     position, record = 7, b""
     while position + _HEADER.size <= len(data):
         left = _BLOCK - position % _BLOCK
@@ -172,7 +172,7 @@ def _chunks(data: bytes) -> Iterator[bytes]:
         part = data[position + _HEADER.size : position + _HEADER.size + length]
         if kind not in (1, 2, 3, 4) or len(part) < length:
             return
-        record = part if kind in (1, 2) else record + part  # whole, first, middle, last
+        record = part if kind in (1, 2) else record + part  # full, first, middle, last
         if kind in (1, 4):
             yield record
         position += _HEADER.size + length
