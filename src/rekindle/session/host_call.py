@@ -1,4 +1,4 @@
-"""What every call of the host that changes something begins and ends with."""
+"""The beginning and the end of every call of the host that changes a session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HostCall:
     def __init__(self, parts: Parts, due: Due, catch_up: Callable[[], None]) -> None:
         self._parts, self._due, self._catch_up = parts, due, catch_up
         self.is_behind = parts.grading.resumed is not None
-        """Whether the first call after a resume is still to come."""
+        """Whether the first call after a resume has not been made yet."""
         self.env_error: BaseException | None = None
         """What the environment of the last `reset` raised."""
 
@@ -36,7 +36,7 @@ class HostCall:
     # For the calls made every step, which a `with` statement would slow down.
 
     def enter(self) -> None:
-        """The call begins."""
+        """Begin a call."""
         if self._parts.learner.failure is not None:
             self._parts.learner.refuse()
         self._due.is_unsaved = True
@@ -44,7 +44,7 @@ class HostCall:
             self._catch_up()
 
     def leave(self, error: BaseException) -> None:
-        """The call ends with an error."""
+        """End a call with an error."""
         if isinstance(error, InputError):
             return
         sound = (self._parts.outbox.raised, self._due.raised, self.env_error)
