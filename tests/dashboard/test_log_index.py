@@ -269,7 +269,7 @@ def test_a_line_without_an_end_is_told_and_not_searched_for_ever(tmp_path: Path)
     os.truncate(path, 2**40)  # it takes no space, and reading it would take hours
     read_all(index)
     assert index.rows == 3
-    assert index.problem == "log.jsonl: line 4 has no end; what comes after is not shown"
+    assert index.problem == "log.jsonl: line 4 has no end; the rest is not shown"
     os.truncate(path, size)
     read_all(index)
     assert index.problem is None

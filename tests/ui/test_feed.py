@@ -122,7 +122,7 @@ def test_rows_that_a_resume_cut_off_are_dropped(tmp_path: Path) -> None:
     assert feed.curves[Metric("return", "eval")].points().means.tolist() == [1.0]
     assert [text for text in texts(feed) if text.startswith("evaluated")] == ["evaluated 1 episode: return 1.00"]
     assert (feed.steps, feed.episodes, feed.status) == (20, 2, "running")
-    assert "the logs were cut back to the checkpoint of a resume" in texts(feed)
+    assert "a resume truncated the logs to its checkpoint" in texts(feed)
     run.close()
 
 

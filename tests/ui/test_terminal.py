@@ -186,7 +186,7 @@ def test_detaching_leaves_the_training_alone(training: tuple[subprocess.Popen[st
         terminal.leave("d")
         assert terminal.wait() == 0
         assert terminal.is_sane
-        assert "It goes on: rekindle watch" in terminal.text
+        assert "It is still running: rekindle watch" in terminal.text
     assert process.poll() is None
     assert RunReader(path).is_live
     assert list((path / "control").iterdir()) == []
@@ -267,7 +267,7 @@ def test_a_training_that_is_shown_is_killed(tmp_path: Path) -> None:
         terminal.leave("k")
         assert terminal.wait() == -signal.SIGKILL
         assert terminal.is_sane
-        assert "goes on from the last checkpoint" in terminal.text
+        assert "continues from the last checkpoint" in terminal.text
     assert RunReader(tmp_path / "runs" / "lake").status == "crashed"
 
 

@@ -1,3 +1,3 @@
-"""Looking at runs: in a terminal, in a report, in a browser. All of it reads run directories only."""
+"""Show runs in a terminal, in a report or in a browser. All of them only read run directories."""
 
 __all__: list[str] = []

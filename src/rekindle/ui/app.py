@@ -1,4 +1,4 @@
-"""The terminal UI: a run of any process, live, finished or crashed."""
+"""The terminal UI: shows a run of any process, whether it is live, finished or crashed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class WatchApp(App[Leaving]):
-    """Shows a run; as a companion, to the process that trains it and has started this one."""
+    """Shows a run; as a companion, it was started by the training process itself."""
 
     TITLE = "rekindle"
     ENABLE_COMMAND_PALETTE = False
@@ -36,11 +36,11 @@ class WatchApp(App[Leaving]):
             self.register_theme(known)
         self.theme = THEMES[theme or terminal_theme()].name
         self.signal: signal.Signals | None = None
-        """What made it close, if a signal did."""
+        """The signal that closed the view, if any."""
         self.watched = WatchScreen(feed, stay=stay, leave=self.exit, is_companion=is_companion)
 
     def on_mount(self) -> None:
-        """Show the run, and leave the terminal as it was when asked to end; only the main thread has a say in that."""
+        """Show the run, and restore the terminal after a signal; only the main thread can handle signals."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
@@ -51,10 +51,10 @@ class WatchApp(App[Leaving]):
         self.exit("signal")
 
     async def action_quit(self) -> None:
-        """Close the view, and leave the run alone."""
+        """Close the view; the run is not affected."""
         self.exit("detached")
 
     def action_toggle_theme(self) -> None:
-        """From dark to light, or back."""
+        """Switch between dark and light."""
         self.theme = THEMES["light" if self.current_theme.dark else "dark"].name
         self.watched.show()

@@ -1,4 +1,4 @@
-"""A chart in characters: each holds two by four dots."""
+"""A chart in Braille characters: each has two by four dots."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Line(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Characters of one style: `axis`, `grid`, `cursor`, `line 0`, `band 0`, ... or nothing."""
+    """Characters of one style: `axis`, `grid`, `cursor`, `line 0`, `band 0`, ... or an empty string."""
 
     text: str
     style: str
 
 
 class Chart(NamedTuple):
-    """The rows of a chart, and where in them the plot lies."""
+    """The rows of a chart, and the position of the plot in them."""
 
     rows: list[list[Run]]
     left: int
@@ -44,7 +44,7 @@ class Chart(NamedTuple):
 def draw(
     lines: list[Line], width: int, height: int, *, first: float, last: float, cursor: float | None = None
 ) -> Chart:
-    """Draw curves between two env steps; a cursor marks another."""
+    """Draw curves between two env steps; `cursor` marks an env step."""
     last = last if last > first else first + 1
     visible = [line.points.between(first, last) for line in lines]
     low, high = value_range(visible)
@@ -58,7 +58,7 @@ def draw(
         if line.smoothing:
             canvas.line(points.steps, points.means, f"band {index}")
     for index, (line, points) in enumerate(zip(lines, visible, strict=True)):
-        # Smoothed over all there is, so that it does not change with what is looked at.
+        # Smooth the whole curve, so that it does not change with the range that is shown.
         smoothed = line.points._replace(means=line.points.smoothed(line.smoothing)).between(first, last)
         canvas.line(points.steps, smoothed.means, f"line {index}")
     at = None if cursor is None else round((cursor - first) / (last - first) * (columns - 1))
@@ -91,7 +91,7 @@ def _steps_axis(left: int, columns: int, first: float, last: float) -> list[list
 
 
 class _Canvas:
-    """The dots of the plot, and the style of each cell of them."""
+    """The dots of the plot, and the style of each cell."""
 
     def __init__(self, columns: int, rows: int, first: float, last: float, low: float, high: float) -> None:
         self._dots = np.zeros((rows * _ROWS, columns * _COLUMNS), np.bool_)
@@ -107,7 +107,7 @@ class _Canvas:
         return np.rint(np.clip(share, -1, 2) * (self._dots.shape[0] - 1)).astype(np.int64)
 
     def line(self, steps: NDArray[np.float64], values: NDArray[np.float64], style: str) -> None:
-        """Draw a line through points; several in one column of dots are one, their mean."""
+        """Draw a line through points; several points in one column of dots are averaged."""
         if not len(steps):
             return
         columns, groups = np.unique(self._columns(steps), return_inverse=True)
@@ -123,7 +123,7 @@ class _Canvas:
             before = row
 
     def band(self, points: Points, style: str) -> None:
-        """Draw from the least to the greatest value of each point that has several."""
+        """Draw the range from minimum to maximum of each point that has several values."""
         several = points.least < points.greatest
         columns = self._columns(points.steps[several]).astype(int)
         tops, bottoms = self._rows(points.greatest[several]), self._rows(points.least[several])
@@ -138,7 +138,7 @@ class _Canvas:
             self._styles[row, column // _COLUMNS] = style
 
     def row(self, row: int, *, has_mark: bool, cursor: int | None) -> list[Run]:
-        """One row of characters, those of one style together."""
+        """One row of characters, grouped by style."""
         dots = self._dots[row * _ROWS : (row + 1) * _ROWS].reshape(_ROWS, -1, _COLUMNS)
         codes = (dots * _BITS[:, None, :]).sum((0, 2))
         runs: list[Run] = []

@@ -1,4 +1,4 @@
-"""Everything about one run but the contents of its files."""
+"""Details of one run, except for the contents of its files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EPISODES = _WARNINGS = 10
 
 
 class CheckpointFile(msgspec.Struct, frozen=True):
-    """One file of `checkpoints/`."""
+    """One file in `checkpoints/`."""
 
     file: str
     step: int
@@ -56,16 +56,16 @@ class LogFile(msgspec.Struct, frozen=True):
 
 
 class RunDetails(msgspec.Struct, frozen=True):
-    """Everything about a run but the contents of its files."""
+    """Details of a run, except for the contents of its files."""
 
     summary: RunSummary
     writer: str | None
-    """The process that writes the run now."""
+    """The process that is writing the run."""
     metadata: RunMetadata | None
     config: dict[str, Any]
     checkpoints: list[CheckpointFile]
     replay_size: int
-    """Bytes of replay memory that the checkpoints share."""
+    """Bytes of the replay journal, which the checkpoints share."""
     logs: dict[str, LogFile]
     metrics: dict[str, Any] | None
     """The newest row of `metrics.jsonl`."""
@@ -77,7 +77,7 @@ class RunDetails(msgspec.Struct, frozen=True):
 
 
 def read_details(reader: RunReader) -> RunDetails:
-    """Look at a run from every side, whatever state its files are in."""
+    """Read the details of a run, whatever state its files are in."""
     seen = glimpse(reader.path)
     summary = summarise(seen)
     problems = list(summary.problems)
@@ -98,14 +98,14 @@ def read_details(reader: RunReader) -> RunDetails:
 
 
 def writer(reader: RunReader) -> str | None:
-    """The process that writes a run now, and its host."""
+    """The process that is writing a run, and its host."""
     if not reader.is_live:
         return None
     return Lock.holder(reader.path / "lock")
 
 
 def replay_size(run_path: Path) -> int:
-    """Bytes of replay memory that the checkpoints of a run share."""
+    """Bytes of the replay journal, which the checkpoints of a run share."""
     return sum(status.st_size for _, status in _files(run_path / "replay"))
 
 
@@ -123,7 +123,7 @@ def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def list_checkpoints(directory: Path, problems: list[str]) -> list[CheckpointFile]:
-    """The checkpoints in a directory by step, best agents among them; what cannot be read is noted."""
+    """The checkpoints in a directory by step, including best agents; unreadable files are added to `problems`."""
     found = [(match, status) for name, status in _files(directory) if (match := _CHECKPOINT.fullmatch(name))]
     latest = max((int(match[2]) for match, _ in found if match[1] == "step"), default=None)
     best = directory / "best.mpk"
@@ -144,7 +144,7 @@ def list_checkpoints(directory: Path, problems: list[str]) -> list[CheckpointFil
 
 
 def sign(path: str | Path) -> tuple[int, int, int] | None:
-    """What changes when a file, or the names in a directory, change; None if there is none."""
+    """A signature that changes when a file, or the names in a directory, change; None if it does not exist."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except OSError:
@@ -154,9 +154,9 @@ def sign(path: str | Path) -> tuple[int, int, int] | None:
 
 @lru_cache(maxsize=256)
 def _best(path: Path, identity: tuple[int, int, int] | None) -> tuple[int | None, float | None]:  # noqa: ARG001
-    """The step and the score of the best agent; its other name, in a run that was copied, is another file.
+    """The step and the score of the best agent; in a copied run, the link to it is a separate file.
 
-    It may be large, so it is read again only when it is another file.
+    The file may be large, so it is read again only if it has changed.
     """
     tree = codec.read_file(path)
     step = tree.get("step")

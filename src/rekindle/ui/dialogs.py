@@ -1,4 +1,4 @@
-"""What comes up over the watched run: how to leave, the keys, the summary."""
+"""Dialogs of the terminal UI: leaving, keys, summary."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CSS = """
 
 
 class LeaveScreen(ModalScreen[LeaveChoice]):
-    """Asks what is to become of a run that is still training."""
+    """Asks what to do with a run that is still training."""
 
     DEFAULT_CSS = (
         _CSS.format(name="LeaveScreen")
@@ -56,28 +56,28 @@ LeaveScreen OptionList:focus > .option-list--option-highlighted { background: $p
         self._choices: dict[LeaveChoice, str] = {
             "stop": "after a checkpoint; it can be resumed exactly",
             "kill": "at once; a resume goes back to the last checkpoint",
-            "detach": "close this view, training goes on" + (" and prints lines" if is_companion else ""),
+            "detach": "close this view, training continues" + (" and prints lines" if is_companion else ""),
             "cancel": "go back",
         }
 
     def compose(self) -> ComposeResult:
-        """A question and four answers."""
+        """A question and four choices."""
         with Vertical() as box:
             box.border_title = "Leave"
             yield Static("The run is still training.")
             yield OptionList(*(Option(_choice(name, text), id=name) for name, text in self._choices.items()))
 
     def on_mount(self) -> None:
-        """Enter alone does no harm."""
+        """Preselect the choice that changes nothing."""
         self.query_one(OptionList).highlighted = list(self._choices).index("cancel")
         self.query_one(OptionList).focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Answer with the line that was clicked or entered."""
+        """Choose the option that was clicked or entered."""
         self.action_choose(event.option.id or "cancel")
 
     def action_choose(self, choice: str) -> None:
-        """Answer."""
+        """Choose an option."""
         self.dismiss(next(name for name in self._choices if name == choice))
 
 
@@ -86,7 +86,7 @@ def _choice(name: str, text: str) -> Text:
 
 
 class _Reading(ModalScreen[None]):
-    """Something to read, closed with any of the keys that close things."""
+    """A text that several keys close."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter,question_mark,o", "dismiss")]
 
@@ -96,7 +96,7 @@ class _Reading(ModalScreen[None]):
 
 
 class HelpScreen(_Reading):
-    """Every key, and what it does."""
+    """The list of keys."""
 
     DEFAULT_CSS = _CSS.format(name="HelpScreen")
 
@@ -110,8 +110,10 @@ class HelpScreen(_Reading):
         for key, meaning in self._keys:
             text.append(f"{key:>14}  ", "bold")
             text.append(f"{meaning}\n")
-        text.append("\nOn the plot the mouse wheel zooms, dragging moves, a double click shows everything, and the ")
-        text.append("values under the pointer are shown. A click on a metric plots it.")
+        text.append(
+            "\nIn the plot, the mouse wheel zooms, dragging pans, a double click shows the whole run. The legend "
+        )
+        text.append("shows the values under the pointer. Click a metric to plot it.")
         with Vertical() as box:
             box.border_title = "Keys"
             box.border_subtitle = "esc closes"
@@ -120,7 +122,7 @@ class HelpScreen(_Reading):
 
 
 class SummaryScreen(_Reading):
-    """How the run ended, and the extremes of every metric."""
+    """How the run ended, and the minimum and maximum of every metric."""
 
     DEFAULT_CSS = _CSS.format(name="SummaryScreen") + (
         "SummaryScreen > Vertical { width: 96; max-width: 100%; padding: 0 0 0 1; }"

@@ -1,4 +1,4 @@
-"""Everything to be seen of a run, brought up to date as its files change; reads the run directory and nothing else."""
+"""The current data of a run, updated as its files change; only reads the run directory."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ __all__ = ["Happening", "Metric", "RunFeed", "is_lower_better"]
 Level = Literal["note", "good", "warning", "error"]
 
 _PART = 2**18
-"""Bytes of a log between two looks at the clock."""
+"""Bytes of a log between two checks of the clock."""
 _MOST_METRICS = 500
 _MOST_HAPPENINGS = 500
 _RATE_SECONDS = 60.0
 _MOST_STEPS = 2**53
 _LATEST = 2.0**36
-"""No clock shows more; what a hostile file says may be anything."""
+"""The latest valid time; a hostile file may contain any number."""
 _SPLITS = {"episode": "train", "train": "logged"}
-"""What the prefixes of metrics are called here: episodes are what training and evaluation have in common."""
+"""Labels for the prefixes of metrics."""
 _FIRST = {"return": 0, "length": 1}
 _LOWER_IS_BETTER = ("loss", "error", "stall")
 _ENDS: dict[str, Level] = {"finished": "good", "stopped": "warning", "failed": "error", "crashed": "error"}
 
 
 class Metric(NamedTuple):
-    """What a curve shows: `return` of `train`, `loss` of `agent`."""
+    """The metric of a curve, such as `return` of `train` or `loss` of `agent`."""
 
     name: str
     split: str
 
 
 class Happening(NamedTuple):
-    """Something worth a line: when (seconds since 1970), at which env step if that is known, and what."""
+    """An event to show: when (seconds since 1970), at which env step if known, and the text."""
 
     time: float
     step: int | None
@@ -56,21 +56,21 @@ class Happening(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """When a row was written, and how far the run was."""
+    """When a row was written, and the env steps then."""
 
     time: float
     steps: int
 
 
 def is_lower_better(name: str) -> bool:
-    """Whether the best value of a metric is its least."""
+    """Whether the best value of a metric is its minimum."""
     return any(word in name for word in _LOWER_IS_BETTER)
 
 
 class RunFeed:
-    """A run as it can be seen now; call `poll` now and then.
+    """The current data of a run; call `poll` regularly.
 
-    Nothing is read twice, unless a resume cut the logs back. Memory is bounded, however long the run.
+    Nothing is read twice, unless a resume truncated the logs. Memory is bounded, however long the run is.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -81,7 +81,7 @@ class RunFeed:
         self.config: dict[str, Any] = {}
         self.checkpoints: list[CheckpointFile] = []
         self.problems: list[str] = []
-        """What cannot be read, now."""
+        """What cannot be read at present."""
         self.is_stop_requested = False
         self._happenings: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
         self._tails = {log: self.reader.tail(log) for log in ALL_LOGS}
@@ -91,24 +91,24 @@ class RunFeed:
         self._seen_checkpoints: tuple[object, ...] = ()
         self._known_files: set[str] = set()
         self.changes = 0
-        """Grows whenever anything that can be asked changes, but for the clock."""
+        """Increases whenever anything but the clock has changed."""
         self._forget()
 
     def _forget(self) -> None:
-        """Start over with what comes from the logs."""
+        """Reset everything that comes from the logs."""
         self.changes += 1
         self.curves: dict[Metric, Curve] = {}
         self.steps = self.updates = self.episodes = 0
         self._stamps: deque[Stamp] = deque()
         self._newest = 0.0
         self._logged: deque[Happening] = deque(maxlen=_MOST_HAPPENINGS)
-        """Happenings that are known from the logs."""
+        """Events from the logs."""
         self._nulls: set[Metric] = set()
         self._round: list[float] = []
         self._round_step: int | None = None
         self._round_time = 0.0
 
-    # What can be asked
+    # Properties
 
     @property
     def name(self) -> str:
@@ -117,17 +117,17 @@ class RunFeed:
 
     @property
     def algorithm(self) -> str | None:
-        """What the config calls it, or else the class of the agent."""
+        """The algorithm in the config, or else the class of the agent."""
         return algorithm_name(flat_settings(self.config)) or (self.metadata and self.metadata.agent)
 
     @property
     def environment(self) -> str | None:
-        """The environment, if the config names one."""
+        """The environment in the config, if there is one."""
         return environment_name(flat_settings(self.config))
 
     @property
     def shown_status(self) -> str:
-        """The status, or `stopping` while a live run comes to the checkpoint that it was asked for."""
+        """The status, or `stopping` while a live run has been asked to stop."""
         return "stopping" if self.is_stop_requested else self.status
 
     @property
@@ -137,18 +137,18 @@ class RunFeed:
 
     @property
     def max_steps(self) -> int | None:
-        """Env steps at which it is finished, if it has such an end."""
+        """Env steps at which it finishes, if there is a limit."""
         known = self.metadata.max_steps if self.metadata else None
         return min(known, _MOST_STEPS) if known is not None and known > 0 else None
 
     @property
     def share_done(self) -> float | None:
-        """How much of it is done, from 0 to 1."""
+        """Progress, from 0 to 1."""
         return min(1.0, self.steps / self.max_steps) if self.max_steps else None
 
     @property
     def rate(self) -> float | None:
-        """Env steps a second: of the last minute of a live run, over all of one that has ended."""
+        """Env steps per second: over the last minute of a live run, over all of a run that has ended."""
         since = self._process_start if self.is_live else 0.0
         stamps = [stamp for stamp in self._stamps if stamp.time >= since]
         if len(stamps) < 2 or stamps[-1].time <= stamps[0].time:
@@ -157,14 +157,14 @@ class RunFeed:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it will take at this rate; None if that cannot be said."""
+        """Estimated time to the end at the current rate; None if unknown."""
         if not self.is_live or not self.max_steps or not self.rate:
             return None
         return max(0.0, self.max_steps - self.steps) / self.rate
 
     @property
     def uptime(self) -> float | None:
-        """Seconds since this process took the run; of a run that has ended, from its start to its last sign of life."""
+        """Seconds since this process opened the run; for a run that has ended, from its start to its last update."""
         if self.metadata is None:
             return None
         if self.is_live:
@@ -180,7 +180,7 @@ class RunFeed:
 
     @property
     def happenings(self) -> list[Happening]:
-        """What is worth a line, oldest first."""
+        """Events to show, oldest first."""
         return sorted((*self._happenings, *self._logged), key=lambda happening: happening.time)
 
     def splits(self, name: str) -> list[tuple[str, Curve]]:
@@ -189,7 +189,7 @@ class RunFeed:
 
     @property
     def names(self) -> list[str]:
-        """Every metric: return and length first, what depends on the clock last."""
+        """All metrics: return and length first, those that depend on the clock last."""
         order: dict[str, int] = {}
         for metric in self.curves:
             place = _FIRST.get(metric.name, 3 if metric.split == "time" else 2)
@@ -197,14 +197,14 @@ class RunFeed:
         return sorted(order, key=lambda name: (order[name], name))
 
     def best(self, metric: Metric) -> Extreme | None:
-        """The best value of a metric, and where."""
+        """The best value of a metric, and its step."""
         curve = self.curves[metric]
         return curve.least if is_lower_better(metric.name) else curve.greatest
 
     # Reading
 
     def poll(self, *, seconds: float = math.inf) -> float:
-        """Read what is new, for about so long at most; how much of the logs has been read, from 0 to 1."""
+        """Read new data for about `seconds` at most; returns the share of the logs that has been read, from 0 to 1."""
         deadline = time.monotonic() + seconds
         before, self.problems = (self.status, self.problems), []
         self._read_metadata()
@@ -238,14 +238,14 @@ class RunFeed:
             level = "note" if resume.grade == "exact" else "warning"
             lost = f": {'; '.join(resume.lost)}" if resume.lost else ""
             self._note(_seconds(resume.wall_time), resume.step, level, f"resumed, {resume.grade}{lost}")
-            self._damaged.clear()  # a resume cuts damage off
+            self._damaged.clear()  # a resume truncates damaged rows
         self._seen_resumes = len(metadata.resumes)
         self.steps = max(self.steps, min(metadata.total_steps, _MOST_STEPS))
         self.episodes = max(self.episodes, metadata.total_episodes)
         self.updates = max(self.updates, metadata.updates)
 
     def _read_part(self, log: Log) -> bool:
-        """Read a part of a log; whether there may be more."""
+        """Read a part of a log; returns whether there may be more."""
         try:
             rows, rewound = self._tails[log].poll(_PART)
         except (RekindleError, OSError) as error:
@@ -261,16 +261,16 @@ class RunFeed:
         return bool(rows)
 
     def _rewind(self) -> None:
-        """The logs were cut back: rows that were seen are no more, so all that is left is read again."""
+        """The logs were truncated: discard all rows, and read the logs again."""
         self._forget()
         self._tails = {log: self.reader.tail(log) for log in ALL_LOGS}
-        self._note(time.time(), None, "note", "the logs were cut back to the checkpoint of a resume")
+        self._note(time.time(), None, "note", "a resume truncated the logs to its checkpoint")
 
     def _take(self, log: Log, row: Mapping[str, Any]) -> None:
         step, when = row.get("env_steps"), real(row.get("wall_time"))
         if type(step) is not int or not 0 <= step < _MOST_STEPS:
             return
-        if log == "warnings":  # they are never cut back, so that their counters may be of steps that were
+        if log == "warnings":  # they are never truncated, so their counters may be of steps that were undone
             self._logged.append(_happening(when or 0.0, step, "warning", str(row.get("message", ""))))
             return
         self.steps = max(self.steps, step)
@@ -282,7 +282,7 @@ class RunFeed:
         if log == "metrics":
             for name, summary in mapping(row.get("metrics")).items():
                 prefix, _, rest = name.partition("/") if "/" in name else ("train", "", name)
-                if prefix not in ("episode", "eval"):  # the logs of episodes have more of these
+                if prefix not in ("episode", "eval"):  # the episode logs have more of these
                     self._add(Metric(rest, _SPLITS.get(prefix, prefix)), step, mapping(summary).get("mean"))
             return
         split = "train" if log == "train_episodes" else "eval"
@@ -296,7 +296,7 @@ class RunFeed:
     def _stamp(self, when: float, step: int) -> None:
         self._newest = max(self._newest, when)
         if self._stamps and when - self._stamps[-1].time < 0.5:
-            return  # a clock that goes back is left out as well
+            return  # ignore a clock that goes back
         self._stamps.append(Stamp(when, step))
         while self.is_live and len(self._stamps) > 5 and when - self._stamps[0].time > _RATE_SECONDS:
             self._stamps.popleft()
@@ -315,7 +315,7 @@ class RunFeed:
             curve.add(step, number)
 
     def _take_null(self, metric: Metric, step: int) -> None:
-        """NaN and infinities are null in the logs: told at the first of a row of them."""
+        """NaN and infinity are null in the logs; report the first in a sequence of them."""
         if metric not in self._nulls and len(self._nulls) < _MOST_METRICS:
             text = f"{metric.split} {metric.name} is not a finite number"
             self._logged.append(_happening(self._newest, step, "warning", text))

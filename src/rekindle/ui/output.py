@@ -1,4 +1,4 @@
-"""What programs and people get to read on standard output and standard error."""
+"""Write to standard output and standard error."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _write_json: ContextVar[Callable[[str], object] | None] = ContextVar("_write_jso
 
 
 def complain(message: str) -> None:
-    """One line on standard error."""
+    """Print one line to standard error."""
     sys.stderr.write(f"rekindle: {printable(' '.join(message.split()), most=2000)}\n")
 
 
 def write_json(document: Any) -> None:
-    """One JSON document on standard output; NaN becomes null, and what is not ASCII is escaped."""
+    """Write one JSON document to standard output; NaN becomes null, and non-ASCII characters are escaped."""
     text = msgspec.json.format(documents.encode(document), indent=2).decode()
     write = _write_json.get() or sys.stdout.write
     write(re.sub(r"[^ -~\n]", lambda match: dumps(match[0])[1:-1], text) + "\n")
@@ -36,9 +36,9 @@ def write_json(document: Any) -> None:
 
 @contextlib.contextmanager
 def json_alone() -> Generator[None]:
-    """Leave standard output to `write_json`: what an environment or a library prints goes to standard error."""
+    """Reserve standard output for `write_json`: output of environments and libraries goes to standard error."""
     with contextlib.ExitStack() as undo:
-        if sys.stdout is sys.__stdout__:  # and not something that a test has put there
+        if sys.stdout is sys.__stdout__:  # and not replaced by a test
             sys.stdout.flush()
             kept = os.dup(1)
             undo.callback(os.close, kept)

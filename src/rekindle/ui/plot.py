@@ -1,4 +1,4 @@
-"""The plot: one metric by env step, all of it, the newest part, or any part."""
+"""The plot of one metric over env steps: the whole run, the newest part, or any range."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["Plot", "View"]
 View = Literal["full", "recent", "zoom"]
 
 SMOOTHING = (0.0, 0.01, 0.02, 0.05)
-"""Shares of a curve, see `Points.smoothed`."""
+"""Shares of a curve; see `Points.smoothed`."""
 _RECENT_SHARE = 0.2
-"""How much of the run is its newest part."""
+"""The share of the run that counts as its newest part."""
 _ZOOM = 0.7
 
 
 class Plot(Widget):
-    """Curves of one metric; the wheel zooms, dragging moves, a double click shows everything again."""
+    """Curves of one metric; the mouse wheel zooms, dragging pans, a double click shows the whole run."""
 
     DEFAULT_CSS = "Plot { height: 1fr; min-height: 6; }"
 
     class Changed(Message):
-        """What is shown has changed, or the pointer has moved."""
+        """The content of the plot or the pointer has changed."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as Textual has it
         super().__init__(id=id)
@@ -50,14 +50,14 @@ class Plot(Widget):
         self._drawn: tuple[object, ...] | None = None
 
     def show(self, curves: list[tuple[str, Curve]], end: int) -> None:
-        """Show curves by split, of a run that has come this far."""
+        """Show curves by split; `end` is the number of env steps of the run."""
         self._curves = curves
         self._end = float(max(1, end))
         self._redraw()
 
     @property
     def range(self) -> tuple[float, float]:
-        """The first and the last env step that are shown."""
+        """The first and the last env step shown."""
         if self.view == "full":
             return 0.0, self._end
         if self.view == "recent":
@@ -65,12 +65,12 @@ class Plot(Widget):
         return self._zoomed
 
     def set_view(self, view: View) -> None:
-        """Show everything, or the newest part."""
+        """Show the whole run, or its newest part."""
         self._zoomed, self.view = self.range, view
         self._redraw()
 
     def zoom(self, factor: float, around: float | None = None) -> None:
-        """Show less or more, around an env step or the middle."""
+        """Zoom in or out, around an env step or the middle."""
         first, last = self.range
         centre = (first + last) / 2 if around is None else around
         least = max(2.0, self._end * 1e-4)
@@ -79,7 +79,7 @@ class Plot(Widget):
         self._move_to(centre - share * width, width)
 
     def pan(self, share: float) -> None:
-        """Move by a share of what is shown."""
+        """Move by a share of the range shown."""
         first, last = self.range
         self._move_to(first + share * (last - first), last - first)
 
@@ -90,12 +90,12 @@ class Plot(Widget):
         self._redraw()
 
     def next_smoothing(self) -> None:
-        """Smooth more, or after the most not at all."""
+        """Use the next level of smoothing; after the last, none."""
         self.smoothing = SMOOTHING[(SMOOTHING.index(self.smoothing) + 1) % len(SMOOTHING)]
         self._redraw()
 
     def values_at(self, step: float) -> list[tuple[str, float]]:
-        """The value of each curve at the point that a step belongs to."""
+        """The value of each curve at the point of a step."""
         found: list[tuple[str, float]] = []
         for split, curve in self._curves:
             points = curve.points()
@@ -110,7 +110,7 @@ class Plot(Widget):
         self.post_message(self.Changed())
 
     def render_line(self, y: int) -> Strip:
-        """One line of the chart, which is drawn when its first line is asked for and something has changed."""
+        """One line of the chart; the chart is drawn when its first line is requested after a change."""
         app = cast("App[object]", self.app)  # pyright: ignore[reportUnknownMemberType] - Textual leaves it open
         first, last = self.range
         key = (self.size, first, last, self.cursor, app.current_theme.name)
@@ -136,7 +136,7 @@ class Plot(Widget):
         return first + (x - self._chart.left) / max(1, self._chart.width - 1) * (last - first)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Say what is under the pointer, or move along with it."""
+        """Show the values under the pointer, or pan."""
         if self._dragged_from is not None and self._chart is not None:
             x, (first, last) = self._dragged_from
             if event.x != x:
@@ -146,31 +146,31 @@ class Plot(Widget):
         self._redraw()
 
     def on_leave(self, _event: events.Leave) -> None:
-        """Forget the pointer."""
+        """Remove the cursor."""
         self.cursor = None
         self._redraw()
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Begin to move."""
+        """Start to pan."""
         self._dragged_from = (event.x, self.range)
         self.capture_mouse()
 
     def on_mouse_up(self, _event: events.MouseUp) -> None:
-        """End the move."""
+        """Stop panning."""
         self._dragged_from = None
         self.release_mouse()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Look closer."""
+        """Zoom in."""
         event.stop()
         self.zoom(_ZOOM, self._step_at(event.x))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Step back."""
+        """Zoom out."""
         event.stop()
         self.zoom(1 / _ZOOM, self._step_at(event.x))
 
     def on_click(self, event: events.Click) -> None:
-        """Twice: everything again."""
+        """After a double click, show the whole run."""
         if event.chain == 2:
             self.set_view("full")

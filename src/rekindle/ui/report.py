@@ -1,4 +1,4 @@
-"""A report: one page with everything about some runs, to be kept or sent."""
+"""A report: one self-contained HTML page about runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["report_page"]
 
 _MOST_ROWS = 200
 _MOST_VIDEO = 64 * 2**20
-"""Bytes of a video that a page may hold."""
+"""The largest video, in bytes, that is embedded in a page."""
 _VIDEOS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 
 _STYLE = """
@@ -57,7 +57,7 @@ video, img { max-width: 100%; border-radius: 8px; }
 
 
 def report_page(paths: Sequence[Path]) -> str:
-    """One page about runs (for a version or name directory, its newest), that needs nothing but itself."""
+    """A self-contained page about runs (for a version or name directory, its newest run)."""
     feeds = [RunFeed(path) for path in paths]
     for feed in feeds:
         feed.poll()
@@ -95,7 +95,7 @@ def _comparison(feeds: Sequence[RunFeed]) -> Iterator[str]:
     for metric in metrics:
         known = [(feed.name, feed.curves[metric].points()) for feed in feeds if metric in feed.curves]
         if len(known) > 1:
-            # Without what lies around the means: runs hide each other as it is.
+            # Without bands, because those of several runs would hide each other.
             bare = [(name, points._replace(least=points.means, greatest=points.means)) for name, points in known]
             lines = [Drawn(name, points, smoothing_of(metric.split)) for name, points in bare]
             yield chart(f"{metric.name}, {metric.split}", lines)
@@ -160,7 +160,7 @@ def _history(feed: RunFeed) -> Iterator[str]:
 
 
 def _video(run_path: Path) -> str:
-    """The video of the best policy, or else the newest; empty if there is none that a page can hold."""
+    """The video of the best policy, or else the newest; empty if there is none that can be embedded."""
     found: list[tuple[bool, float, Path]] = []
     for directory in (run_path, run_path / "videos"):
         if not directory.is_dir() or directory.is_symlink():

@@ -1,4 +1,4 @@
-"""What the terminal UI shows of a run, and its keys."""
+"""The main screen of the terminal UI, and its keys."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from rekindle.ui.themes import LINES
 __all__ = ["Leaving", "WatchScreen"]
 
 Leaving = Literal["ended", "detached", "kill", "signal"]
-"""Why the view closed; `kill` asks whoever opened it to end the process that trains."""
+"""Why the view closed; `kill` asks its caller to kill the training process."""
 
 _POLL = 1.0
-"""Seconds between two looks at the run."""
+"""Seconds between two reads of the run."""
 _READING = 0.1
 """Seconds of reading between two frames, while there is much to read."""
 _WIDE, _TALL = 112, 20
@@ -47,7 +47,7 @@ _STATUS_COLOURS = {"running": "success", "finished": "success", "stopped": "warn
 
 
 class WatchScreen(Screen[None]):
-    """Shows a run. `leave` is called when there is nothing more to show, or nobody to look."""
+    """Shows a run; calls `leave` at the end of the run, or when the user leaves."""
 
     CSS = """
     WatchScreen { background: $background; }
@@ -100,18 +100,18 @@ class WatchScreen(Screen[None]):
     ]
     KEYS: ClassVar[list[tuple[str, str]]] = [
         ("q", "leave: stop, kill, detach or cancel"),
-        ("ctrl+c", "the same; stops what was started here"),
-        ("ctrl+q", "detach at once; training goes on"),
+        ("ctrl+c", "the same; stops a training that was started here"),
+        ("ctrl+q", "detach at once; training continues"),
         ("n p", "next, previous metric"),
-        ("1 to 9", "a metric by its place"),
+        ("1 to 9", "a metric by its position"),
         ("f", "full: the whole run"),
         ("r", "recent: the last fifth"),
         ("+ -", "zoom in, out"),
-        ("left right", "move what is shown"),
-        ("s", "smooth more, or not at all"),
+        ("left right", "pan"),
+        ("s", "next level of smoothing"),
         ("m e c", "metrics, events, checkpoints"),
         ("o", "summary of the run so far"),
-        ("t", "dark or light"),
+        ("t", "dark or light theme"),
         ("?", "these keys"),
     ]
 
@@ -131,13 +131,13 @@ class WatchScreen(Screen[None]):
         self._metric = "return"
         self._tab_names: dict[str, str] = {}
         self._row_names: list[str] = []
-        self._was_live = is_companion  # a short training may be over by now
+        self._was_live = is_companion  # a short training may have ended already
         self._share_read = 0.0
         self._shown = -1
         self._told: list[Happening] = []
 
     def compose(self) -> ComposeResult:
-        """From the top: what it is, how far, the plot, the details."""
+        """From the top: headline, progress, plot, details."""
         yield Static(id="head")
         yield Static(id="progress")
         yield Static(id="counters")
@@ -153,7 +153,7 @@ class WatchScreen(Screen[None]):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Look at the run for the first time, and then now and then."""
+        """Read the run for the first time, and schedule the next reads."""
         for panel in self.query("#panels > *"):
             panel.border_title = panel.id
         table = self.query_one(DataTable[Text])
@@ -162,17 +162,17 @@ class WatchScreen(Screen[None]):
         self.poll()
         table.focus()
 
-    # What is shown
+    # Content
 
     def poll(self) -> None:
-        """Read what is new and show it; at once again while there is more to read."""
+        """Read new data and show it; again at once while there is more to read."""
         if not self.is_attached:
             return
         self._share_read = self.feed.poll(seconds=_READING)
         self.show(anew=False)
         has_ended = self._was_live and not self.feed.is_live
         self._was_live = self.feed.is_live
-        # Where the process that trains has died, the terminal is somebody else's now.
+        # If the training process has died, its shell has the terminal back.
         if has_ended and (not self._stays or (self._is_companion and self.feed.status == "crashed")):
             self.feed.poll()
             self._leave("ended")
@@ -182,7 +182,7 @@ class WatchScreen(Screen[None]):
             self.set_timer(_POLL if self._share_read == 1.0 else 0.01, self.poll)
 
     def show(self, *, anew: bool = True) -> None:
-        """Show what is known; unless anew, only if there is something new."""
+        """Update the screen; with `anew=False`, only if something has changed."""
         self._show_clock()
         if self.feed.changes == self._shown and not anew:
             return
@@ -206,7 +206,7 @@ class WatchScreen(Screen[None]):
         return cast("App[Leaving]", self.app)  # pyright: ignore[reportUnknownMemberType] - Textual leaves it open
 
     def _style(self, name: str) -> str:
-        """A colour of the theme as a style."""
+        """A colour of the theme, as a style."""
         return self._app.theme_variables[name]
 
     def _show_head(self) -> None:
@@ -256,7 +256,7 @@ class WatchScreen(Screen[None]):
         return made
 
     def _show_tabs(self) -> None:
-        """Add a tab for each new metric; one that a resume has taken back stays, empty."""
+        """Add a tab for each new metric; if a resume removed all rows of a metric, its tab stays and is empty."""
         known, names = list(self._tab_names.values()), self.feed.names
         for name in (name for name in names if name not in known):
             following = next((self._tab(later) for later in names[names.index(name) + 1 :] if later in known), None)
@@ -340,12 +340,12 @@ class WatchScreen(Screen[None]):
         return made if self.feed.checkpoints else Text("none yet", self._style("text-muted"))
 
     def on_resize(self, event: Resize) -> None:
-        """Choose what there is room for."""
+        """Choose the layout for the size of the terminal."""
         self.set_class(event.size.width >= _WIDE and event.size.height >= 32, "wide")
         self.set_class(event.size.height < _TALL, "low")
         self._show_clock()
 
-    # What can be done
+    # Actions
 
     @on(Tabs.TabActivated)
     def _plot_of_tab(self, event: Tabs.TabActivated) -> None:
@@ -357,35 +357,35 @@ class WatchScreen(Screen[None]):
         self._activate(self._row_names[event.cursor_row])
 
     def action_metric(self, places: int) -> None:
-        """Plot the metric so many places further."""
+        """Plot the metric this many positions further."""
         names = self.feed.names
         if names:
             at = names.index(self._metric) if self._metric in names else 0
             self._activate(names[(at + places) % len(names)])
 
     def action_metric_number(self, number: int) -> None:
-        """Plot a metric by its place."""
+        """Plot a metric by its position."""
         if number <= len(self.feed.names):
             self._activate(self.feed.names[number - 1])
 
     def action_view(self, view: Literal["full", "recent"]) -> None:
-        """Plot everything, or the newest part."""
+        """Plot the whole run, or the newest part."""
         self.query_one(Plot).set_view(view)
 
     def action_zoom(self, factor: float) -> None:
-        """Plot less, or more."""
+        """Zoom in or out."""
         self.query_one(Plot).zoom(factor)
 
     def action_pan(self, share: float) -> None:
-        """Move what is plotted."""
+        """Pan."""
         self.query_one(Plot).pan(share)
 
     def action_smooth(self) -> None:
-        """Smooth more, or not at all."""
+        """Use the next level of smoothing."""
         self.query_one(Plot).next_smoothing()
 
     def action_panel(self, name: str) -> None:
-        """Bring one of the panels to the front."""
+        """Show one of the panels, and focus it."""
         for panel in self.query("#panels > *"):
             panel.set_class(panel.id == name, "selected")
         self.query_one(f"#{name}").focus()
@@ -399,14 +399,14 @@ class WatchScreen(Screen[None]):
         self._app.push_screen(SummaryScreen(self.feed))
 
     def action_leave(self) -> None:
-        """Ask what is to become of the run, unless it has ended anyway."""
+        """Ask what to do with the run, unless it has ended."""
         if self.feed.is_live:
             self._app.push_screen(LeaveScreen(is_companion=self._is_companion), self._answer)
         else:
             self._leave("ended")
 
     def action_interrupt(self) -> None:
-        """Stop the training that was started here, as Ctrl-C does everywhere; about another, and a second time, ask."""
+        """Stop a training that was started here, as Ctrl-C usually does; for other runs, or the second time, ask."""
         if self._is_companion and self.feed.is_live and not self.feed.is_stop_requested:
             self._stop()
         else:

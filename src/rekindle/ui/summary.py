@@ -1,4 +1,4 @@
-"""A run in words: one line while it goes on, a table at its end."""
+"""A run as text: a progress line while it is live, a table at its end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MOST_METRICS = 60
 
 
 def progress_line(feed: RunFeed) -> str:
-    """The run at this moment, in one line for a log.
+    """The current progress of the run in one line, for a log.
 
-    What is not known is left out.
+    Unknown values are omitted.
     """
     parts = [f"step {whole(feed.steps)}"]
     if feed.share_done is not None:
@@ -40,7 +40,7 @@ def progress_line(feed: RunFeed) -> str:
 
 
 def summary_table(feed: RunFeed) -> Group:
-    """How the run stands, then for every metric its last, mean, least and greatest value, and where those were."""
+    """The status of the run, then the last value, mean, minimum and maximum of every metric, and their steps."""
     head = Text.assemble(cell(feed.name, "bold"), "  ", status_cell(feed.shown_status))
     if feed.metadata is not None and feed.metadata.stop_reason:
         head.append_text(cell(f", {feed.metadata.stop_reason}"))

@@ -1,4 +1,4 @@
-"""Tables for people: plain when piped, in colour on a terminal, and never wider than it."""
+"""Tables: plain in a pipe, in colour on a terminal, and never wider than the terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 Cell = str | Text
 
 _LEAST_WIDTH = 72
-"""Characters of a line; a terminal that is narrower had better break lines itself."""
+"""Minimum width of a line; a narrower terminal breaks lines itself."""
 
 _STATUS_STYLES = {
     "running": "bold cyan",
@@ -45,19 +45,19 @@ _STATUS_STYLES = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where to print: text is taken as it is, with no markup to be found in it."""
+    """A console that prints text as it is, without interpreting markup."""
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     made.width = max(made.width, _LEAST_WIDTH)
     return made
 
 
 def cell(value: object, style: str = "") -> Text:
-    """Anything as the harmless text of one cell."""
+    """Any value as the safe text of one cell."""
     return Text(printable(value), style=style)
 
 
 def split_path(path: Path) -> Text:
-    """The path of a run in two lines, for where one would be too long: its own name is on the second."""
+    """The path of a run in two lines, if one would be too long: the run id is on the second."""
     return Text.assemble(cell(f"{path.parent}/"), "\n", cell(path.name, "dim")) if len(path.parts) > 1 else cell(path)
 
 
@@ -72,12 +72,12 @@ def number(header: str) -> Column:
 
 
 def words(header: str | Text, *, least: int = 8) -> Column:
-    """A column that is folded, not cut, where it is too wide."""
+    """A column that is wrapped, not truncated, if it is too wide."""
     return Column(header, overflow="fold", min_width=least)
 
 
 def table(columns: Iterable[str | Column], rows: Iterable[Sequence[Cell] | None]) -> Table:
-    """A table with a line under its head; None leaves a line blank."""
+    """A table with a line under its header; a row of None is a blank line."""
     made = Table(
         *(column.copy() if isinstance(column, Column) else Column(column, no_wrap=True) for column in columns),
         box=box.SIMPLE_HEAD,
@@ -95,12 +95,12 @@ def table(columns: Iterable[str | Column], rows: Iterable[Sequence[Cell] | None]
 
 
 def fits(made: Table, out: Console) -> bool:
-    """Whether a table needs no folding and no cutting."""
+    """Whether a table needs neither wrapping nor truncation."""
     return out.measure(made, options=out.options.update(max_width=10_000)).maximum <= out.width
 
 
 def facts(items: Iterable[tuple[Cell, Cell]]) -> Table:
-    """Names on the left, values on the right."""
+    """A table with names on the left and values on the right."""
     made = Table.grid(padding=(0, 2))
     made.add_column(style="dim", no_wrap=True, overflow="ellipsis", max_width=32)
     made.add_column(overflow="fold")
@@ -110,16 +110,16 @@ def facts(items: Iterable[tuple[Cell, Cell]]) -> Table:
 
 
 def headline(title: str, note: str = "") -> Text:
-    """The title of a part, with a blank line above it."""
+    """The title of a section, with a blank line above it."""
     return Text.assemble("\n", (title, "bold"), (f"  {printable(note.strip())}" if note else "", "dim"))
 
 
 def print_whole(out: Console, line: Text) -> None:
-    """Print a line in one piece, however long it is, so that a path in it can be copied."""
+    """Print a line without wrapping it, so that a path in it can be copied."""
     out.print(line, soft_wrap=True)
 
 
 def print_problems(out: Console, problems: Iterable[str]) -> None:
-    """Print what is wrong, one line each."""
+    """Print problems, one per line."""
     for problem in problems:
         print_whole(out, cell(f"! {problem}", "red"))

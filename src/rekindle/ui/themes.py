@@ -1,4 +1,4 @@
-"""Two themes, and the colours of curves in each; every text has a contrast of at least 4.5 to what is behind it."""
+"""A dark and a light theme, with colours for curves; all text has a contrast of at least 4.5 to its background."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ LIGHT = Theme(
 THEMES = {"dark": DARK, "light": LIGHT}
 
 LINES = ("primary", "secondary", "accent", "success", "warning", "error")
-"""The colours of curves, in order; a chart with more of them begins again."""
+"""The colours of curves, in order; with more curves they repeat."""
 
 _BAND = 0.45
-"""How much of its colour is left of what is behind a curve."""
+"""The opacity of the band behind a curve."""
 
 
 def chart_colours(theme: Theme) -> dict[str, str]:
@@ -63,6 +63,6 @@ def chart_colours(theme: Theme) -> dict[str, str]:
 
 
 def terminal_theme() -> str:
-    """Light if the terminal says that its background is; most say nothing."""
+    """Light if the terminal reports a light background, which most do not report; otherwise dark."""
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if background in {"7", "15"} else "dark"

@@ -1,4 +1,4 @@
-"""Watch a run: on a terminal with the terminal UI, anywhere else line by line."""
+"""Watch a run: with the terminal UI on a terminal, otherwise with progress lines."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["Watched", "is_terminal", "print_end", "terminal_ui", "watch"]
 
 Watched = Literal["ended", "detached", "killed", "failed"]
-"""Why it ended: the run did, somebody left or killed it, the view failed."""
+"""Why it ended: the run ended, the user detached or killed it, or the view failed."""
 
 _POLL = 0.5
 
 
 def is_terminal() -> bool:
-    """Whether people look at every end, and the terminal can do more than print lines."""
+    """Whether all three standard streams are a terminal that can do more than print lines."""
     ends = (sys.stdin, sys.stdout, sys.stderr)
     return all(end.isatty() for end in ends) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def terminal_ui() -> type[WatchApp]:
-    """The terminal UI; raises `MissingExtra` where it is not installed."""
+    """The terminal UI; raises `MissingExtra` if it is not installed."""
     try:
         from rekindle.ui.app import WatchApp
     except ModuleNotFoundError as error:
@@ -54,12 +54,12 @@ def watch(
     stay: bool = False,
     theme: Literal["dark", "light"] | None = None,
 ) -> Watched:
-    """Show a run until it ends or the one who looks leaves; reads its directory and nothing else.
+    """Show a run until it ends or the user leaves; only reads the run directory.
 
     Args:
         path: a run, or a version or name directory (its newest run).
-        plain: lines instead of the terminal UI; None for lines wherever there is no terminal.
-        interval: seconds between two lines.
+        plain: progress lines instead of the terminal UI; None for lines if there is no terminal.
+        interval: seconds between two progress lines.
         stay: keep the terminal UI open, with the summary, when the run ends.
         theme: colours for a dark or a light terminal; None to ask the terminal.
     """
@@ -70,7 +70,7 @@ def watch(
     app = terminal_ui()(feed, theme=theme, stay=stay)
     leaving = app.run()
     if app.signal is not None:
-        signal.raise_signal(app.signal)  # now that the terminal is as it was
+        signal.raise_signal(app.signal)  # now that the terminal is restored
     if leaving is None or leaving == "signal":
         return "failed"
     if leaving == "kill":
@@ -96,11 +96,11 @@ def _watch_plainly(feed: RunFeed, interval: float) -> None:
 
 
 def print_end(feed: RunFeed) -> None:
-    """The summary of a run that has ended; of one that goes on, where it stands and how to come back."""
+    """Print the summary of a run that has ended; for a live run, its progress and how to watch it again."""
     out = console()
     if feed.is_live:
         print_whole(out, cell(progress_line(feed)))
-        print_whole(out, cell(f"It goes on: rekindle watch {path_text(feed.reader.path)}"))
+        print_whole(out, cell(f"It is still running: rekindle watch {path_text(feed.reader.path)}"))
     else:
         out.print(summary_table(feed))
     print_problems(out, feed.problems)

@@ -1,4 +1,4 @@
-"""The process that writes a run, for those who want it gone at once."""
+"""Find and kill the process that writes a run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _WRITER = re.compile(r"process (\d+) on (.+)")
 
 
 def find_writer(reader: RunReader) -> int:
-    """The number of the process that writes a run.
+    """The id of the process that writes a run.
 
-    Raises `RunError` if there is none, or if it cannot be told for sure.
+    Raises `RunError` if there is none, or if it is not certain which process it is.
     """
     text = writer(reader)
     match = _WRITER.fullmatch(text or "")
@@ -30,14 +30,14 @@ def find_writer(reader: RunReader) -> int:
     if match[2] != socket.gethostname():
         raise RunError(f"{reader.path} is written by {text}: kill it there")
     process = int(match[1])
-    # What stands in the lock is only a word; the process must have the file open.
+    # The lock file only contains a claim; the process must have the file open.
     if not _has_open(process, reader.path / "lock"):
         raise RunError(f"{reader.path} names {text} as its writer, which has not opened it: kill it yourself")
     return process
 
 
 def kill_writer(reader: RunReader) -> int:
-    """Kill the process that writes a run, as `kill -9` does, and return its number; raises as `find_writer` does."""
+    """Kill the process that writes a run, like `kill -9`, and return its id; raises like `find_writer`."""
     process = find_writer(reader)
     try:
         os.kill(process, signal.SIGKILL)

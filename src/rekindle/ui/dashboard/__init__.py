@@ -1,4 +1,4 @@
-"""A web page over run directories: every run, live charts, comparisons. Needs `pip install rekindle[dashboard]`."""
+"""A web page for run directories: all runs, live charts, comparisons. Needs `pip install rekindle[dashboard]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web application: static pages, and what they ask for."""
+"""The web application: static pages, and the data that they request."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ __all__ = ["Dashboard"]
 
 STATIC = Path(__file__).parent / "static"
 TICK = 1.0
-"""Seconds between looks at the files."""
+"""Seconds between two checks of the files."""
 _HEARTBEAT = 15.0
 _MOST_RUNS = 100
-"""Runs in one comparison."""
+"""The most runs in one comparison."""
 
 
 class Dashboard:
-    """Everything that the pages of one server share."""
+    """The state that all pages of one server share."""
 
     def __init__(self, root: Path, *, host: str = "127.0.0.1") -> None:
         self.root = root
         self.token = Token()
         self.is_closing = asyncio.Event()
-        """Set when the server ends, so that open streams end too."""
+        """Set when the server ends, so that open event streams end too."""
         self._streams = _Streams(most_streams())
         self._listing = Listing(root)
         self._cache = IndexCache()
@@ -122,7 +122,7 @@ class Dashboard:
     async def _detail(self, request: Request) -> Response:
         axis = request.query_params.get("by", "step")
         if axis not in get_args(Axis):
-            raise HTTPException(400, "by is step or time")
+            raise HTTPException(400, "by must be step or time")
         low, high = _number(request, "from"), _number(request, "to")
 
         def read() -> Response:
@@ -174,7 +174,7 @@ def _all_of(watches: list[RunWatch]) -> Generator[list[RunWatch]]:
 
 
 class _Static(StaticFiles):
-    """Static files that a browser asks for again when they may have changed."""
+    """Static files that the browser must revalidate."""
 
     async def get_response(self, path: str, scope: Any) -> Response:
         response = await super().get_response(path, scope)
@@ -202,14 +202,14 @@ def _event(value: Any) -> bytes:
 
 
 class _Streams(msgspec.Struct):
-    """How many event streams there may be, and how many there are."""
+    """The limit of open event streams, and their number."""
 
     most: int
     count: int = 0
 
 
 class _EventStream(StreamingResponse):
-    """Events as they come, if there is room for one more stream."""
+    """A stream of events, if the limit allows one more stream."""
 
     def __init__(self, events: AsyncIterator[bytes], streams: _Streams) -> None:
         super().__init__(_with_heartbeats(events), media_type="text/event-stream")
@@ -228,7 +228,7 @@ class _EventStream(StreamingResponse):
 
 
 async def _with_heartbeats(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Events, and in a long silence a sign of life: that is how a server notices that a browser is gone."""
+    """Pass events on, with a heartbeat during long pauses, so that the server notices when a browser is gone."""
     loop = asyncio.get_running_loop()
     last = loop.time()
     yield b"retry: 1000\n\n"

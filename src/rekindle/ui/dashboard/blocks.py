@@ -1,4 +1,4 @@
-"""A log of any length in bounded memory: rows gathered in blocks that keep the least and the greatest value."""
+"""A log of any length in bounded memory: rows are grouped in blocks with their minimum and maximum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST, _MOST, _TOTAL, _COUNT = range(4)
 
 
 class Points(msgspec.Struct, frozen=True):
-    """What a chart shows: the rows in few points, each with the mean, the least and the greatest of its rows."""
+    """The points of a chart: each with the mean, minimum and maximum of its rows."""
 
     rows: NDArray[np.int64]
     """The number of the first row of each point."""
@@ -32,7 +32,7 @@ class Points(msgspec.Struct, frozen=True):
 
 
 class Blocks:
-    """Blocks of 2^level rows each; when there are too many, two become one and the level rises."""
+    """Blocks of 2^level rows each; when there are too many, blocks are merged in pairs and the level increases."""
 
     def __init__(self, *, most: int = MOST_BLOCKS) -> None:
         self._most = most
@@ -48,7 +48,7 @@ class Blocks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size in memory."""
         return 16 * self._capacity + sum(values.nbytes for values in self._series.values())
 
     @property
@@ -75,7 +75,7 @@ class Blocks:
         self._reserve(len(self))
         blocks = index[starts]
         ends = np.append(starts[1:], count) - 1
-        # Rows of hostile files may go back, or have no number; a chart cannot. Real ones never do, but for clocks.
+        # In hostile files steps may decrease or be missing, and clocks may go back; a chart needs increasing values.
         for axis, values in ((self._steps, columns.steps), (self._times, columns.times)):
             before = axis[known - 1] if known else -np.inf
             ascending = np.maximum(np.fmax.accumulate(values), before)
@@ -125,13 +125,13 @@ class Blocks:
         self.level += 1
 
     def cut(self, blocks: int) -> None:
-        """Keep only so many blocks from the first."""
+        """Keep only this many blocks from the first."""
         self.rows = min(self.rows, blocks << self.level)
 
     def points(self, most: int, *, first: int = 0, end: int | None = None, group: int | None = None) -> Points:
-        """The blocks from `first` to `end` in about so many points.
+        """The blocks from `first` to `end` in about `most` points.
 
-        Blocks that end at the same env step are one point: the episodes of an evaluation, or of parallel streams.
+        Blocks that end at the same env step form one point: the episodes of an evaluation, or of parallel streams.
         """
         end = len(self) if end is None else end
         steps = self._steps[first:end]
@@ -160,18 +160,18 @@ class Blocks:
         )
 
     def group_for(self, most: int) -> int:
-        """How many blocks make a point when there are to be at most so many."""
+        """How many blocks form a point if there may be at most `most` points."""
         return grouping(int(np.count_nonzero(np.diff(self.steps, prepend=-1.0))), len(self), most)
 
     def between(self, axis: Axis, low: float, high: float) -> tuple[int, int]:
-        """The blocks that hold a range, with one more on either side, so that lines reach the edges of a chart."""
+        """The blocks in a range, and one more on either side, so that lines reach the edges of a chart."""
         values = self.steps if axis == "step" else self.times
         first, last = np.searchsorted(values, [low, high])
         return max(0, int(first) - 1), min(len(self), int(last) + 2)
 
 
 def grouping(distinct: int, blocks: int, most: int) -> int:
-    """How many blocks make a point."""
+    """How many blocks form a point."""
     return 1 if distinct <= most else -(-blocks // most)
 
 

@@ -1,4 +1,4 @@
-"""Connections to the dashboard: bounded in number, and closed if a request does not arrive or an answer is not read."""
+"""Connections to the dashboard: limited in number, and closed if a request is incomplete or a response unread."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["BoundedProtocol", "most_connections", "most_streams"]
 BACKLOG = 16
 """Connections that the event loop accepts in one round."""
 _ROUNDS = 4
-"""How many rounds a connection that is refused keeps its descriptor."""
+"""For how many rounds a refused connection keeps its descriptor."""
 _MOST = 256
 REQUEST_SECONDS = 10.0
-"""How long a request may take to arrive, its headers and its body."""
+"""The most time for a request to arrive, with headers and body."""
 READ_SECONDS = 60.0
-"""How long a client may leave unread what it was sent."""
+"""The most time for which a client may not read what it was sent."""
 
 
 def most_connections() -> int:
-    """How many connections fit beside the other files of this process."""
+    """How many connections the limit of open files allows, besides the other files of this process."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return _MOST
@@ -30,28 +30,28 @@ def most_connections() -> int:
 
 
 def most_streams() -> int:
-    """How many of the connections may be event streams, so that pages can still be opened beside them."""
+    """How many of the connections may be event streams, so that pages can still be opened."""
     return most_connections() // 4
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it, with bounds: it has none for clients that connect and send nothing, or half."""
+    """uvicorn's HTTP/1.1 with limits for clients that connect and send nothing, or an incomplete request."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self.waits_since = 0.0
-        """When it became the client's turn."""
+        """Since when the server has been waiting for the client."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is the client's turn: no request, or not all of one, has arrived."""
+        """Whether the server waits for the client: no complete request has arrived."""
         cycle: Any = self.cycle  # None before the first request
         return cycle is None or cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take a connection; where there are too many, the one that has waited longest makes room."""
+        """Accept a connection; if there are too many, close the one that has waited longest."""
         super().connection_made(transport)
         self._watch()
         everybody = cast("set[BoundedProtocol]", self.connections)
@@ -61,14 +61,14 @@ class BoundedProtocol(H11Protocol):
             min(waiting, key=lambda other: other.waits_since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection."""
         for timer in (self._deadline, self._stalled):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Go on with what has arrived."""
+        """Process received data."""
         super().handle_events()
         self._watch()
 
@@ -78,19 +78,19 @@ class BoundedProtocol(H11Protocol):
         self._watch()
 
     def pause_writing(self) -> None:
-        """Start to count the time in which the client reads nothing."""
+        """Start to measure how long the client reads nothing."""
         super().pause_writing()
         self._stalled = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Stop measuring: the client reads again."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
     def _watch(self) -> None:
-        """Give the client its time if it is its turn."""
+        """Start the timeout if the server waits for the client."""
         if not self.is_waiting:
             if self._deadline is not None:
                 self._deadline.cancel()

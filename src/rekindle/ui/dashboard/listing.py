@@ -1,4 +1,4 @@
-"""The list of runs: what there is to know about each at a glance, for a thousand of them."""
+"""The list of runs: a summary of each, for thousands of runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rekindle.ui.details import sign
 __all__ = ["Listing", "RunRow"]
 
 _WHOLE: dict[Log, int] = {"train_episodes": 2**15, "eval_episodes": 2**18}
-"""Bytes of a log that are read in full; of a longer one, pieces."""
+"""The largest log, in bytes, that is read completely; longer ones are sampled."""
 _PIECES = 24
 _PIECE = 2**10
 _TAIL = 3 * 2**13
@@ -38,14 +38,14 @@ _LONGEST_NAME = 100
 _MOST_SETTINGS = 40
 _SIGNS = ("metadata.json", *(f"{log}.jsonl" for log in LOGS))
 _SHARE = 0.005
-"""Of the time, spent on looking whether anything is new."""
+"""The share of the time that is spent on checking for changes."""
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One run in the list; None where nothing is known."""
+    """One run in the list; unknown values are None."""
 
     id: str
-    """Its path below the directory that is shown."""
+    """Its path below the root directory."""
     name: str
     version: str = ""
     run_id: str = ""
@@ -60,9 +60,9 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     mean_return: float | None = None
     best_return: BestReturn | None = None
     spark: list[float | None] = []
-    """The return from the start to now, in a few points."""
+    """The return over the whole run, in a few points."""
     started: float | None = None
-    """Seconds since 1970, as is the next."""
+    """Seconds since 1970, like the next field."""
     updated: float | None = None
     resumes: int = 0
     exact: bool | None = None
@@ -71,7 +71,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(msgspec.Struct):
-    """A run, and how its files looked when it was read."""
+    """A run, and the signatures of its files when it was read."""
 
     path: Path
     signs: tuple[Any, ...] = ()
@@ -85,19 +85,19 @@ class _Known(msgspec.Struct):
 
 
 class Listing:
-    """Every run below a directory, kept up to date by looking only at what changed; for several threads."""
+    """Every run below a directory; updates read only what has changed. Safe to use from several threads."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.version = 0
-        """Goes up with every change; each run knows the version at which it changed last."""
+        """Increases with every change; each run has the version of its last change."""
         self._runs: dict[str, _Known] = {}
         self._gone: dict[str, int] = {}
         self._guard = threading.Lock()
         self._next_search = self._next_look = 0.0
 
     def find(self, id_: str) -> Path | None:
-        """The run with an id; nothing is ever joined to a path, so that there is no way out of the root."""
+        """The run with an id; ids are never joined to a path, so that none leads out of the root."""
         with self._guard:
             if id_ not in self._runs:
                 self._search()
@@ -105,7 +105,7 @@ class Listing:
             return known.path if known else None
 
     def siblings(self, id_: str) -> list[str]:
-        """The runs in the same directory, oldest first, this one among them."""
+        """The runs in the same directory, oldest first, including this one."""
         with self._guard:
             known = self._runs.get(id_)
             return [other for other, run in self._runs.items() if known and run.path.parent == known.path.parent]
@@ -120,7 +120,7 @@ class Listing:
             return known.row
 
     def refresh(self, *, most: int = 100) -> bool:
-        """Look at what may have changed, and read at most so many runs; returns whether some are left."""
+        """Check for changes, and read at most `most` runs; returns whether some are left."""
         with self._guard:
             now = time.monotonic()
             if now >= self._next_search:
@@ -136,14 +136,14 @@ class Listing:
             return len(unread) > most
 
     def changed_since(self, version: int) -> tuple[list[RunRow], list[str], int]:
-        """The runs that changed after a version, the ids that are gone, and the version that this is."""
+        """The runs that changed after a version, the ids that are gone, and the current version."""
         with self._guard:
             rows = [known.row for known in self._runs.values() if known.version > version and known.row]
             return rows, [id_ for id_, gone in self._gone.items() if gone > version], self.version
 
     @property
     def count(self) -> int:
-        """How many runs there are, read or not."""
+        """The number of runs, read or not."""
         return len(self._runs)
 
     def _search(self) -> None:
@@ -157,11 +157,11 @@ class Listing:
         self._runs = {id_: self._runs.get(id_) or _Known(path) for id_, path in found.items()}
 
     def _look_at(self, id_: str, known: _Known) -> None:
-        # The metadata of a run that is not running change first, when it is resumed.
+        # The metadata of a run that is not running change first when it is resumed.
         looked_at = None if known.is_running else 1
         if known.row is not None and _signs(known.path, looked_at) == known.signs[:looked_at]:
             return
-        known.signs = _signs(known.path)  # before it is read: what changes meanwhile is seen next time
+        known.signs = _signs(known.path)  # before reading: changes in the meantime are noticed next time
         row = _read(id_, known.path)
         if row != known.row:
             self.version += 1
@@ -169,7 +169,7 @@ class Listing:
 
 
 def _pause_after(began: float) -> float:
-    """When to look again, so that looking takes only its share of the time."""
+    """When to check again, so that checking takes only its share of the time."""
     now = time.monotonic()
     return now + max(1.0, (now - began) / _SHARE)
 
@@ -179,7 +179,7 @@ def _id(path: Path, root: Path) -> str:
 
 
 def _signs(path: Path, most: int | None = None) -> tuple[Any, ...]:
-    """What changes when a run does, or the first so many of it."""
+    """Signatures of the files of a run, or of the first `most` of them."""
     if most is not None:
         return tuple(sign(f"{path}/{name}") for name in _SIGNS[:most])
     is_live = tolerant([], lambda: Lock.is_held(path / "lock"), True)
@@ -187,7 +187,7 @@ def _signs(path: Path, most: int | None = None) -> tuple[Any, ...]:
 
 
 class _Sample(msgspec.Struct, frozen=True):
-    """A log that was looked into: all of it if it is short, else pieces of it and its end."""
+    """A sample of a log: all of it if it is short, else some pieces and its end."""
 
     steps: Floats
     returns: Floats
@@ -205,7 +205,7 @@ class _Sample(msgspec.Struct, frozen=True):
 
 
 def _sample(path: Path, log: Log) -> _Sample | None:
-    """Look into a log; None if it has no rows."""
+    """Sample a log; None if it has no rows."""
     try:
         descriptor = open_regular(path / f"{log}.jsonl")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Follows a log and keeps what charts need of it: nothing is read twice, and no log is too long."""
+"""Follow a log and keep the data for its charts: nothing is read twice, and the log may be of any length."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["LogIndex"]
 PIECE = 2**22
 """Bytes read at a time; a longer line is not a row."""
 LONGEST_LINE = 2**28
-"""Bytes in which the end of a line is looked for; a file with a longer one is not read further."""
+"""The most bytes in which the end of a line is searched; a file with a longer line is not read further."""
 _LINE_HEAD = 2**12
-"""Bytes of a line by which it is known again."""
+"""Bytes of a line by which it is recognised."""
 _LONGEST_SHOWN = 2**16
-"""Bytes of a row that somebody may want to read."""
+"""The most bytes of a row that are shown."""
 _NAMED = 20
-"""Broken lines that are remembered by number."""
+"""The most broken lines whose numbers are kept."""
 
 
 class LogIndex:
-    """A log that may grow, or be cut back by a resume, while it is looked at; may be used from several threads."""
+    """A log that may grow, or be truncated by a resume, while it is shown; may be used from several threads."""
 
     def __init__(self, path: Path, log: Log, *, most_blocks: int = MOST_BLOCKS) -> None:
         self.path = path
@@ -42,21 +42,21 @@ class LogIndex:
         self.guard = threading.RLock()
         self.blocks = Blocks(most=most_blocks)
         self.generation = 0
-        """Goes up when blocks that were there have changed: a cut, or two blocks that became one."""
+        """Increases when existing blocks have changed: the log was truncated, or blocks were merged."""
         self.cuts = 0
         self.size = 0
-        """Bytes of the file when it was last looked at."""
+        """Bytes of the file at the last check."""
         self.offset = 0
-        """Bytes of it that have been read."""
+        """Bytes of the file that have been read."""
         self.broken_count = 0
         self._broken: list[int] = []
         self._searched = 0
-        """How far a line that has no end yet, and is too long anyway, was searched for it."""
+        """How far the end of a line that is too long has been searched."""
         self._most_blocks = most_blocks
         self._offsets = np.empty(256, np.int64)
         self._checks = np.empty(256, np.int64)
         self._last = (0, 0)
-        """Offset and check of the last line that was read."""
+        """Offset and checksum of the last line that was read."""
         self._identity = (0, 0)
 
     @property
@@ -66,15 +66,15 @@ class LogIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size in memory."""
         return self.blocks.nbytes + self._offsets.nbytes + self._checks.nbytes
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the log, in a line."""
+        """What is wrong with the log, in one line."""
         with self.guard:
             if self._is_endless:
-                return f"{self.path.name}: line {self.rows + 1:,} has no end; what comes after is not shown"
+                return f"{self.path.name}: line {self.rows + 1:,} has no end; the rest is not shown"
             if not self.broken_count:
                 return None
             named = ", ".join(str(row + 1) for row in self._broken[:5])
@@ -84,11 +84,11 @@ class LogIndex:
 
     @property
     def _is_endless(self) -> bool:
-        """Whether the line after the last row was searched for its end, far enough to give up."""
+        """Whether the search for the end of the line after the last row was given up."""
         return self._searched - self.offset >= LONGEST_LINE
 
     def poll(self) -> bool:
-        """Read what is new, up to a piece; returns whether there is more to read at once."""
+        """Read new data, up to one piece; returns whether there is more to read at once."""
         with self.guard, self._opened() as descriptor:
             if descriptor is None:
                 return False
@@ -98,7 +98,7 @@ class LogIndex:
             if self.rows and (identity != self._identity or not self._is_intact(descriptor, *self._last)):
                 self._go_back(descriptor)
             self._identity = identity
-            if self.size < self._searched:  # it was cut back, so that the line may end now
+            if self.size < self._searched:  # it was truncated, so the line may end now
                 self._searched = self.offset
             if self.size == self.offset:
                 return False
@@ -114,7 +114,7 @@ class LogIndex:
     def _opened(self) -> Generator[int | None]:
         try:
             descriptor = open_regular(self.path)
-        except OSError:  # gone, or nothing of ours: what is wrong with it is said where the run is read
+        except OSError:  # missing, or not a regular file: reported where the run is read
             yield None
             return
         try:
@@ -139,7 +139,7 @@ class LogIndex:
         self.offset += len(lines)
 
     def _mark(self, lines: bytes, first: int, known: int) -> None:
-        """Note where each new block begins, and how its first line looks."""
+        """Record where each new block begins, and the start of its first line."""
         newlines = np.flatnonzero(np.frombuffer(lines, np.uint8) == 10)
         starts = np.append(0, newlines[:-1] + 1)
         count = len(self.blocks)
@@ -155,7 +155,7 @@ class LogIndex:
         self._last = self.offset + start, zlib.crc32(lines[start : min(end, start + _LINE_HEAD)])
 
     def _pass_over(self, descriptor: int) -> bool:
-        """Step over a line that is longer than any row, without holding it; true when its end was found."""
+        """Skip a line that is longer than any row, without keeping it; returns true when its end was found."""
         head = os.pread(descriptor, _LINE_HEAD, self.offset)
         self._searched = max(self._searched, self.offset)
         while not self._is_endless and (data := os.pread(descriptor, PIECE, self._searched)):
@@ -171,13 +171,13 @@ class LogIndex:
         return False
 
     def _is_intact(self, descriptor: int, offset: int, check: int) -> bool:
-        """Whether the line that was seen at an offset is still there; every row carries its own time."""
+        """Whether the line that was read at an offset is still there; every row has its own wall time."""
         head, newline, _ = os.pread(descriptor, _LINE_HEAD + 1, offset).partition(b"\n")
         whole = bool(newline) or len(head) > _LINE_HEAD
         return whole and zlib.crc32(head[:_LINE_HEAD]) == check
 
     def _go_back(self, descriptor: int) -> None:
-        """Find the blocks that are still there, and read on from the start of the last of them."""
+        """Find the blocks that are still valid, and continue from the start of the last of them."""
         low, high = 0, len(self.blocks)
         while low < high:
             middle = (low + high) // 2
@@ -194,7 +194,7 @@ class LogIndex:
         self.cuts += 1
 
     def detail(self, axis: Axis, low: float, high: float, most: int) -> Points:
-        """A part of the log in about so many points, read again from the file where the blocks are too coarse."""
+        """A range of the log in about `most` points, read again from the file if the blocks are too coarse."""
         with self.guard:
             first, end = self.blocks.between(axis, low, high)
             if self.blocks.level == 0 or end - first > most:
@@ -210,7 +210,7 @@ class LogIndex:
         return msgspec.structs.replace(points, rows=points.rows + number)
 
     def _lines(self, begin: int, stop: int) -> Iterator[bytes]:
-        """The bytes between two places in pieces of whole lines; too long a line becomes an empty one."""
+        """The bytes between two offsets in pieces of complete lines; a line that is too long becomes an empty one."""
         with self._opened() as descriptor:
             while descriptor is not None and begin < stop:
                 data = os.pread(descriptor, min(PIECE, stop - begin), begin)
@@ -228,7 +228,7 @@ class LogIndex:
                 begin += end
 
     def read_rows(self, first: int, count: int) -> list[dict[str, Any]]:
-        """Rows as they stand in the log; one that cannot be read has its number and the start of its text."""
+        """Rows of the log; for a row that cannot be read, its number and the start of its text."""
         with self.guard:
             first, end = max(0, first), min(self.rows, first + count)
             if first >= end:

@@ -1,4 +1,4 @@
-"""Rows of a log as columns of numbers, whatever stands in them."""
+"""Convert rows of a log to columns of numbers, whatever the rows contain."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Number = float | None
 
 LONGEST_NAME = 200
 MOST_SERIES = 500
-"""Names of metrics that are looked at in a log; a log with more is not one that rekindle wrote."""
+"""The most metrics in a log; a log with more was not written by rekindle."""
 _TOO_LARGE = 1e300
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One measure, a value a row; NaN where a row has none."""
+    """One metric with a value per row; NaN for missing values."""
 
     mean: Floats
     least: Floats
@@ -32,14 +32,14 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Rows that follow one another."""
+    """Consecutive rows."""
 
     steps: Floats
     times: Floats
     """Seconds since 1970."""
     series: dict[str, Series]
     broken: tuple[int, ...] = ()
-    """Which of them are no rows."""
+    """The indices of lines that are not rows."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -82,15 +82,15 @@ _NO_AGGREGATE = _Aggregate()
 
 
 def decode(log: Log, lines: bytes, *, first: int | None = None) -> Columns:
-    """The complete lines of a log as columns; a line that is no row gives NaN and is named as broken.
+    """The complete lines of a log as columns; a line that is not a row gives NaN and is listed as broken.
 
-    With `first`, the number that the first row must have, rows with other numbers are broken too.
+    With `first`, the number that the first row must have, rows with wrong numbers are broken too.
     """
     decoder = _WINDOWS if log == "metrics" else _EPISODES
     count = lines.count(b"\n")
     try:
         rows = decoder.decode_lines(lines)
-        if len(rows) != count:  # it passes over blank lines
+        if len(rows) != count:  # msgspec skips blank lines
             raise msgspec.DecodeError
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         rows = [_tolerant(log, line) for line in lines.split(b"\n")[:-1]]
@@ -109,7 +109,7 @@ def decode(log: Log, lines: bytes, *, first: int | None = None) -> Columns:
 
 
 def decode_returns(lines: bytes) -> tuple[Floats, Floats, bool]:
-    """The env steps and returns of episodes, and whether some lines are no rows; quicker than everything in them."""
+    """The env steps and returns of episodes, and whether some lines are broken; faster than decoding everything."""
     try:
         rows = _RETURNS.decode_lines(lines)
         is_broken = len(rows) != lines.count(b"\n")
@@ -120,7 +120,7 @@ def decode_returns(lines: bytes) -> tuple[Floats, Floats, bool]:
 
 
 def _tolerant(log: Log, line: bytes) -> _Episode | _Window:
-    """What there is of a row that is not quite one."""
+    """The valid fields of a row that is partly invalid."""
     nothing = _NO_WINDOW if log == "metrics" else _NO_EPISODE
     try:
         value: Any = msgspec.json.decode(line)

@@ -1,4 +1,4 @@
-"""Who may ask: whoever has the token of the printed link, and only from the dashboard's own pages."""
+"""Access control: requests need the token of the printed link, and must come from the dashboard's own pages."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ _ADVICE = "open the link that rekindle dashboard printed"
 
 
 class Token:
-    """What every request for runs must carry, in a cookie or a header; new with every server."""
+    """The token that every request for runs needs, in a cookie or a header; new for every server."""
 
     def __init__(self) -> None:
         self.text = secrets.token_urlsafe(24)
 
     def is_in(self, request: Request) -> bool:
-        """Whether a request carries it."""
+        """Whether a request has the token."""
         given = (request.cookies.get(_cookie_name(request)), request.headers.get("x-rekindle-token"))
         return any(self.is_equal(text) for text in given if text is not None)
 
     def is_equal(self, text: str) -> bool:
-        """Whether a text is the token; how long that takes says nothing about it."""
+        """Whether a text is the token, compared in constant time."""
         return hmac.compare_digest(text.encode(), self.text.encode())
 
     def cookie(self, request: Request) -> str:
-        """The header that makes a browser carry the token from now on."""
+        """The header that makes the browser send the token from now on."""
         return f"{_cookie_name(request)}={self.text}; Path=/; HttpOnly; SameSite=Strict"
 
 
 def _cookie_name(request: Request) -> str:
-    # A browser sends the cookies of a host to all of its ports, so that two dashboards need two names.
+    # A browser sends the cookies of a host to all of its ports, so two dashboards need two names.
     return f"rekindle-{_split(request.headers.get('host', ''))[1]}"
 
 
 def _split(host: str) -> tuple[str, int]:
-    """Name and port of a Host header; an empty name if it is none."""
+    """Name and port of a Host header; the name is empty if the header is invalid."""
     try:
         parts = urlsplit(f"//{host}")
         return parts.hostname or "", parts.port or 80
@@ -65,10 +65,10 @@ def _split(host: str) -> tuple[str, int]:
 
 
 class Guard:
-    """Answers only requests that name this server, come from its own pages, and carry the token if they ask for runs.
+    """Accepts only requests that name this server, come from its own pages, and have the token if they ask for runs.
 
-    A web site can have its own name point here (DNS rebinding), and the browser would take it for the same origin; but
-    then the request carries that name. Pages and scripts hold nothing of a run, and are given to everybody.
+    A web site can let its own name point to this server (DNS rebinding), which is the same origin for the browser; but
+    then the request has that name. Pages and scripts contain nothing of a run, and need no token.
     """
 
     def __init__(self, app: ASGIApp, *, host: str, token: Token) -> None:
@@ -77,7 +77,7 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, with headers that keep the pages to themselves, or refuse it."""
+        """Pass a request on, and add headers that isolate the pages; or refuse the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -94,7 +94,7 @@ class Guard:
         await answer(scope, receive, send_guarded)
 
     def _answer(self, request: Request) -> Response | None:
-        """What to answer in place of the application."""
+        """A response instead of that of the application, if any."""
         path, link = request.scope["path"], request.query_params.get("token")
         if not self._is_known(request):
             refusal = 421, "This is not the name of the dashboard: use its address."
@@ -102,7 +102,7 @@ class Guard:
             refusal = 403, "Another site may not ask for this."
         elif path == "/" and link is not None:
             if self._token.is_equal(link):
-                # Without the token in it, so that it stays neither in the address bar nor in the history.
+                # Redirect without the token, so that it stays neither in the address bar nor in the history.
                 return RedirectResponse("/", status_code=303, headers={"set-cookie": self._token.cookie(request)})
             refusal = 403, f"This is not the token of this server: {_ADVICE}."
         elif path != "/" and not path.startswith("/static/") and not self._token.is_in(request):
@@ -123,14 +123,14 @@ class Guard:
 
 
 def _is_own(request: Request) -> bool:
-    """Whether no other site has the browser ask, or it just follows a link to the start page.
+    """Whether the request comes from our own pages, or follows a link to the start page.
 
-    Another port of this machine is another site too: anybody may listen there, and it is sent our cookies.
+    Another port of this machine counts as another site: anyone may listen there, and the browser sends it our cookies.
     """
     if request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return True
     is_followed = request.headers.get("sec-fetch-mode") == "navigate"
-    is_page = request.headers.get("sec-fetch-dest", "document") == "document"  # and no frame in theirs
+    is_page = request.headers.get("sec-fetch-dest", "document") == "document"  # not a frame in another page
     return is_followed and is_page and request.method == "GET" and request.scope["path"] == "/"
 
 

@@ -1,4 +1,4 @@
-"""What a browser is told about a run: all of it at first, then only what is new."""
+"""The messages to a browser about a run: first everything, then only what is new."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from rekindle.ui.details import CheckpointFile, list_checkpoints, replay_size, s
 __all__ = ["Gone", "IndexCache", "LogPoints", "RunDetails", "RunWatch", "Warned", "log_points"]
 
 MEMORY = 2**28
-"""Bytes of charts that are kept for runs at which nobody looks."""
+"""Bytes of chart data that are kept for runs that no page shows."""
 _MOST_SETTINGS = 1000
 _MOST_WARNINGS = 100
 _DETAILS_PAUSE = 1.0
 _QUIET_PAUSE = 2.0
-"""Seconds between looks at a run that is not live."""
+"""Seconds between two checks of a run that is not live."""
 _TABLE_PAUSE = 0.5
 """Seconds between two full tables of a log that is being read for the first time."""
 
 
 class LogPoints(msgspec.Struct, frozen=True, tag="log", tag_field="kind"):
-    """Points of a log: keep the first `keep` that you have, then add these."""
+    """Points of a log: keep the first `keep` points, then add these."""
 
     id: str
     log: Log
@@ -47,7 +47,7 @@ class LogPoints(msgspec.Struct, frozen=True, tag="log", tag_field="kind"):
     total: int
     """Rows in the log so far."""
     progress: float
-    """How much of the file has been read, up to 1."""
+    """The share of the file that has been read, up to 1."""
     rows: list[int]
     steps: list[float]
     times: list[float]
@@ -57,14 +57,14 @@ class LogPoints(msgspec.Struct, frozen=True, tag="log", tag_field="kind"):
 
 
 class Warned(msgspec.Struct, frozen=True):
-    """Something to know about a run."""
+    """A warning about a run."""
 
     level: Literal["error", "warning", "note"]
     text: str
 
 
 class RunDetails(msgspec.Struct, frozen=True, tag="run", tag_field="kind"):
-    """Everything about a run but its curves."""
+    """Everything about a run except its curves."""
 
     id: str
     path: str
@@ -80,13 +80,13 @@ class RunDetails(msgspec.Struct, frozen=True, tag="run", tag_field="kind"):
 
 
 class Gone(msgspec.Struct, frozen=True, tag="gone", tag_field="kind"):
-    """The run is not there."""
+    """The run does not exist any more."""
 
     id: str
 
 
 class IndexCache:
-    """The indexes of runs that somebody looks at, and of those looked at last, as far as memory allows."""
+    """The indexes of the runs that are shown, and of those shown last, as far as memory allows."""
 
     def __init__(self, *, memory: int = MEMORY) -> None:
         self._memory = memory
@@ -104,7 +104,7 @@ class IndexCache:
             return self._indexes[path]
 
     def release(self, path: Path) -> None:
-        """Nobody needs them now, but somebody may come back."""
+        """Allow the indexes to be removed; they stay as long as memory allows."""
         with self._guard:
             self._users[path] -= 1
             held = sum(index.nbytes for indexes in self._indexes.values() for index in indexes.values())
@@ -115,7 +115,7 @@ class IndexCache:
 
 
 class _Sent(msgspec.Struct):
-    """What a browser has of a log."""
+    """What a browser has received of a log."""
 
     generation: int = -1
     points: int = 0
@@ -128,7 +128,7 @@ class _Sent(msgspec.Struct):
 
 
 class RunWatch:
-    """One browser that looks at one run, while the watch is entered."""
+    """One browser that shows one run, while the watch is entered."""
 
     def __init__(self, id_: str, path: Path, listing: Listing, cache: IndexCache, *, points: int, band: bool) -> None:
         self.id = id_
@@ -151,7 +151,7 @@ class RunWatch:
         self._cache.release(self.path)
 
     def look(self) -> tuple[list[bytes], bool]:
-        """JSON messages with what is new, and whether there is more to read at once."""
+        """JSON messages with new data, and whether there is more to read at once."""
         now = time.monotonic()
         if not self._is_busy and now < self._next_look:
             return [], False
@@ -186,7 +186,7 @@ class RunWatch:
                 return None
             if is_table:
                 sent.group, sent.last, sent.points = blocks.group_for(self._most), 0, 0
-            # The last point that was sent may have grown, so it is sent again.
+            # The last point that was sent may have grown, so send it again.
             points = blocks.points(self._most, first=sent.last, group=sent.group)
             message = log_points(
                 self.id, index, points, keep=max(0, sent.points - 1), progress=progress, band=self._band
@@ -209,7 +209,7 @@ class RunWatch:
         yield documents.encode(details)
 
     def detail(self, axis: Axis, low: float, high: float) -> Iterator[LogPoints]:
-        """A part of each log, as finely as it can be shown."""
+        """A range of each log, in the finest resolution that can be shown."""
         for index in self._indexes.values():
             while index.poll():
                 pass
@@ -217,7 +217,7 @@ class RunWatch:
             yield log_points(self.id, index, points, keep=0, progress=1.0, band=self._band)
 
     def rows(self, log: Log, before: int | None, count: int) -> tuple[list[dict[str, Any]], int]:
-        """Rows of a log, newest first, and how many there are."""
+        """Rows of a log, newest first, and their number."""
         index = self._indexes[log]
         index.poll()
         end = index.rows if before is None else min(before, index.rows)
@@ -226,7 +226,7 @@ class RunWatch:
 
 
 def log_points(id_: str, index: LogIndex, points: Points, *, keep: int, progress: float, band: bool) -> LogPoints:
-    """Points as a message; without the band, only the means."""
+    """Points as a message; without `band`, only the means."""
     names = list(points.mean)
     parts = (points.mean, points.least, points.most)[: 3 if band else 1]
     values = _short(np.array([[part[name] for name in names] for part in parts])).tolist()
@@ -247,7 +247,7 @@ def log_points(id_: str, index: LogIndex, points: Points, *, keep: int, progress
 
 
 def _short(values: Floats) -> Floats:
-    """Numbers to six digits, as a screen shows no more."""
+    """Numbers rounded to six digits, as a screen shows no more."""
     with np.errstate(all="ignore"):
         scale = 10.0 ** (5 - np.floor(np.log10(np.abs(values))))
         return np.where(np.isfinite(scale) & (scale > 0), np.round(values * scale) / scale, values)
@@ -274,13 +274,13 @@ def _details(id_: str, path: Path, row: RunRow, listing: Listing, indexes: dict[
         warnings=[
             *_warnings(row, metadata),
             *(Warned("error", text) for text in _lines(problems, row, indexes)),
-            *(Warned("warning", _told(warning)) for warning in reversed(told)),
+            *(Warned("warning", _warning_text(warning)) for warning in reversed(told)),
         ],
         siblings=listing.siblings(id_)[-200:],
     )
 
 
-def _told(warning: Mapping[str, Any]) -> str:
+def _warning_text(warning: Mapping[str, Any]) -> str:
     step = warning.get("env_steps")
     at = f"At step {step:,}: " if type(step) is int else ""
     return printable(f"{at}{warning.get('message', '')}", most=1000)
@@ -296,11 +296,11 @@ def _lines(problems: list[str], row: RunRow, indexes: dict[Log, LogIndex]) -> It
 
 def _warnings(row: RunRow, metadata: RunMetadata | None) -> Iterator[Warned]:
     if row.status == "crashed":
-        yield Warned("error", "Nobody writes this run any more, and it did not end. Run its script again to go on.")
+        yield Warned("error", "This run crashed: no process writes it any more. Run its script again to continue it.")
     if row.status == "failed" and metadata and metadata.stop_reason:
         yield Warned("error", printable(f"Failed: {metadata.stop_reason}", most=1000))
     if row.exact is False:
-        yield Warned("warning", "Not exact: it cannot be repeated to the bit.")
+        yield Warned("warning", "Not exact: it cannot be reproduced to the bit.")
     for resume in metadata.resumes if metadata else ():
         for lost in resume.lost:
             level = "note" if resume.grade == "exact" else "warning"
