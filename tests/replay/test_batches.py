@@ -48,7 +48,7 @@ def test_a_sample_does_not_change_when_its_rows_are_overwritten() -> None:
 
 def test_nothing_can_be_sampled_that_is_not_there() -> None:
     memory = KINDS["vector"].memory(10)
-    with pytest.raises(InputError, match="holds no transition"):
+    with pytest.raises(InputError, match="has no transition"):
         memory.sample(np.random.default_rng(0), 1)
     memory = remembered(KINDS["vector"], 10, walk(3))
     for rows in ([0], [4], [-1]):

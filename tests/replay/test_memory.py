@@ -247,9 +247,9 @@ def test_what_cannot_be_stored_is_refused(arguments: Any, options: Any, message:
         ({"observations": np.zeros((2, 3), np.float32)}, r"observation has the shape \(2, 3\), not \(2, 2\)"),
         ({"next_observations": np.zeros((2, 2), np.complex64)}, "next_observation is complex64, not float32"),
         ({"actions": np.zeros(2)}, "action is float64, not int64"),
-        ({"rewards": np.array([1.0, 1e39])}, "the reward 1e[+]39 is no finite float32"),
-        ({"rewards": np.array([1.0, np.nan])}, "the reward nan is no finite float32"),
-        ({"statuses": np.array([0, 3], np.uint8)}, "the status 3 is none of"),
+        ({"rewards": np.array([1.0, 1e39])}, "the reward 1e[+]39 is not a finite float32"),
+        ({"rewards": np.array([1.0, np.nan])}, "the reward nan is not a finite float32"),
+        ({"statuses": np.array([0, 3], np.uint8)}, "the status 3 is not one of"),
         ({"streams": np.array([0])}, r"there are 2 transitions, but the streams have the shape \(1,\)"),
     ],
 )
@@ -344,7 +344,7 @@ def test_rows_that_end_before_a_stream_are_refused() -> None:
     memory = remembered(kind, 10, walk(3))
     fresh = kind.memory(10)
     fresh.load_state(memory.state())
-    with pytest.raises(StateError, match="a stream stands at row 3, but the rows end at 3"):
+    with pytest.raises(StateError, match="a stream is at row 3, but the rows end at 3"):
         fresh.restore(0, memory.read(0, 3))
 
 

@@ -1,4 +1,4 @@
-"""Replay memories and rollouts: what an agent remembers of past transitions."""
+"""Replay buffers and rollouts: how agents store past transitions."""
 
 from rekindle.replay.batches import Batch
 from rekindle.replay.memory import Appended, Memory

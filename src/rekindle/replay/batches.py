@@ -1,4 +1,4 @@
-"""Minibatches: drawing transitions of a memory, and putting them together from its rows."""
+"""Minibatches: sample transitions of a replay buffer, and assemble them from its rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FEW = 16
 """Up to this many numbers, Python is faster than numpy."""
 
 _BOOTSTRAP = np.array([status != EpisodeStatus.TERMINATED for status in EpisodeStatus], np.float32)
-"""By status, whether the value of the next observation counts."""
+"""For each status, whether the target bootstraps from the next observation."""
 
 
 class Batch(msgspec.Struct, frozen=True, eq=False):
@@ -32,15 +32,15 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     rewards: NDArray[np.float32]
     """The discounted sum of the rewards in the window."""
     next_observations: Observations
-    """Where the window ends."""
+    """The observations at the ends of the windows."""
     discounts: NDArray[np.float32]
-    """`gamma ** k` for a window of `k` steps, and 0 where it ends in a termination."""
+    """`gamma ** k` for a window of `k` steps, or 0 if it ends in a termination."""
     rows: RowNumbers
-    """The row numbers of the transitions in the memory."""
+    """The row numbers of the transitions in the replay buffer."""
 
 
 class BatchReader:
-    """Draws and reads the transitions of a memory."""
+    """Samples and reads the transitions of a replay buffer."""
 
     def __init__(self, rows: Rows, links: Links, layout: MemoryLayout) -> None:
         slots = rows.slots
@@ -51,14 +51,14 @@ class BatchReader:
         self._previous: RowNumbers = slots["previous"]
         """The row that a step starts from."""
         self._older: RowNumbers = slots.get("older", self._previous)
-        """The row of the frame before, in the same stack."""
+        """The row of the previous frame in the same stack."""
 
     def draw(self, rng: np.random.Generator, count: int) -> RowNumbers:
-        """The rows of transitions drawn with replacement, each as likely as any other."""
+        """The rows of transitions sampled uniformly with replacement."""
         first, held, can_sample = self._rows.first, len(self._rows), self._links.can_sample
         if not self._links.count:
-            raise InputError("the memory holds no transition that can be sampled")
-        if 4 * self._links.count < held:  # too few to find by rejection
+            raise InputError("the memory has no transition that can be sampled")
+        if 4 * self._links.count < held:  # too few for rejection sampling
             rows = np.arange(first, first + held)
             return rng.choice(rows[can_sample.take(self._slots(rows))], count)
         rows = _below(rng, held, count)
@@ -106,7 +106,7 @@ class BatchReader:
         return [column.take(slots, axis=0) for column in self._observations]
 
     def _observations_in(self, slots: RowNumbers) -> Observations:
-        """The observations of the rows in these slots, as agents see them."""
+        """The observations of the rows in these slots, in the form that agents take."""
         if self._is_plain:  # the same, but faster
             return self._observations[0].take(slots, axis=0)
         return self._seen.observations(self.stacks(slots))
@@ -114,7 +114,7 @@ class BatchReader:
     def _windows(
         self, slots: RowNumbers, n_step: int, gamma: float
     ) -> tuple[RowNumbers, NDArray[np.float32], NDArray[np.float32]]:
-        """The last slots of windows of up to `n_step` steps, their discounted rewards, and the discounts after them."""
+        """The last slots of windows of up to `n_step` steps, their discounted rewards, and their final discounts."""
         powers = gamma ** np.arange(n_step + 1)
         earned = self._rewards.take(slots).astype(np.float64)
         steps = np.ones(len(slots), np.int64)
@@ -127,7 +127,7 @@ class BatchReader:
         return slots, earned.astype(np.float32), powers.astype(np.float32).take(steps)
 
     def _slots(self, rows: RowNumbers) -> RowNumbers:
-        """The slots of rows that are held."""
+        """The slots of stored rows."""
         return rows if self._rows.end <= self._rows.capacity else rows % self._rows.capacity
 
 

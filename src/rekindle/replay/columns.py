@@ -1,4 +1,4 @@
-"""The columns of a replay memory for the values of a space, and arrays that fit them."""
+"""The columns of a replay buffer for the values of a space, and arrays that fit them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _column(part: SpacePart, name: str) -> ArraySpec:
 
 
 def problem_with(values: Array, column: ArraySpec, name: str, count: int) -> str | None:
-    """Why these cannot be `count` rows of a column, if they cannot."""
+    """Why these are not `count` rows of a column; None if they are."""
     dtype, shape = column.dtype, column.shape
     if values.shape != (count, *shape):
         return f"{name} has the shape {values.shape}, not {(count, *shape)}"
@@ -44,7 +44,7 @@ def _can_become(dtype: np.dtype[Any], column: np.dtype[Any]) -> bool:
 
 
 def fitted(values: Observations, column: ArraySpec, name: str, count: int) -> Array:
-    """These `count` values in the dtype of their column; raises `InputError`."""
+    """Convert `count` values to the dtype of their column; raises `InputError`."""
     dtype, shape = column.dtype, column.shape
     if type(values) is np.ndarray and values.dtype is dtype and values.shape == (count, *shape):
         return values
@@ -57,7 +57,7 @@ def fitted(values: Observations, column: ArraySpec, name: str, count: int) -> Ar
 
 
 class ObservationColumns(msgspec.Struct, frozen=True):
-    """The columns of an observation: one, or for a Dict space one for each part, such as `observation.camera`."""
+    """The columns of an observation: one, or one for each part of a Dict space, such as `observation.camera`."""
 
     columns: dict[str, ArraySpec]
     keys: tuple[str, ...] | None
@@ -82,5 +82,5 @@ class ObservationColumns(msgspec.Struct, frozen=True):
         return [fitted(observations[key], column, name, count) for key, column in zip(self.keys, columns, strict=True)]
 
     def observations(self, arrays: Sequence[Array]) -> Observations:
-        """What an agent sees of arrays in the order of the columns."""
+        """Arrays in the order of the columns, in the form that an agent takes."""
         return arrays[0] if self.keys is None else dict(zip(self.keys, arrays, strict=True))

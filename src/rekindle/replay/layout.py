@@ -1,4 +1,4 @@
-"""How a memory lays transitions out in rows: its columns, and the rows that new transitions take."""
+"""How a replay buffer stores transitions in rows: its columns, and the rows of new transitions."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class NewRows(NamedTuple):
 
 
 class MemoryLayout:
-    """The columns of a memory.
+    """The columns of a replay buffer.
 
-    With `frame_stack=k` an observation has the shape `(k, ...)`, oldest frame first, and a row holds its newest frame.
+    With `frame_stack=k` an observation has the shape `(k, ...)`, oldest frame first, and a row stores its newest frame.
     """
 
     def __init__(self, observation_space: Any, action_space: Any, frame_stack: int | None) -> None:
@@ -102,12 +102,12 @@ class MemoryLayout:
         return before, after, reward, status
 
     def fitted(self, transitions: Transitions, count: int) -> FittedTransitions:
-        """These `count` transitions in the dtypes of the columns; raises `InputError`."""
+        """Convert `count` transitions to the dtypes of the columns; raises `InputError`."""
         for reward in transitions.rewards.tolist():
             if not -_LARGEST_REWARD < reward < _LARGEST_REWARD:
-                raise InputError(f"the reward {reward} is no finite float32")
+                raise InputError(f"the reward {reward} is not a finite float32")
         if max(transitions.statuses.tolist(), default=0) >= NO_STEP:
-            raise InputError(f"the status {transitions.statuses.max()} is none of {[*EpisodeStatus]}")
+            raise InputError(f"the status {transitions.statuses.max()} is not one of {[*EpisodeStatus]}")
         return FittedTransitions(
             self.seen.fitted(transitions.observations, "observation", count),
             fitted(transitions.actions, self._action, "action", count),
@@ -123,7 +123,7 @@ class MemoryLayout:
         return same_rows([given.next_observations[0][:, :-1]], [given.observations[0][:, 1:]])
 
     def continued(self, given: FittedTransitions, heads: RowNumbers, end: int) -> NewRows:
-        """One row for each transition, as all of them start from rows that are held; the first is numbered `end`."""
+        """One row per transition, as all of them start from stored rows; the first row has the number `end`."""
         newest, links = given.next_observations, [heads]
         if self.stack > 1:
             newest, links = [given.next_observations[0][:, -1]], [heads, heads]
@@ -139,10 +139,10 @@ class MemoryLayout:
         starts: NDArray[np.bool_],
         whole: NDArray[np.bool_],
     ) -> NewRows:
-        """The rows of transitions of which some `starts` a chain, and some has a next observation stored `whole`.
+        """The rows of transitions; `starts` marks those that start a chain, `whole` those that store all next frames.
 
-        Each transition takes a row for its step. Before that come the rows of its observation where it starts a chain,
-        and the older frames of its next observation where that does not continue the stack.
+        Each transition takes a row for its step. Before it come the rows of its observation if it starts a chain, and
+        the older frames of its next observation if that does not continue the stack.
         """
         stack = self.stack
         lengths = 1 + stack * starts + (stack - 1) * whole
@@ -181,7 +181,7 @@ class MemoryLayout:
 
 
 def same_rows(some: list[Array], others: list[Array]) -> NDArray[np.bool_] | Literal[True]:
-    """Which rows are the same, bit for bit, in all of the arrays; True if all are."""
+    """Which rows are equal to the bit in all of the arrays; True if all are."""
     for one, other in zip(some, others, strict=True):
         if one.tobytes() != other.tobytes():
             break

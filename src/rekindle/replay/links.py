@@ -1,4 +1,4 @@
-"""Which step follows which row, and which steps can still be sampled: all derived from the rows."""
+"""Links between rows: which step follows which row, and which steps can be sampled; all derived from the rows."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["Links", "NONE", "NO_STEP", "RowNumbers", "check_links"]
 RowNumbers = NDArray[np.int64]
 
 NONE = -1
-"""In place of the number of a row: there is no such row."""
+"""Instead of a row number: there is no such row."""
 NO_STEP = 3
-"""The status of a row that no step led to: the first observation of an episode, or an older frame of a stack."""
+"""The status of a row without a step: the first observation of an episode, or an older frame of a stack."""
 
 _CONTINUING = int(EpisodeStatus.CONTINUING)
 
 
 class Links:
-    """Links forward along the columns `previous` (the row that a step starts from) and `older` (see `Memory`).
+    """Forward links for the columns `previous` (the row that a step starts from) and `older` (see `Memory`).
 
-    A step can be sampled while all that it starts from is held: a row, or with stacked frames `depth` of them. The
-    oldest of these tells when that ends.
+    A step can be sampled while everything that it starts from is stored: one row, or `depth` rows with stacked frames.
+    The oldest of these rows decides how long.
     """
 
     def __init__(self, rows: Rows, *, depth: int) -> None:
         self._rows = rows
         self._depth = depth
         self._older: RowNumbers = rows.slots["older" if depth > 1 else "previous"]
-        # In slots that hold no row these mean nothing.
+        # For slots without a row, the values mean nothing.
         self.next: RowNumbers = np.zeros(rows.capacity, np.int64)
         """The step that starts from a row."""
         self._needed_by: RowNumbers = self.next if depth == 1 else np.zeros(rows.capacity, np.int64)
-        """The step of which a row is the oldest that it starts from."""
+        """The step for which a row is the oldest that it starts from."""
         self.can_sample: NDArray[np.bool_] = np.zeros(rows.capacity, np.bool_)
         self.count = 0
         """How many steps can be sampled."""
@@ -49,7 +49,7 @@ class Links:
         return self.next.nbytes + self.can_sample.nbytes + (self._needed_by.nbytes if self._depth > 1 else 0)
 
     def oldest(self, row: int) -> int:
-        """The oldest row that the observation of a row needs, or `NONE` if that is no longer held."""
+        """The oldest row that the observation of a row needs, or `NONE` if it is no longer stored."""
         first, capacity = self._rows.first, self._rows.capacity
         for _ in range(self._depth - 1):
             if row < first:
@@ -58,14 +58,14 @@ class Links:
         return row if row >= first else NONE
 
     def follow(self, first: int, end: int, steps: list[int], previous: list[int]) -> list[int]:
-        """Take note that rows were appended, `steps` among them, when the rows from `first` to `end` were held.
+        """Update the links after rows were appended, among them `steps`; before, rows `first` to `end` were stored.
 
-        Gives the steps still held that can no longer be sampled.
+        Returns the stored steps that can no longer be sampled.
         """
         rows, capacity = self._rows, self._rows.capacity
         dropped = self._forget(first, rows.first) if rows.first > first else []
         self._clear(end, rows.end)
-        # Not by numpy, which is slower for a few rows; and it is a few at a time.
+        # Without numpy, which is slower for the few rows at a time.
         for step, before in zip(steps, previous, strict=True):
             if before < rows.first:
                 continue
@@ -78,7 +78,7 @@ class Links:
         return dropped
 
     def follow_one(self, first: int, step: int, before: int) -> list[int]:
-        """`follow` for a step alone, which starts from one row."""
+        """`follow` for a single step, which starts from one row."""
         rows, capacity = self._rows, self._rows.capacity
         dropped = self._forget(first, rows.first) if rows.first > first else []
         is_held = before >= rows.first
@@ -90,7 +90,7 @@ class Links:
         return dropped
 
     def rebuild(self, steps: RowNumbers, previous: RowNumbers) -> None:
-        """Take note of all rows that are held, `steps` among them."""
+        """Compute the links of all stored rows, among them `steps`."""
         self._clear(self._rows.first, self._rows.end)
         steps, slots = self._with_held(steps, previous)
         self.next[slots] = steps
@@ -101,7 +101,7 @@ class Links:
         self.count = len(steps)
 
     def _with_held(self, steps: RowNumbers, needed: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
-        """The steps that need a row which is held, and the slots of these rows."""
+        """The steps that need a stored row, and the slots of these rows."""
         held = needed >= self._rows.first
         return steps[held], needed[held] % self._rows.capacity
 
@@ -122,7 +122,7 @@ class Links:
 
 
 def check_links(numbers: RowNumbers, rows: Mapping[str, Array]) -> None:
-    """Refuse rows that no memory has linked like this."""
+    """Raise if the rows are not linked as a replay buffer links them."""
     status, previous = rows["status"], rows["previous"]
     sound = bool((status <= NO_STEP).all()) and np.array_equal(status == NO_STEP, previous == NONE)
     for links in (previous, rows.get("older", previous)):

@@ -1,4 +1,4 @@
-"""A replay memory that stores every observation once, and puts transitions together when they are sampled.
+"""A replay buffer that stores every observation once, and assembles transitions when they are sampled.
 
 A row is an observation and the step that led to it. The rows of an episode are linked: a step starts from the
 observation of its previous row.
@@ -9,7 +9,7 @@ observation of its previous row.
     status    3    3    0    1    0    2        3: no step led to this observation
 
 A transition can be sampled as soon as it is appended. The final observation of an episode is a row like any other. The
-only state beside the rows is the row at which each stream stands.
+only state besides the rows is the current row of each stream.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger("rekindle")
 
 _ONE = (1,)
 
-# As plain numbers: numpy is slow to compare an array with a member of an enum.
+# As plain numbers: numpy is slow to compare an array with an enum member.
 _CONTINUING = int(EpisodeStatus.CONTINUING)
 
 
@@ -47,14 +47,14 @@ class Appended(msgspec.Struct, frozen=True):
     rows: list[int]
     """The row number of each transition, in the order given."""
     dropped: list[int]
-    """Transitions that can no longer be sampled, as the observation they start from was overwritten."""
+    """Transitions that can no longer be sampled, because the observation they start from was overwritten."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `state` holds."""
+    """The contents of `state`."""
 
     end: _Count
     heads: list[tuple[_Count, _Count]]
@@ -63,11 +63,11 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Memory(NumberedRows):
-    """Holds the newest `capacity` rows: one for each transition, and one for each episode's first observation.
+    """Stores the newest `capacity` rows: one for each transition, and one for each episode's first observation.
 
     With `frame_stack=k`, observations of the shape `(k, ...)`, oldest frame first, are stored as single frames, and an
-    episode's first observation takes `k` rows. Each stack must continue the one before it, which is checked bit for
-    bit; one that does not is stored whole, in `k` rows.
+    episode's first observation takes `k` rows. Each stack must continue the previous one, which is checked to the
+    bit; a stack that does not is stored completely, in `k` rows.
 
     A row takes the bytes of one observation (with `frame_stack`, one frame) and one action, and 22 more (38 with
     `frame_stack`). An episode of `T` transitions takes `T + 1` rows (`T + k`).
@@ -78,7 +78,7 @@ class Memory(NumberedRows):
     ) -> None:
         self._layout = MemoryLayout(observation_space, action_space, frame_stack)
         self._most_rows = 2 * self._layout.stack
-        """That a transition can take: its observation, and its next observation stored whole."""
+        """The most rows of a transition: its observation, and its next observation stored completely."""
         if capacity < self._most_rows:
             raise ConfigError(f"capacity is {capacity!r}: one transition can take {self._most_rows} rows")
         self._rows = Rows(capacity, self._layout.columns)
@@ -89,10 +89,10 @@ class Memory(NumberedRows):
         self._actions, self._rewards, self._statuses = slots["action"], slots["reward"], slots["status"]
         self._previous: RowNumbers = slots["previous"]
         self._heads: dict[int, int] = {}
-        """The row of each stream's last observation, while its episode goes on."""
+        """The row of each stream's last observation, while its episode continues."""
         self.broken_chains = 0
-        """Transitions that did not start from the last observation of their stream, though its episode went on: no
-        window of several steps crosses there."""
+        """Transitions that did not start from the last observation of their stream, although its episode continued: no
+        n-step window crosses them."""
         self.whole_stacks = 0
         """Transitions whose next observation did not continue the stack of their observation."""
 
@@ -102,7 +102,7 @@ class Memory(NumberedRows):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all rows and their links, whether already used or not."""
+        """The bytes of all rows and links, used or not."""
         return self._rows.nbytes + self._links.nbytes
 
     def append(self, transitions: Transitions, streams: StreamSlots) -> Appended:
@@ -116,7 +116,7 @@ class Memory(NumberedRows):
         ordered: list[int] = streams.tolist()
         if count == 1 or (count * self._most_rows <= self.capacity and len(set(ordered)) == count):
             return self._append(given, ordered)
-        # One by one, as each starts where the one before it has left their stream.
+        # One by one, because each starts from the result of the previous one.
         appended = Appended([], [])
         for index, stream in enumerate(ordered):
             one = self._append(given.only(index), [stream])
@@ -132,7 +132,7 @@ class Memory(NumberedRows):
     def _append_next(self, transitions: Transitions, stream: int) -> Appended | None:
         """Append one plain transition that continues its stream, several times as fast as `_append`.
 
-        None, and nothing has changed, if it is not that simple.
+        Returns None, and changes nothing, if the transition is not that simple.
         """
         rows, links = self._rows, self._links
         head = self._heads.get(stream, NONE)
@@ -186,23 +186,23 @@ class Memory(NumberedRows):
         if whole.any():
             if not self.whole_stacks:
                 logger.warning(
-                    "an observation does not continue the stack of %d frames before it and is stored whole; "
-                    "more of them are counted, not told",
+                    "an observation does not continue the stack of %d frames before it and is stored completely; "
+                    "further ones are counted, not reported",
                     self._layout.stack,
                 )
             self.whole_stacks += int(np.count_nonzero(whole))
 
     def sample(self, rng: np.random.Generator, count: int, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
-        """Draw transitions with replacement, each as likely as any other.
+        """Sample transitions uniformly with replacement.
 
-        A transition becomes a window of the `n_step` steps from it on. A window is shorter where the episode ends or
-        was cut, and at the newest steps of a stream: it then bootstraps from the observation it reaches, with the
-        discount of its own length, which is as sound a target as a longer one.
+        A transition becomes a window of the `n_step` steps that start with it. A window is shorter if the episode ends
+        or was cut, and at the newest steps of a stream: it then bootstraps from the observation that it reaches, with
+        the discount of its own length, which is as valid a target as a longer one.
         """
         return self._batches.gather(self._batches.draw(rng, count), n_step, gamma)
 
     def gather(self, rows: RowNumbers, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
-        """The transitions with these row numbers, as `sample` would give them."""
+        """The transitions with these row numbers, in the form of `sample`."""
         if not self.can_sample(rows).all():
             raise InputError("some of these rows cannot be sampled, or not any more")
         return self._batches.gather(rows, n_step, gamma)
@@ -213,7 +213,7 @@ class Memory(NumberedRows):
         return held & self._links.can_sample.take(rows % self.capacity)
 
     def restore(self, first: int, columns: Mapping[str, ArrayLike]) -> None:
-        """Hold exactly these rows, the first of them numbered `first`; the streams stand as `load_state` left them."""
+        """Replace all rows; the first has the number `first`. The current rows of streams are those of `load_state`."""
         rows = self._rows.checked(first, columns)
         numbers: RowNumbers = np.arange(first, first + len(rows["status"]))
         _check_heads(self._heads, first + len(numbers))
@@ -223,7 +223,7 @@ class Memory(NumberedRows):
         self._links.rebuild(numbers[is_step], rows["previous"][is_step])
 
     def state(self) -> State:
-        """Everything but the rows."""
+        """Everything except the rows."""
         return {
             "end": self.end,
             "heads": [list(head) for head in sorted(self._heads.items())],
@@ -233,7 +233,7 @@ class Memory(NumberedRows):
 
     @refuses_misfits
     def load_state(self, state: State) -> None:
-        """Continue from a saved state; the memory is empty until its rows are restored."""
+        """Restore a saved state; the buffer is empty until its rows are restored."""
         try:
             saved = msgspec.convert(state, _Saved)
         except msgspec.ValidationError as error:
@@ -249,4 +249,4 @@ class Memory(NumberedRows):
 def _check_heads(heads: Mapping[int, int], end: int) -> None:
     newest = max(heads.values(), default=NONE)
     if newest >= end:
-        raise StateError(f"a stream stands at row {newest}, but the rows end at {end}")
+        raise StateError(f"a stream is at row {newest}, but the rows end at {end}")

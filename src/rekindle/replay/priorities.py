@@ -1,4 +1,4 @@
-"""Prioritised replay: the larger the priority of a transition, the more often it is drawn."""
+"""Prioritised replay: the larger the priority of a transition, the more often it is sampled."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rekindle.replay.rows import NumberedRows
 __all__ = ["Priorities", "PrioritizedMemory"]
 
 _WHOLE_LEVEL = 1024
-"""Levels of the tree with up to so many sums are summed as a whole, not sum by sum."""
+"""Levels of the tree with up to this many sums are summed completely, not sum by sum."""
 _LEAST_PRIORITY = 1e-6
-"""No transition has a priority below this, so that each can be drawn again."""
+"""The minimum priority, so that every transition can be sampled again."""
 
 
 class Priorities:
-    """A number for each slot, and a tree of their sums to draw slots by.
+    """A priority for each slot, and a tree of their sums for sampling.
 
-    Each sum is that of the two below it, so the tree is the same whatever order the numbers were set in, and a tree
-    built anew of the same numbers is the same to the last bit. The numbers are float32, the sums float64.
+    Each sum is that of its two children, so the tree does not depend on the order in which priorities were set, and a
+    tree rebuilt from the same priorities is equal to the bit. The priorities are float32, the sums float64.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -38,7 +38,7 @@ class Priorities:
             raise ConfigError(f"capacity is {capacity!r}: there must be at least 1 slot")
         self.capacity = capacity
         self._leaves = 1 << (capacity - 1).bit_length()
-        # Sum i is that of sums 2i and 2i + 1; sum 1 is the total, and the numbers come last.
+        # Sum i is that of sums 2i and 2i + 1; sum 1 is the total, and the priorities come last.
         self._sums = np.zeros(2 * self._leaves)
         self._pairs = self._sums.reshape(-1, 2)
         self._changed: list[NDArray[np.int64]] = []
@@ -60,10 +60,10 @@ class Priorities:
         return self._sums.take(slots + self._leaves).astype(np.float32)
 
     def set(self, slots: NDArray[np.int64], priorities: ArrayLike) -> None:
-        """Change the priorities of slots; of a slot named more than once, the last one counts."""
+        """Change the priorities of slots; for a repeated slot, the last one counts."""
         places = slots + self._leaves
         self._sums[places] = np.asarray(priorities, np.float32)
-        # The sums wait until they are asked for: many small changes then cost one pass.
+        # Sums are updated when they are needed: many small changes then take one pass.
         self._changed_count += len(places)
         if self._changed_count * 8 <= self._leaves:
             self._changed.append(places)
@@ -74,19 +74,19 @@ class Priorities:
         self._changed, self._changed_count = [], 0
 
     def sample(self, rng: np.random.Generator, count: int, *, batches: int = 1) -> NDArray[np.int64]:
-        """Draw slots with the likelihoods that their priorities have in the total.
+        """Sample slots with probabilities proportional to their priorities.
 
-        The draws are stratified: each of `batches` equal parts of them has one from each of as many equal shares of
-        the total as it has draws, in order. So a batch must be declared, not cut out of the draws afterwards.
+        Sampling is stratified: each of `batches` equal parts of the draws has one draw from each of as many equal
+        shares of the total, in order. So pass the number of batches instead of splitting the draws afterwards.
         """
         if batches < 1 or count % batches:
-            raise InputError(f"{count} draws cannot be {batches} batches of one size")
+            raise InputError(f"{count} draws cannot be divided into {batches} equal batches")
         self._sum_up()
         if not self._sums[1] > 0:
-            raise InputError("there is no priority above 0 to draw by")
+            raise InputError("there is no priority above 0")
         size = count // batches
         shares = (np.arange(size) + rng.random((batches, size))) / max(size, 1)
-        # From the widest level that is summed as a whole down to the numbers, one level at a time.
+        # From the widest level that is summed completely down to the priorities, one level at a time.
         width = min(self._leaves, _WHOLE_LEVEL)
         bounds = self._sums[width : 2 * width].cumsum()
         rest = np.minimum(shares.ravel() * bounds[-1], np.nextafter(bounds[-1], 0))
@@ -96,7 +96,7 @@ class Priorities:
         while width < self._leaves:
             below = self._pairs.take(places, axis=0)
             left = below[:, 0]
-            # Rounding can leave more than there is: what has no priority is not entered even so.
+            # After rounding, the rest can exceed the sum: never go to a child without priority.
             goes_right = (rest >= left) & (below[:, 1] > 0)
             rest -= left * goes_right
             places = 2 * places + goes_right
@@ -104,7 +104,7 @@ class Priorities:
         return places - self._leaves
 
     def _sum_up(self) -> None:
-        """Bring the sums up to date."""
+        """Update the sums."""
         if not self._changed_count:
             return
         width = self._leaves // 2
@@ -123,7 +123,7 @@ class Priorities:
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `state` holds."""
+    """The contents of `state`."""
 
     memory: dict[str, Any]
     priorities: Any
@@ -131,11 +131,11 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PrioritizedMemory(NumberedRows):
-    """A memory, and a priority for each of its transitions.
+    """A replay buffer with a priority for each transition.
 
-    A transition is drawn with the likelihood of `priority ** alpha` in the sum of all; `alpha=0` draws uniformly. A new
-    one has the largest priority ever given. The priorities are state, 4 bytes for each row that is held, and take 16
-    bytes for each slot in memory (the slots rounded up to a power of 2).
+    The probability of a transition is proportional to `priority ** alpha`; `alpha=0` samples uniformly. A new
+    transition has the largest priority ever given. The priorities are part of the state, 4 bytes per stored row, and
+    take 16 bytes of memory per slot (with the number of slots rounded up to a power of 2).
     """
 
     def __init__(self, memory: Memory, *, alpha: float) -> None:
@@ -147,7 +147,7 @@ class PrioritizedMemory(NumberedRows):
         self._priorities = Priorities(memory.capacity)
         self._largest = 1.0
         self._unplaced: NDArray[np.float32] | None = None
-        """Loaded, and waiting for their rows."""
+        """Loaded priorities that wait for their rows."""
 
     def __len__(self) -> int:
         """How many transitions can be sampled."""
@@ -155,20 +155,20 @@ class PrioritizedMemory(NumberedRows):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the memory and of the priorities."""
+        """The bytes of the buffer and of the priorities."""
         return self.memory.nbytes + self._priorities.nbytes
 
     def append(self, transitions: Transitions, streams: StreamSlots) -> Appended:
-        """Remember transitions, by copy; those of one stream must be in order."""
+        """Store copies of transitions; those of one stream must be in order."""
         memory, end = self.memory, self.memory.end
         appended = memory.append(transitions, streams)
         changed = np.array([*range(max(end, memory.first), memory.end), *appended.dropped], np.int64)
-        changed = changed[changed >= memory.first]  # the slots of the others belong to new rows
+        changed = changed[changed >= memory.first]  # the slots of the others are used by new rows
         self._priorities.set(changed % memory.capacity, memory.can_sample(changed) * self._largest)
         return appended
 
     def cut(self, streams: StreamSlots) -> None:
-        """Link nothing to the last transitions of these streams: they were the last of their episodes."""
+        """End the episodes of these streams: nothing is linked to their last transitions."""
         self.memory.cut(streams)
 
     def sample(
@@ -181,21 +181,21 @@ class PrioritizedMemory(NumberedRows):
         n_step: int = 1,
         gamma: float = 0.99,
     ) -> tuple[Batch, NDArray[np.float32]]:
-        """Draw transitions by priority, and the weights that make up for it: `(N * P) ** -beta`, at most 1 in a batch.
+        """Sample transitions by priority, with importance weights `(N * P) ** -beta`, scaled to at most 1 in a batch.
 
-        `count` is shared out to so many `batches`, one after the other: each has its own strata and its own largest
-        weight, so reshape to `(batches, count // batches, ...)`.
+        `count` is divided into `batches`, one after the other: each has its own strata and its own largest weight, so
+        reshape to `(batches, count // batches, ...)`.
         """
         first, capacity = self.memory.first, self.memory.capacity
         slots = self._priorities.sample(rng, count, batches=batches)
         batch = self.memory.gather(first + (slots - first) % capacity, n_step=n_step, gamma=gamma)
         priorities = self._priorities.get(slots).astype(np.float64).reshape(batches, -1)
-        # N and the total are the same in all of a batch, and go when it is divided by its largest weight.
+        # N and the total are the same for a whole batch, and cancel when it is divided by its largest weight.
         weights = (priorities / priorities.min(axis=1, keepdims=True, initial=np.inf)) ** -beta
         return batch, weights.ravel().astype(np.float32)
 
     def update(self, rows: RowNumbers, priorities: ArrayLike) -> None:
-        """Change priorities; rows that can no longer be sampled are passed over, of repeated ones the last counts."""
+        """Change priorities; rows that can no longer be sampled are ignored, and for a repeated row the last counts."""
         given = np.asarray(priorities, np.float64)
         if given.shape != rows.shape:
             raise InputError(f"there are {len(rows)} rows, but the priorities have the shape {given.shape}")
@@ -209,7 +209,7 @@ class PrioritizedMemory(NumberedRows):
         self._largest = max(self._largest, float(powers.max(initial=0)))
 
     def restore(self, first: int, columns: Mapping[str, ArrayLike]) -> None:
-        """Hold exactly these rows, the first of them numbered `first`, with the priorities that were loaded."""
+        """Replace all rows; the first has the number `first`. They get the priorities that were loaded."""
         memory = self.memory
         memory.restore(first, columns)
         rows: RowNumbers = np.arange(memory.first, memory.end)
@@ -222,7 +222,7 @@ class PrioritizedMemory(NumberedRows):
         self._unplaced = None
 
     def state(self) -> State:
-        """Everything but the rows."""
+        """Everything except the rows."""
         rows: RowNumbers = np.arange(self.first, self.end)
         return {
             "memory": self.memory.state(),
@@ -232,7 +232,7 @@ class PrioritizedMemory(NumberedRows):
 
     @refuses_misfits
     def load_state(self, state: State) -> None:
-        """Go on from there; until its rows are restored, the memory is empty."""
+        """Restore a saved state; the buffer is empty until its rows are restored."""
         try:
             saved = msgspec.convert(state, _Saved)
         except msgspec.ValidationError as error:

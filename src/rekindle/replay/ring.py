@@ -1,4 +1,4 @@
-"""A ring of transitions: the newest, each whole and by itself, under numbers that never repeat."""
+"""A ring buffer of complete transitions, under numbers that never repeat."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Ring"]
 
 
 class Ring(NumberedRows):
-    """Holds the newest `capacity` transitions, one a row.
+    """Stores the newest `capacity` transitions, one per row.
 
-    The columns are `observation`, `action`, `reward`, `next_observation` and `status`, and whatever else the agent
-    names. A Dict observation has a column for each of its parts, such as `observation.camera`.
+    The columns are `observation`, `action`, `reward`, `next_observation` and `status`, and additional columns of the
+    agent. A Dict observation has a column for each of its parts, such as `observation.camera`.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Ring(NumberedRows):
         )
 
     def __len__(self) -> int:
-        """How many rows are held."""
+        """The number of stored rows."""
         return len(self._rows)
 
     def append(self, transitions: Transitions, **more: Array) -> None:
-        """Remember a batch of transitions, by copy, in order; the oldest rows make room."""
+        """Store copies of a batch of transitions, in order; the oldest rows are overwritten."""
         rows = {
             **_named("observation", transitions.observations),
             "action": transitions.actions,
@@ -62,11 +62,11 @@ class Ring(NumberedRows):
         return self._rows.take(numbers)
 
     def restore(self, first: int, columns: Mapping[str, ArrayLike]) -> None:
-        """Hold exactly these rows, the first of them numbered `first`."""
+        """Replace all rows; the first has the number `first`."""
         self._rows.restore(first, columns)
 
     def clear(self, first: int) -> None:
-        """Hold nothing; the next row is numbered `first`."""
+        """Remove all rows; the next row has the number `first`."""
         self._rows.clear(first)
 
 

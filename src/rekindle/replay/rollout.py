@@ -1,4 +1,4 @@
-"""Rollouts: what an on-policy agent learns from once, and the advantages of the actions in it."""
+"""Rollouts for on-policy agents, and the advantages of their actions."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _CONTINUING, _TERMINATED = int(EpisodeStatus.CONTINUING), int(EpisodeStatus.TERM
 
 
 class Advantages(NamedTuple):
-    """By how much each action was better than the policy's, and what it was worth: the target of the value."""
+    """The advantage of each action over the policy, and its return: the target of the value function."""
 
     advantages: NDArray[np.float32]
     returns: NDArray[np.float32]
 
 
 class Steps(msgspec.Struct, frozen=True, eq=False):
-    """The transitions of a rollout in the order they came, streams and episodes mixed."""
+    """The transitions of a rollout in the order they were collected, with streams and episodes mixed."""
 
     observations: Observations
     actions: Array
     rewards: NDArray[np.float64]
     statuses: NDArray[np.uint8]
     versions: NDArray[np.int64]
-    """Of the policy that chose each action."""
+    """The version of the policy that chose each action."""
     following: RowNumbers
-    """The step that goes on from each, or -1."""
+    """The step that follows each step, or -1."""
     last_steps: RowNumbers
-    """The steps from which none goes on: the episode ended, or the rollout did."""
+    """The steps without a following step: the episode or the rollout ended."""
     last_observations: Observations
-    """Where each of these led to."""
+    """The next observation of each of these."""
 
     def advantages(
         self,
@@ -59,8 +59,8 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
     ) -> Advantages:
         """Generalised advantage estimates, from the values of `observations` and of `last_observations`.
 
-        The value after a termination counts as 0. What a step earns later is passed back along its own episode only.
-        `rewards` stand in for the raw ones, if given.
+        The value after a termination is 0. Later rewards only count within the same episode. `rewards` replaces the raw
+        rewards, if given.
         """
         value: NDArray[np.float64] = np.asarray(values, np.float64)
         after = value.take(self.following, mode="clip")
@@ -81,7 +81,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `state` holds."""
+    """The contents of `state`."""
 
     steps: dict[str, Any]
     last_steps: list[_Count]
@@ -90,9 +90,10 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rollout:
-    """Collects transitions of any number of streams until it is cleared; it grows as needed.
+    """Collects transitions of any number of streams until it is cleared; grows as needed.
 
-    An observation is held once: that a step led to is held apart only as long as no other step goes on from it.
+    An observation is stored once: the next observation of a step is stored separately only until another step starts
+    from it.
     """
 
     def __init__(self, observation_space: Any, action_space: Any) -> None:
@@ -110,20 +111,20 @@ class Rollout:
             },
         )
         self._last: dict[int, tuple[list[Array], int]] = {}
-        """By step from which none goes on, where it led to: columns, and which row of these."""
+        """The next observations of steps without a following step: columns, and the row in them."""
         self._heads: dict[int, int] = {}
-        """By stream, its last step, while its episode goes on."""
+        """The last step of each stream while its episode continues."""
         self._newest: tuple[list[int], list[Array]] | None = None
-        """The streams of the last transitions, if they were different ones, and where each led to."""
+        """The streams of the last transitions, if all different, and their next observations."""
 
     def __len__(self) -> int:
-        """How many transitions were collected."""
+        """The number of collected transitions."""
         return len(self._rows)
 
     def append(self, transitions: Transitions, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
-        """Collect transitions, by copy; those of one stream must be in order.
+        """Collect copies of transitions; those of one stream must be in order.
 
-        One that does not start, bit for bit, from where the last of its stream led to is not linked to it.
+        A transition is linked to the previous one of its stream only if it starts from the same bits where that ended.
         """
         count = len(transitions)
         if streams.shape != (count,):
@@ -140,7 +141,7 @@ class Rollout:
         ]
         slots: list[int] = streams.tolist()
         after = [part.copy() for part in after]
-        # Usually all streams go on together, which is quickly seen.
+        # Usually all streams continue together, which is fast to check.
         go_on = self._newest is not None and self._newest[0] == slots and _same(self._newest[1], before)
         heads, last, end = self._heads, self._last, len(self._rows)
         previous: list[int] = []
@@ -159,17 +160,17 @@ class Rollout:
         self._rows.append([*columns, np.array(previous, np.int64)], count)
 
     def cut(self, streams: StreamSlots) -> None:
-        """Link nothing to the last transitions of these streams: they were the last of their episodes."""
+        """End the episodes of these streams: nothing is linked to their last transitions."""
         for stream in streams.tolist():
             self._heads.pop(stream, None)
 
     def clear(self) -> None:
-        """Forget everything; whatever comes next, nothing goes on from what was."""
+        """Remove all transitions; later ones are not linked to them."""
         self._rows.clear(0)
         self._last, self._heads, self._newest = {}, {}, None
 
     def steps(self) -> Steps:
-        """All that was collected; the arrays are views, good until the rollout changes."""
+        """All collected transitions; the arrays are views, valid until the rollout changes."""
         rows = {name: values[: len(self)] for name, values in self._rows.slots.items()}
         following: RowNumbers = np.full(len(self), NONE, np.int64)
         previous: RowNumbers = rows["previous"]
@@ -187,7 +188,7 @@ class Rollout:
         )
 
     def _leads_to(self, step: int, observations: list[Array], index: int) -> bool:
-        """Whether a step led to one of these observations, bit for bit."""
+        """Whether the next observation of a step is one of these, to the bit."""
         columns, row = self._last[step]
         return _same([column[row] for column in columns], [part[index] for part in observations])
 
@@ -198,17 +199,17 @@ class Rollout:
             self._rows = rows
 
     def _last_observations(self) -> dict[str, Array]:
-        """By column, where the steps led to from which none goes on, in the order of the steps."""
+        """By column, the next observations of the steps without a following step, in the order of the steps."""
         ordered = [self._last[step] for step in sorted(self._last)]
         return {
             name: np.array([columns[index][row] for columns, row in ordered], spec.dtype).reshape(-1, *spec.shape)
             for index, (name, spec) in enumerate(self._seen.columns.items())
         }
 
-    # Going on later
+    # State
 
     def state(self) -> State:
-        """Everything that was collected."""
+        """All collected transitions."""
         return {
             "steps": self._rows.read(0, len(self)),
             "last_steps": sorted(self._last),
@@ -218,7 +219,7 @@ class Rollout:
 
     @refuses_misfits
     def load_state(self, state: State) -> None:
-        """Go on from there."""
+        """Restore a saved state."""
         try:
             saved = msgspec.convert(state, _Saved)
         except msgspec.ValidationError as error:
@@ -246,5 +247,5 @@ class Rollout:
 
 
 def _same(some: list[Array], others: list[Array]) -> bool:
-    """Whether these are the same, bit for bit."""
+    """Whether these are equal to the bit."""
     return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))

@@ -1,4 +1,4 @@
-"""Numbered rows of any columns in fixed memory: the newest stay, the oldest make room."""
+"""Numbered rows with any columns in fixed memory; new rows overwrite the oldest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NumberedRows", "Rows"]
 
 
 class Rows:
-    """Holds the newest `capacity` rows; row `n` lives in slot `n % capacity` until it is overwritten."""
+    """Stores the newest `capacity` rows; row `n` is in slot `n % capacity` until it is overwritten."""
 
     def __init__(self, capacity: int, columns: Mapping[str, ArraySpec]) -> None:
         if capacity < 1:
@@ -24,29 +24,29 @@ class Rows:
         self.capacity = capacity
         self.columns = dict(columns)
         self.slots = {
-            # Zeros, not empty: the system hands out such pages only when they are written to.
+            # np.zeros, not np.empty: the system allocates such pages only when they are written.
             name: np.zeros((capacity, *column.shape), column.dtype)
             for name, column in columns.items()
         }
-        """The columns as they lie in memory, one entry a slot."""
+        """The columns in memory, with one entry per slot."""
         self.first = self.end = 0
 
     def __len__(self) -> int:
-        """How many rows are held."""
+        """The number of stored rows."""
         return self.end - self.first
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all slots, whether already used or not."""
+        """The bytes of all slots, used or not."""
         return sum(column.nbytes for column in self.slots.values())
 
     def append(self, columns: Sequence[Array], count: int) -> None:
-        """Add rows that fit (see `problem`), by copy, in order; the columns come in the order of `columns`."""
+        """Add copies of rows that fit (see `problem`), in order; the columns are in the order of `columns`."""
         self._write(self.end, columns, count)
         self.extend(count)
 
     def extend(self, count: int) -> None:
-        """Take it that so many rows have been written behind the last; the oldest make room."""
+        """Count rows that were written after the last one; the oldest are overwritten."""
         self.end += count
         if self.end - self.first > self.capacity:
             self.first = self.end - self.capacity
@@ -55,14 +55,14 @@ class Rows:
         """A copy of the rows with these numbers, in this order; a number may occur more than once."""
         wanted: NDArray[np.int64] = np.asarray(numbers, np.int64)
         if wanted.size and not (self.first <= wanted.min() and wanted.max() < self.end):
-            raise InputError(f"rows {wanted.min()} to {wanted.max()} were asked for, {self._held()} are held")
+            raise InputError(f"rows {wanted.min()} to {wanted.max()} were requested, {self._held()} are stored")
         slots = wanted % self.capacity
         return {name: held.take(slots, axis=0) for name, held in self.slots.items()}
 
     def read(self, first: int, end: int) -> dict[str, Array]:
         """A copy of the rows `first <= number < end`."""
         if not self.first <= first <= end <= self.end:
-            raise InputError(f"rows {first} to {end - 1} were asked for, {self._held()} are held")
+            raise InputError(f"rows {first} to {end - 1} were requested, {self._held()} are stored")
         start, count = first % self.capacity, end - first
         before_wrap = min(count, self.capacity - start)
         return {
@@ -71,7 +71,7 @@ class Rows:
         }
 
     def checked(self, first: int, columns: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """The columns as arrays that can be held, the first of their rows numbered `first`; raises `StateError`."""
+        """The columns as arrays that can be stored, if the first row has the number `first`; raises `StateError`."""
         rows = {name: np.asarray(values) for name, values in columns.items()}
         count = min((len(values) if values.ndim else 0 for values in rows.values()), default=0)
         problem = self.problem(rows, count)
@@ -84,18 +84,18 @@ class Rows:
         return rows
 
     def restore(self, first: int, columns: Mapping[str, ArrayLike]) -> None:
-        """Hold exactly these rows, the first of them numbered `first`."""
+        """Replace all rows; the first has the number `first`."""
         rows = self.checked(first, columns)
         count = len(next(iter(rows.values())))
         self._write(first, [rows[name] for name in self.slots], count)
         self.first, self.end = first, first + count
 
     def clear(self, first: int) -> None:
-        """Hold nothing; the next row is numbered `first`."""
+        """Remove all rows; the next row has the number `first`."""
         self.first = self.end = first
 
     def problem(self, rows: Mapping[str, Array], count: int) -> str | None:
-        """Why these cannot be `count` rows of this layout, if they cannot."""
+        """Why these are not `count` rows of this layout; None if they are."""
         if rows.keys() != self.columns.keys():
             return f"they have the columns {sorted(rows)}, not {sorted(self.columns)}"
         for name, column in self.columns.items():
@@ -105,7 +105,7 @@ class Rows:
         return None
 
     def span(self, first: int, end: int) -> slice | NDArray[np.int64]:
-        """Where the rows `first <= number < end` lie, at most `capacity` of them."""
+        """The slots of the rows `first <= number < end`, at most `capacity` of them."""
         start = first % self.capacity
         if start + end - first <= self.capacity:
             return slice(start, start + end - first)
@@ -118,7 +118,7 @@ class Rows:
             for held, values in zip(self.slots.values(), columns, strict=True):
                 held[span] = values
             return
-        skipped = max(0, count - self.capacity)  # of more rows than there is room for only the last remain
+        skipped = max(0, count - self.capacity)  # if there is not enough room, only the last rows remain
         start = (first + skipped) % self.capacity
         before_wrap = min(count - skipped, self.capacity - start)
         for held, values in zip(self.slots.values(), columns, strict=True):
@@ -130,13 +130,13 @@ class Rows:
 
 
 class NumberedRows:
-    """What a journal reads of a memory that keeps its rows in `_rows`; abstract."""
+    """The interface of a replay journal to a buffer that keeps its rows in `_rows`; abstract."""
 
     _rows: Rows
 
     @property
     def capacity(self) -> int:
-        """How many rows there is room for."""
+        """The largest number of rows."""
         return self._rows.capacity
 
     @property
@@ -146,12 +146,12 @@ class NumberedRows:
 
     @property
     def first(self) -> int:
-        """The number of the oldest row still held."""
+        """The number of the oldest stored row."""
         return self._rows.first
 
     @property
     def end(self) -> int:
-        """One past the number of the newest row."""
+        """The number after that of the newest row."""
         return self._rows.end
 
     def read(self, first: int, end: int) -> dict[str, Array]:
