@@ -100,7 +100,7 @@ def test_the_live_runs_of_a_name_are_named_when_its_newest_is_not_live(tmp_path:
         TrainingRun.create("tiny", "v2", root=tmp_path).close()  # crashed
         outcome = rekindle("stop", tmp_path / "tiny")
         assert outcome.code == 1
-        assert f"live are: {run.path}" in outcome.err
+        assert f"live runs: {run.path}" in outcome.err
 
 
 def test_a_run_that_does_not_stop_in_time_is_told(tmp_path: Path, rekindle: Rekindle) -> None:

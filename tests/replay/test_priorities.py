@@ -102,7 +102,7 @@ def test_there_must_be_something_to_draw_and_batches_of_one_size() -> None:
     priorities = Priorities(4)
     with pytest.raises(InputError, match="no priority above 0"):
         priorities.sample(np.random.default_rng(0), 1)
-    with pytest.raises(InputError, match="5 draws cannot be 2 batches"):
+    with pytest.raises(InputError, match="5 draws cannot be divided into 2 equal batches"):
         priorities.sample(np.random.default_rng(0), 5, batches=2)
     with pytest.raises(ConfigError, match="capacity is 0"):
         Priorities(0)

@@ -128,7 +128,7 @@ def test_clearing_leaves_nothing_and_goes_on_at_a_number() -> None:
     memory.append(transitions, weight=weight)
     memory.clear(10)
     assert (memory.first, memory.end) == (10, 10)
-    with pytest.raises(InputError, match="none are held"):
+    with pytest.raises(InputError, match="none are stored"):
         memory.take([2])
 
 
@@ -142,10 +142,10 @@ def test_rows_that_are_not_held_are_refused() -> None:
     transitions, weight = batch(0, 5)
     memory.append(transitions, weight=weight)
     for outside in ([1], [5], [2, -1]):
-        with pytest.raises(InputError, match="2 to 4 are held"):
+        with pytest.raises(InputError, match="2 to 4 are stored"):
             memory.take(outside)
     for first, end in ((1, 3), (3, 6), (4, 3)):
-        with pytest.raises(InputError, match="2 to 4 are held"):
+        with pytest.raises(InputError, match="2 to 4 are stored"):
             memory.read(first, end)
 
 

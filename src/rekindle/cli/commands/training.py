@@ -48,7 +48,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     as_json: AsJson = False,
     words: Annotated[tuple[str, ...], tyro.conf.Suppress] = (),
 ) -> int:
-    """Train an agent; `rekindle train ALGO ENV --help` also shows the settings of the algorithm.
+    """Train an agent; `rekindle train ALGO ENV --help` also shows its settings.
 
     Args:
         algorithm: The algorithm: see `rekindle algos`. Or MODULE:CLASS of your own agent.
