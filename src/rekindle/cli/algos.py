@@ -42,12 +42,14 @@ def list_algorithms(name: str | None, *, as_json: bool) -> int:
     find_modules_here(module_of(name))
     kind = config_type(name)
     defaults: dict[str, Any] = msgspec.to_builtins(kind())
-    told = _explanations(kind)
+    explanations = _explanations(kind)
     if as_json:
-        write_json({field: {"default": value, "help": told.get(field, "")} for field, value in defaults.items()})
+        write_json(
+            {field: {"default": value, "help": explanations.get(field, "")} for field, value in defaults.items()}
+        )
     else:
         out = console()
-        rows = [[field, setting_text(value), told.get(field, "")] for field, value in defaults.items()]
+        rows = [[field, setting_text(value), explanations.get(field, "")] for field, value in defaults.items()]
         out.print(table(["setting", words("default"), words("what it does")], rows))
         for preset in presets().get(name, {}).values():
             out.print(headline(f"Preset {preset.name}", ", ".join(preset.envs)))

@@ -109,14 +109,14 @@ class _Crew:
         reader = threading.Thread(target=self._tell, args=(seed, process, errors))
         with process:
             reader.start()
-            told = process.stdout.read() if process.stdout else ""
+            output = process.stdout.read() if process.stdout else ""
             reader.join()
         with self._guard:
             self._live.discard(process)
         if process.returncode == _INTERRUPTED:  # interrupted before the run started
             return _Run(seed)
         if process.returncode == 0:
-            return _Run(seed, report=msgspec.json.decode(told))
+            return _Run(seed, report=msgspec.json.decode(output))
         return _Run(seed, error=errors[-1] if errors else f"the process ended with code {process.returncode}")
 
     def _tell(self, seed: int, process: subprocess.Popen[str], errors: list[str]) -> None:

@@ -92,7 +92,7 @@ def _boxes(space: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _episodes(slot: EnvSlot, should_stop: ShouldStop) -> Iterator[Finding]:
     """Play random episodes, and report the first problem of each kind."""
-    told: set[str] = set()
+    reported: set[str] = set()
     steps = ended = 0
     for episode in range(_EPISODES):
         seed = episode_seed(0, "check", episode)
@@ -102,12 +102,12 @@ def _episodes(slot: EnvSlot, should_stop: ShouldStop) -> Iterator[Finding]:
                 steps += int(complaint)
             elif what == "ended":
                 ended += 1
-            elif complaint not in told:
-                told.add(complaint)
+            elif complaint not in reported:
+                reported.add(complaint)
                 yield Finding("warning" if complaint.startswith("an observation lies") else "error", what, complaint)
-                if len(told) > 10:
+                if len(reported) > 10:
                     return
-    if not told:
+    if not reported:
         yield Finding("good", "step", f"{steps} steps: shapes, dtypes and numbers are right")
     if not ended and not has_time_limit(slot.env):
         yield Finding(

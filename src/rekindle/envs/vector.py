@@ -17,7 +17,7 @@ from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.spaces import Layout
 from rekindle.traces import ResettableEnv
 
-__all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "SingleEnv", "failed", "joined", "numbers_in", "told"]
+__all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "SingleEnv", "error_text", "failed", "joined", "numbers_in"]
 
 
 _TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNCATED)  # members are slow to look up
@@ -186,10 +186,10 @@ class LocalEnvs:
 
 def failed(name: str, row: int, what: str, error: Exception) -> EnvError:
     """An error of an environment, with its name and row."""
-    return EnvError(f"{name}, env {row}, failed in {what}: {told(error)}")
+    return EnvError(f"{name}, env {row}, failed in {what}: {error_text(error)}")
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The error, and the line of code that raised it."""
     if isinstance(error, RekindleError):
         return str(error)

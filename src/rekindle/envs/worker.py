@@ -9,7 +9,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rekindle.envs.vector import LocalEnvs, failed, numbers_in, told
+from rekindle.envs.vector import LocalEnvs, error_text, failed, numbers_in
 
 __all__ = ["IGNORED", "serve"]
 
@@ -31,7 +31,7 @@ def serve(descriptor: int) -> None:
             try:
                 answer = (True, getattr(host, call)(*arguments))
             except Exception as error:
-                answer = (False, (told(error), traceback.format_exc()))
+                answer = (False, (error_text(error), traceback.format_exc()))
             connection.send(answer)
 
 

@@ -211,7 +211,7 @@ class Follower:
 
     def _work(self) -> None:
         first, longest = self._delays
-        delay, told = first, ""
+        delay, reported = first, ""
         while True:
             self._wake.clear()
             status = self._status
@@ -221,15 +221,15 @@ class Follower:
                     self._service.finish(status, place)
                     self._save(place)
                     return
-                delay, told = first, ""
+                delay, reported = first, ""
             except (Exception, SystemExit) as error:  # a library that exits would end only this thread
                 self._place = None
                 problem = f"{type(error).__name__}: {error}"
                 if time.monotonic() + delay > self._deadline:
                     self._report(f"{self._name} failed: {problem}; {self._left()}")
                     return
-                if problem != told:
-                    told = problem
+                if problem != reported:
+                    reported = problem
                     self._report(f"{self._name} failed: {problem}; it is retried, and training continues")
                 delay = min(2 * delay, longest) if self._pause(delay, is_closing=status is not None) else first
                 continue

@@ -34,9 +34,9 @@ def run_html(path: Path) -> str:
     if not lines:
         name, lines = _first_metric(path, problems)
     drawn = [Drawn(split, curve.points(), smoothing_of(split)) for split, curve in lines.items()]
-    told = "".join(f"<br>{escaped(problem)}" for problem in dict.fromkeys(problems))
+    shown_problems = "".join(f"<br>{escaped(problem)}" for problem in dict.fromkeys(problems))
     where = f'<br><span style="opacity:.7">{escaped(path_text(path))}</span>'
-    title = f"<b>{escaped('/'.join(path.parts[-3:]))}</b>{where}{told}"
+    title = f"<b>{escaped('/'.join(path.parts[-3:]))}</b>{where}{shown_problems}"
     return notebook_page(title, facts(run_facts(seen)) + (chart(name, drawn) if drawn else ""))
 
 

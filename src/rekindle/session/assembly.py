@@ -91,7 +91,7 @@ def assemble(  # noqa: PLR0913 - the options of a session
     table = StreamTable()
     intake = Intake(table, agent, observation_encoder, action_mapper)
     with contextlib.ExitStack() as undo:
-        saver = None if run is None else Saver(run, policy=policy, tell=outbox.post, report=outbox.warn)
+        saver = None if run is None else Saver(run, policy=policy, announce=outbox.post, report=outbox.warn)
         if saver is not None:
             undo.callback(saver.close)
         parts = Parts(

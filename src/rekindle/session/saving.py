@@ -51,12 +51,12 @@ class Saver:
         run: TrainingRun,
         *,
         policy: RetentionPolicy,
-        tell: Callable[[CheckpointSaved], None],
+        announce: Callable[[CheckpointSaved], None],
         report: Callable[[str], None],
     ) -> None:
-        """Call `tell` for every saved checkpoint and `report` for every problem, possibly on the writer's thread."""
+        """Call `announce` for every saved checkpoint and `report` for every problem, on any thread."""
         self.run = run
-        self._tell, self._report = tell, report
+        self._announce, self._report = announce, report
         self.store = CheckpointStore(run.path, policy=policy, resume_count=run.resume_count)
         self.stall = 0.0
         """Seconds that the training thread has waited for an unfinished save."""
@@ -142,7 +142,7 @@ class Saver:
             # Before the checkpoint: a resume from it must know.
             self.run.update_metadata(exact=False)
         path = self.store.save(checkpoint, agent.rows)
-        self._tell(CheckpointSaved(stamp, str(path)))
+        self._announce(CheckpointSaved(stamp, str(path)))
         try:
             self.run.update_counts(total_steps=stamp.env_steps, total_episodes=stamp.episodes, updates=stamp.updates)
             self.store.tidy()

@@ -115,8 +115,8 @@ def make_agent(
         raise
     except MemoryError as error:
         sizes = {field: fields[field] for field in _SIZES if fields.get(field) is not None}
-        told = ", ".join(f"{field}={value!r:.40}" for field, value in sizes.items())
-        raise ConfigError(f"{name} needs more memory than this machine has: lower {told}") from error
+        shown = ", ".join(f"{field}={value!r:.40}" for field, value in sizes.items())
+        raise ConfigError(f"{name} needs more memory than this machine has: lower {shown}") from error
     except Exception as error:
         if name in ALGORITHMS:
             raise

@@ -174,17 +174,17 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
 
     def differences(self, other: TrainerConfig) -> list[str]:
         """The settings of another config that must not differ, but do."""
-        told: list[str] = []
+        found: list[str] = []
         for name in _IDENTITY:
             mine, theirs = getattr(self, name), getattr(other, name)
             is_function = name == "env" and None in (mine, theirs)  # cannot be compared
             if mine != theirs and not is_function:
-                told.append(f"{name} was {_shown(mine)} and is {_shown(theirs)}")
+                found.append(f"{name} was {_shown(mine)} and is {_shown(theirs)}")
         for name in sorted(self.agent.keys() | other.agent.keys()):
             mine, theirs = self.agent.get(name), other.agent.get(name)
             if mine != theirs:
-                told.append(f"agent.{name} was {_shown(mine)} and is {_shown(theirs)}")
-        return told
+                found.append(f"agent.{name} was {_shown(mine)} and is {_shown(theirs)}")
+        return found
 
 
 def _is_utf8(text: str) -> bool:

@@ -134,7 +134,7 @@ class WatchScreen(Screen[None]):
         self._was_live = is_companion  # a short training may have ended already
         self._share_read = 0.0
         self._shown = -1
-        self._told: list[Happening] = []
+        self._shown_events: list[Happening] = []
 
     def compose(self) -> ComposeResult:
         """From the top: headline, progress, plot, details."""
@@ -191,9 +191,9 @@ class WatchScreen(Screen[None]):
         self._show_tabs()
         self._show_plot()
         self._show_metrics()
-        told = self.feed.happenings[-_MOST_EVENTS:]
-        if anew or told != self._told:
-            self._told = told
+        events = self.feed.happenings[-_MOST_EVENTS:]
+        if anew or events != self._shown_events:
+            self._shown_events = events
             self.query_one("#events Static", Static).update(self._events())
         self.query_one("#checkpoints Static", Static).update(self._checkpoints())
 
@@ -320,7 +320,7 @@ class WatchScreen(Screen[None]):
     def _events(self) -> Table:
         made = Table.grid(padding=(0, 1))
         muted = self._style("text-muted")
-        for happening in reversed(self._told):
+        for happening in reversed(self._shown_events):
             mark, name = _MARKS[happening.level]
             colour = self._style(name)
             when = datetime.fromtimestamp(happening.time, UTC).astimezone().strftime("%H:%M:%S")

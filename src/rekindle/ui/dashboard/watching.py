@@ -260,7 +260,7 @@ def _details(id_: str, path: Path, row: RunRow, listing: Listing, indexes: dict[
     settings = flat_settings(tolerant(problems, reader.read_config, {})) if reader else {}
     first = list(settings.items())[:_MOST_SETTINGS]
     checkpoints = list_checkpoints(path / "checkpoints", problems)
-    told = tolerant(problems, lambda: reader.last_rows("warnings", _MOST_WARNINGS), []) if reader else []
+    recent = tolerant(problems, lambda: reader.last_rows("warnings", _MOST_WARNINGS), []) if reader else []
     return RunDetails(
         id=id_,
         path=printable(path, most=1000),
@@ -274,7 +274,7 @@ def _details(id_: str, path: Path, row: RunRow, listing: Listing, indexes: dict[
         warnings=[
             *_warnings(row, metadata),
             *(Warned("error", text) for text in _lines(problems, row, indexes)),
-            *(Warned("warning", _warning_text(warning)) for warning in reversed(told)),
+            *(Warned("warning", _warning_text(warning)) for warning in reversed(recent)),
         ],
         siblings=listing.siblings(id_)[-200:],
     )
