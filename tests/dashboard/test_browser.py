@@ -438,7 +438,7 @@ def test_the_tabs_of_a_run_do_not_scroll_up_and_down(few_runs: Path, serve: Serv
 
 def test_a_run_that_is_not_there_is_told(tmp_path: Path, serve: Serve, open_page: Open) -> None:
     page = open_page(serve(tmp_path), place("no/such/run"), tolerant=True)
-    expect(page.get_by_role("alert")).to_contain_text("There is no such run here")
+    expect(page.get_by_role("alert")).to_contain_text("This run does not exist")
 
 
 def test_the_page_comes_back_when_the_server_does_and_its_new_link_is_opened(
@@ -473,7 +473,7 @@ def test_a_thousand_runs_are_listed(tmp_path: Path, serve: Serve, open_page: Ope
     page.locator("#search").fill("v7 many")
     expect(rows).to_have_count(100)
     page.locator("#search").fill("")
-    page.get_by_role("checkbox", name="Choose all").check()
+    page.get_by_role("checkbox", name="Select all").check()
     expect(page.locator("#compare")).to_have_text("Compare 1,000")
 
 

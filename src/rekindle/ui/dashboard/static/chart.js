@@ -1,4 +1,4 @@
-// One chart: lines with the band of their extremes, drawn only while it can be seen.
+// One chart: lines with bands from minimum to maximum, drawn only while it is visible.
 
 import uPlot from "/static/vendor/uplot/uPlot.esm.js";
 import { h, icon } from "./dom.js";
@@ -7,7 +7,7 @@ import { join, smooth } from "./tables.js";
 
 const HEIGHT = 190;
 
-// Told apart by people who see no red or no green too; the second line holds those for a dark ground.
+// Distinguishable for colour-blind people; the second line is for a dark background.
 const COLOURS = {
   light: ["#2563c9", "#c8540a", "#0b7a6b", "#7c3fd0", "#b8286f", "#6b6a00", "#0c7fa8", "#8a4b2d", "#4d5560", "#a01d1d"],
   dark: ["#6ea8ff", "#ff9a57", "#3fcdb4", "#b99aff", "#ff86bd", "#d2cf5c", "#6fd2f5", "#d9a688", "#aab2bd", "#ff8585"],
@@ -17,7 +17,7 @@ const COLOURS = {
 const SECONDS = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes),
   ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours), ...[1, 2, 5, 10, 20, 50, 100].map((days) => 86400 * days)];
 
-// On a logarithmic axis a line for each power of ten is enough, if there are several.
+// On a logarithmic axis, one line for each power of ten is enough if there are several.
 function decades(_, ticks) {
   const powers = ticks.map((tick) => (Number.isInteger(Math.round(1e6 * Math.log10(tick)) / 1e6) ? tick : null));
   return powers.filter((tick) => tick !== null).length > 1 ? powers : ticks;
@@ -183,7 +183,7 @@ export class Chart {
     this.zoom([plot.posToVal(left, "x"), plot.posToVal(left + width, "x")]);
   }
 
-  // Where resumes went on: a fine line each.
+  // A thin line for each resume.
   mark(plot) {
     const { ctx } = plot;
     const { left, top, width, height } = plot.bbox;
@@ -202,7 +202,7 @@ export class Chart {
     ctx.restore();
   }
 
-  // The values under the cursor, or the newest.
+  // The values under the cursor, or the newest values.
   read() {
     const { lines, axis, isNamed } = this.wanted;
     const cursor = this.plot?.cursor;

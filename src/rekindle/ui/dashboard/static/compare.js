@@ -14,7 +14,7 @@ export function comparePage(main, ids, signal) {
   const runs = new Map(ids.map((id) => [id, { id, tables: new RunTables(), details: null }]));
   document.title = `Comparison of ${ids.length} · rekindle`;
 
-  const grouping = segmented("Lines", [["version", "Mean over seeds", "One line for all runs of a name and version"], ["run", "Each run", "One line a run"]], settings.group, (group) => {
+  const grouping = segmented("Lines", [["version", "Mean over seeds", "One line for all runs of a name and version"], ["run", "Each run", "One line per run"]], settings.group, (group) => {
     remember({ group });
     update();
   });

@@ -1,4 +1,4 @@
-// What run page and comparison have in common: how charts are drawn, and the grid of charts.
+// Shared by the run page and the comparison: chart settings, and the grid of charts.
 
 import { Chart } from "./chart.js";
 import { h, icon, segmented } from "./dom.js";
@@ -67,7 +67,7 @@ export class ChartGrid {
       }),
       h("label", { class: "slider" }, h("span", {}, "Smooth"), this.slider, amount),
       toggle("log", "Log", "Logarithmic vertical axis"),
-      toggle("band", "Range", "Least and greatest values around each mean"),
+      toggle("band", "Range", "Range from minimum to maximum around each mean"),
       extra,
       h("span", { class: "spring" }),
       this.reset,

@@ -1,4 +1,4 @@
-// Elements from data. Text is only ever set as text, so that nothing in a run can become markup.
+// Create elements from data. Text is only ever set as text, so that nothing in a run can become markup.
 
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);

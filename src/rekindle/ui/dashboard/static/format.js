@@ -1,4 +1,4 @@
-// Numbers and times for people: few characters, always the same width of digits.
+// Format numbers and times: few characters, digits of equal width.
 
 const NOTHING = "–";
 
@@ -44,7 +44,7 @@ export function age(then, now = Date.now() / 1000) {
   return text.split(" ").slice(0, 2).join(" ");
 }
 
-// A time since the start, in a unit that suits it, or that suits the distance of ticks on an axis.
+// A time since the start, in a unit that fits it or the distance of ticks on an axis.
 export function clock(seconds, distance = Math.abs(seconds) / 2) {
   for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
     if (distance >= length) return `${trimmed(seconds / length, 3)} ${unit}`;

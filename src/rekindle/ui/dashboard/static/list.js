@@ -27,7 +27,7 @@ const FILTERS = [
   ["bad", "Failed", (row) => ["failed", "crashed", "unreadable"].includes(row.status)],
 ];
 
-const chosen = new Set(); // stays while one looks at a run and comes back
+const chosen = new Set(); // kept while a run is open
 let search = "";
 let filter = "all";
 
@@ -52,7 +52,7 @@ export function listPage(main, signal) {
   const filters = h("div", { class: "filters", role: "group", "aria-label": "Status" });
   const compare = h("button", { type: "button", class: "button", id: "compare", onclick: openComparison });
   const clear = h("button", { type: "button", class: "button quiet", onclick: () => select([...chosen], false) }, "Clear");
-  const all = h("input", { type: "checkbox", "aria-label": "Choose all that are shown", onchange: (event) => select(visible(), event.target.checked) });
+  const all = h("input", { type: "checkbox", "aria-label": "Select all that are shown", onchange: (event) => select(visible(), event.target.checked) });
   const heads = new Map(COLUMNS.map((column) => [column.key, head(column)]));
   const body = h("tbody");
   const empty = h("div", { class: "empty" });
@@ -83,7 +83,7 @@ export function listPage(main, signal) {
 
   function draw(row) {
     const element = elements.get(row.id) ?? h("tr", { data: { id: row.id }, tabIndex: -1 });
-    const box = h("input", { type: "checkbox", checked: chosen.has(row.id), "aria-label": `Choose ${row.name} ${row.run_id}`, tabIndex: -1, onchange: (event) => select([row.id], event.target.checked) });
+    const box = h("input", { type: "checkbox", checked: chosen.has(row.id), "aria-label": `Select ${row.name} ${row.run_id}`, tabIndex: -1, onchange: (event) => select([row.id], event.target.checked) });
     element.className = row.status === "running" ? "is-live" : "";
     element.replaceChildren(
       h("td", { class: "check" }, box),
@@ -154,7 +154,7 @@ export function listPage(main, signal) {
     else {
       empty.replaceChildren(
         h("h2", {}, "No runs here yet"),
-        h("p", {}, "Start a training, and it appears here by itself. A run is a directory ", h("code", {}, "name/version/date_time"), " with a ", h("code", {}, "metadata.json"), "."),
+        h("p", {}, "Start a training, and it appears here. A run is a directory ", h("code", {}, "name/version/date_time"), " with a ", h("code", {}, "metadata.json"), "."),
         h("p", { class: "muted" }, "Are your runs somewhere else? Start ", h("code", {}, "rekindle dashboard DIR"), "."));
     }
   }
@@ -178,7 +178,7 @@ export function listPage(main, signal) {
     compare.disabled = chosen.size < 1;
     compare.className = chosen.size ? "button primary" : "button";
     compare.textContent = chosen.size ? `Compare ${count(chosen.size)}` : "Compare";
-    compare.title = chosen.size ? "" : "Choose runs first";
+    compare.title = chosen.size ? "" : "Select runs first";
     clear.hidden = chosen.size === 0;
     all.checked = shown.length > 0 && shown.every((id) => chosen.has(id));
     all.indeterminate = !all.checked && shown.some((id) => chosen.has(id));

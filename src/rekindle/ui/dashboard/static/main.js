@@ -1,4 +1,4 @@
-// The frame: which page, which keys, dark or light, and whether the server is there.
+// The page frame: routing, keys, theme, and the state of the connection.
 
 import { comparePage } from "./compare.js";
 import { h, icon } from "./dom.js";
@@ -30,7 +30,7 @@ function route() {
   scrollTo(0, 0);
 }
 
-// The token is that of another start of the server, or there is none; a link opened in another tab brings it here too.
+// The token belongs to an earlier start of the server, or is missing; a link opened in another tab updates it here too.
 function showLock(state) {
   const lock = document.getElementById("lock");
   if (state === "locked" && !lock) {
@@ -91,13 +91,13 @@ function helpDialog() {
     ["/", "search"],
     ["j k", "next and previous run"],
     ["Enter", "open the run"],
-    ["x", "choose the run"],
-    ["c", "compare what is chosen"],
-    ["1 – 5", "parts of a run"],
-    ["t", "by steps or by time"],
+    ["x", "select the run"],
+    ["c", "compare the selected runs"],
+    ["1 – 5", "tabs of a run"],
+    ["t", "steps or time on the x axis"],
     ["s", "smoothing"],
     ["l", "logarithmic axis"],
-    ["b", "least and greatest values"],
+    ["b", "range from minimum to maximum"],
     ["Esc", "back"],
     ["d", "dark or light"],
     ["?", "this list"],

@@ -104,13 +104,13 @@ export function runPage(main, id, signal) {
       panels.checkpoints.replaceChildren(checkpointsPanel(details));
       panels.about.replaceChildren(aboutPanel(details));
     } else if (message.kind === "gone") {
-      banners.replaceChildren(banner("error", "This run is not there any more."));
+      banners.replaceChildren(banner("error", "This run does not exist any more."));
     }
     soon();
   }, signal, {
     missing() {
       isMissing = true;
-      banners.replaceChildren(banner("error", "There is no such run here. It may have been moved or removed."));
+      banners.replaceChildren(banner("error", "This run does not exist. It may have been moved or removed."));
       grid.update();
     },
   });
@@ -118,7 +118,7 @@ export function runPage(main, id, signal) {
   const timer = setInterval(showFacts, 5000);
   signal.addEventListener("abort", () => clearInterval(timer));
 
-  // While somebody looks at the newest part closely, what is appended belongs there too.
+  // While the newest part is zoomed in, appended rows belong to it too.
   function isAtEnd(message) {
     const table = tables.logs.get(message.log);
     const axis = settings.axis === "step" ? table.steps : table.times.map((time) => time - tables.started);
@@ -208,7 +208,7 @@ function stopDialog(id, details, signal) {
   const yes = h("button", { type: "button", class: "button danger solid", id: "stop-yes", onclick: ask }, "Stop the run");
   const dialog = h("dialog", { class: "dialog", "aria-labelledby": "stop-title" },
     h("h2", { id: "stop-title" }, "Stop this run?"),
-    h("p", {}, "It takes a checkpoint and ends, within about a second. Run its script again to go on from there."),
+    h("p", {}, "It takes a checkpoint and ends, within about a second. Run its script again to continue it."),
     problem,
     h("div", { class: "buttons" }, h("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Cancel"), yes));
   async function ask() {
@@ -372,7 +372,7 @@ function aboutPanel(details) {
       ["status", row.status],
       ["stop reason", metadata?.stop_reason ?? "–"],
       ["started", moment(row.started)],
-      ["last sign of life", moment(row.updated)],
+      ["last update", moment(row.updated)],
       ["exact", metadata ? String(metadata.exact) : "–"],
       ...Object.entries(metadata?.environment ?? {}),
     ])));

@@ -1,4 +1,4 @@
-// What this browser remembers: how charts are drawn, how the list is sorted, dark or light.
+// Settings stored in the browser: how charts are drawn, how the list is sorted, the theme.
 
 const KEY = "rekindle";
 const DEFAULTS = {
@@ -28,7 +28,7 @@ export function remember(changes) {
   try {
     localStorage.setItem(KEY, JSON.stringify(settings));
   } catch {
-    // A browser that keeps nothing still shows everything.
+    // The page also works in a browser that stores nothing.
   }
 }
 

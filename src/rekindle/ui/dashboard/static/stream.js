@@ -1,5 +1,5 @@
-// A stream of messages from the server. It rests while nobody looks, and starts anew after a break:
-// the server then sends everything once more, so that nothing is ever missing.
+// A stream of messages from the server. It pauses while the page is hidden, and restarts after a break:
+// the server then sends everything again, so that nothing is missing.
 
 const listeners = new Set();
 let state = "connecting";
@@ -48,7 +48,7 @@ export function open(address, receive, signal, { missing = () => {} } = {}) {
     timer = setTimeout(start, 2000);
   }
 
-  // A stream does not say why it failed; a plain request does.
+  // A stream does not report why it failed; a plain request does.
   async function failure() {
     const controller = new AbortController();
     try {

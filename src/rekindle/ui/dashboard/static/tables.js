@@ -1,4 +1,4 @@
-// The rows of a run as the server sends them, and what charts make of them. No page is needed here.
+// The rows of a run as sent by the server, and the data of its charts. Independent of the page.
 
 export class LogTable {
   constructor() {
@@ -12,7 +12,7 @@ export class LogTable {
     this.most = new Map();
   }
 
-  // Points after the first `keep` are dropped: they have grown since, or a resume has cut them off.
+  // Points after the first `keep` are dropped: they have changed, or a resume has removed them.
   take(message) {
     const { keep } = message;
     this.total = message.total;
@@ -41,7 +41,7 @@ function extend(array, values) {
   for (const value of values) array.push(value);
 }
 
-// What a run has: its logs, and the closer look at a part of them while somebody zooms.
+// The data of a run: its logs, and a finer range of them while a chart is zoomed in.
 export class RunTables {
   constructor() {
     this.logs = new Map();
@@ -103,7 +103,7 @@ export class RunTables {
     return null;
   }
 
-  // The best evaluation; of one episode where nothing was evaluated.
+  // The best evaluation, or the best episode if there are no evaluations.
   best() {
     const greatest = (values) => values?.reduce((most, value) => (value !== null && !(value <= most) ? value : most), null) ?? null;
     const evaluation = greatest(this.logs.get("eval_episodes")?.mean.get("return"));
@@ -113,8 +113,8 @@ export class RunTables {
   }
 }
 
-// An exponential mean that starts at the first value, not at zero. What counts is how far apart points are on the
-// screen, so that dense noise is smoothed and a few evaluations are left as they are.
+// An exponential mean that starts at the first value, not at zero. It weights points by their distance on the
+// screen, so that dense noise is smoothed and a few evaluations are unchanged.
 export function smooth(x, values, weight) {
   if (weight <= 0 || x.length < 2) return values;
   const scale = 1000 / (x.at(-1) - x[0] || 1);
@@ -131,7 +131,7 @@ export function smooth(x, values, weight) {
   });
 }
 
-// Several x axes as one; null where a column has no value.
+// Merge several x axes into one; null where a column has no value.
 export function join(tables) {
   const at = tables.map(() => 0);
   const x = [];
@@ -151,7 +151,7 @@ export function join(tables) {
   }
 }
 
-// The mean of several curves, and how far they spread, on a grid: where at least half of them have values.
+// The mean of several curves and their spread on a grid, where at least half of them have values.
 export function aggregate(curves, { points = 300, spread = "range" } = {}) {
   const known = curves
     .map(({ x, y }) => ({ x: x.filter((_, index) => y[index] !== null), y: y.filter((value) => value !== null) }))
