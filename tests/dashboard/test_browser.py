@@ -268,7 +268,7 @@ def test_a_run_that_was_killed_is_shown_as_crashed_and_goes_on_when_it_is_resume
     training.kill()
     page = open_page(serve(tmp_path), place(training.id))
     expect(page.locator(".heading .status")).to_have_text("crashed")
-    expect(page.get_by_role("alert")).to_contain_text("did not end")
+    expect(page.get_by_role("alert")).to_contain_text("This run crashed")
     lost = wait_until(lambda: len(returns(page)) == len(logged_returns(training.path)) and returns(page))
     again = train(tmp_path, pause=0.2)  # there was no checkpoint: it begins again, and the rows go
     assert again.path == training.path

@@ -129,7 +129,7 @@ def test_a_crash_and_a_lossy_resume_are_among_the_warnings(tmp_path: Path, serve
     server = serve(tmp_path)
     with server.events("/api/watch", id=path.relative_to(tmp_path).as_posix()) as events:
         texts = [warning["text"] for warning in next(events)["warnings"]]
-    assert any("did not end" in text for text in texts)
+    assert any("This run crashed" in text for text in texts)
     assert "Resume 1 at step 50: the <b>world</b>" in texts
     assert "metrics.jsonl: 1 line cannot be read (1)" in texts
 

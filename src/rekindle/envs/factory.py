@@ -257,7 +257,7 @@ def _vector_of_id(name: str, num_envs: int, arguments: dict[str, Any]) -> gymnas
 
 
 def _makes_vectors(make: Callable[..., Any]) -> bool:
-    """Whether a function has a parameter for the number of environments."""
+    """Whether a function has a required parameter `num_envs`."""
     try:
         parameter = inspect.signature(make).parameters.get("num_envs")
     except (TypeError, ValueError):  # a compiled function
