@@ -229,7 +229,7 @@ def test_without_a_working_directory_a_relative_root_is_an_error_that_says_so(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(StorageError, match=r"cannot find the working directory, .* use runs: No such file"):
+    with pytest.raises(StorageError, match=r"cannot find the working directory, .* for runs: No such file"):
         TrainingRun.create("a")
     TrainingRun.create("a", root=tmp_path).close()
 
