@@ -197,7 +197,8 @@ class TestOddEnvironments:
             [sys.executable, "-m", "rekindle", *command, *vector], capture_output=True, text=True, check=True, cwd=here
         )
         assert json.loads(done.stdout)["env_steps"] >= 20
-        assert set(done.stderr.split()) == {"welcome"}
+        assert "welcome" in done.stderr
+        assert done.stderr.replace("welcome", "").split() == []  # two processes may print on one line
 
     def test_what_one_prints_does_not_disturb_seeds(self, rekindle: Rekindle) -> None:
         command = ("train", "tabular", "odd:Prints", "--steps", 20, "--eval-episodes", 1, "--seeds", "0-1", "--json")
