@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from rekindle.agents.dispatch import Dispatch
+from rekindle.agents.trees import placed
 from rekindle.storage import codec
 
 
@@ -18,13 +19,22 @@ def same(first: Any, second: Any) -> bool:
 
 
 def check_one_dispatch(it: Any, batches: Sequence[dict[str, Any]]) -> None:
-    """Updates of a learner on batches in one dispatch are equal to the bit to one at a time."""
+    """Updates on batches in one dispatch are equal to the bit to one at a time."""
     rows = len(batches[0]["rewards"]) if it.config.prioritised else 0
-    dispatch: Dispatch[Any] = Dispatch(it.learner.step, it.learner.metrics, example=batches[0], rows=rows)
-    together, outcome = dispatch(it.learner.start(), _joined(batches), len(batches), it.inputs)
-    single, losses, surprises = it.learner.start(), [], []
+
+    def step(state: Any, batch: Any, schedules: Any) -> Any:
+        state, metrics, surprise = it.update.step(state, it.see(batch), schedules)
+        return state, metrics, surprise if rows else None
+
+    def start() -> Any:
+        return placed(it.update.start(), None)
+
+    dispatch: Dispatch[Any] = Dispatch(step, it.update.metrics, example=batches[0], rows=rows)
+    schedules = {name: np.float32(1e-2) for name in it.update.schedules}
+    together, outcome = dispatch(start(), _joined(batches), len(batches), schedules)
+    single, losses, surprises = start(), [], []
     for batch in batches:
-        single, one = dispatch(single, batch, 1, it.inputs)
+        single, one = dispatch(single, batch, 1, schedules)
         losses.append(np.asarray(dispatch.metrics([one])["loss"]))
         surprises.append(one.rows())
     for first, second in zip(jax.tree_util.tree_leaves(together), jax.tree_util.tree_leaves(single), strict=True):

@@ -72,7 +72,7 @@ def agent(
 
 def values(learner: Any, seen: float, *actions: float) -> np.ndarray:
     """What all critics say of actions."""
-    critics = learner._learner.weights["critics"].network(learner._learned.critics)
+    critics = learner._algorithm.weights["critics"].network(learner._learned.critics)
     unit = (np.array(actions, np.float32)[:, None] - 1) / 2
     return np.asarray(critics(np.full((len(actions), 1), seen, np.float32), unit))
 

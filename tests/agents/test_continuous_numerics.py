@@ -21,8 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.agents import SAC, TD3
-from rekindle.agents.continuous import Seen, draw_pairs, seen
-from rekindle.agents.sac import squashed_log_prob
+from rekindle.agents.continuous import draw_pairs
+from rekindle.agents.distributions import squashed_log_prob, to_unit
+from rekindle.agents.updates import Minibatch
 from rekindle.experience import Array
 
 ROWS, DIMENSIONS = 5, 2
@@ -42,26 +43,21 @@ CASES: dict[str, tuple[type, dict[str, Any]]] = {
 
 
 class Case:
-    """An agent's learner, its losses compiled, and the reference for them."""
+    """An agent's update, its losses compiled, and the reference for them."""
 
     def __init__(self, kind: type, config: dict[str, Any]) -> None:
         agent = kind(SPACE, BOUNDS, seed=0, hidden_sizes=(7, 6), batch_size=ROWS, capacity=8, **config)
-        self.config, self.learner, self.head = agent.config, agent._learner, agent._head(10**9)
+        self.config, self.update, self.head = agent.config, agent._algorithm, agent._head(10**9)
         self.is_sac = kind is SAC
-        self.critic_loss, self.actor_loss = jax.jit(self.learner.critic_loss), jax.jit(self.learner.actor_loss)
-        self.inputs = {"learning_rate": np.float32(1e-2), "temperature_learning_rate": np.float32(1e-2)}
-        self.inputs["normaliser"] = None
-        self.see = jax.jit(
-            lambda batch: seen(
-                batch, self.inputs, encoding=agent._encoding, head=self.head, reward_scale=self.config.reward_scale
-            )
-        )
+        self.critic_loss, self.actor_loss = jax.jit(self.update.critic_loss), jax.jit(self.update.actor_loss)
+        self.see = lambda batch: Minibatch.of(batch, agent._encoding, None, reward_scale=self.config.reward_scale)
+        self.see_unit = jax.jit(lambda batch: _unit(self.see(batch), self.head))
         self.start = agent._learned
 
     def state(self, rng: np.random.Generator) -> Any:
         """Random weights."""
         vectors = {
-            name: rng.normal(0, 0.5, weights.size).astype(np.float32) for name, weights in self.learner.weights.items()
+            name: rng.normal(0, 0.5, weights.size).astype(np.float32) for name, weights in self.update.weights.items()
         }
         return self.start._replace(**vectors)
 
@@ -73,8 +69,12 @@ class Case:
             "next_observations": rng.normal(size=(ROWS, 3)).astype(np.float32),
             "discounts": rng.choice([0.0, 0.9, 0.81], ROWS).astype(np.float32),
             "weights": rng.random(ROWS).astype(np.float32) if self.config.prioritised else None,
-            "noise": self.learner.noise(rng, 1),
+            "noise": self.update.noise(rng, 1),
         }
+
+
+def _unit(batch: Minibatch, head: Any) -> Minibatch:
+    return batch._replace(actions=to_unit(batch.actions, head))
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def case(name: str) -> Case:
 
 
 def actor(it: Case, vector: Array, x: Array) -> Array:
-    for layer in it.learner.weights["actor"].layers(vector):
+    for layer in it.update.weights["actor"].layers(vector):
         if layer.kind == "dense":
             x = x @ layer.arrays["weight"].astype(np.float64) + layer.arrays["bias"]
         else:
@@ -98,7 +98,7 @@ def critic(it: Case, vector: Array, index: int, x: Array, action: Array) -> floa
     """What one critic says of an observation and an action from -1 to 1."""
     x = np.concatenate([x, action])
     # Not by the split of a vector, which rounds to single precision.
-    weights = it.learner.weights["critics"]
+    weights = it.update.weights["critics"]
     bodies = weights._with(weights._views(vector)).bodies
     for module in bodies.modules:
         match type(module).__name__:
@@ -174,7 +174,7 @@ def reference_actor_loss(it: Case, vector: Array, state: Any, batch: dict[str, A
 def test_the_losses_are_those_of_the_reference(name: str, seed: int) -> None:
     rng, it = np.random.default_rng(seed), case(name)
     state, batch = it.state(rng), it.batch(rng)
-    looked: Seen = it.see(batch)
+    looked: Minibatch = it.see_unit(batch)
     critic_loss, (_, surprise) = it.critic_loss(state.critics, state, looked)
     actor_loss = it.actor_loss(state.actor, state, looked)
     actor_loss = actor_loss[0] if it.is_sac else actor_loss
@@ -187,10 +187,10 @@ def test_the_losses_are_those_of_the_reference(name: str, seed: int) -> None:
 def test_gradients_are_those_of_small_differences(name: str) -> None:
     rng, it = np.random.default_rng(3), case(name)
     state, batch = it.state(rng), it.batch(rng)
-    looked = it.see(batch)
+    looked = it.see_unit(batch)
     for field, compiled, reference in (
-        ("critics", it.learner.critic_loss, reference_critic_loss),
-        ("actor", it.learner.actor_loss, reference_actor_loss),
+        ("critics", it.update.critic_loss, reference_critic_loss),
+        ("actor", it.update.actor_loss, reference_actor_loss),
     ):
         vector = getattr(state, field)
         has_aux = it.is_sac or field == "critics"
@@ -232,11 +232,11 @@ def test_the_density_of_a_squashed_gaussian_adds_up_to_one() -> None:
 @given(log_temperature=st.floats(-5, 2), log_prob=st.floats(-20, 20))
 @settings(deadline=None)
 def test_the_temperature_falls_while_there_is_more_entropy_than_wanted(log_temperature: float, log_prob: float) -> None:
-    learner = case("sac").learner
-    assert float(learner.temperature_loss(np.float32(log_temperature), np.float32(log_prob))) == pytest.approx(
+    update = case("sac").update
+    assert float(update.temperature_loss(np.float32(log_temperature), np.float32(log_prob))) == pytest.approx(
         -log_temperature * (log_prob - DIMENSIONS), rel=1e-4, abs=1e-4
     )
-    gradient = float(jax.grad(learner.temperature_loss)(np.float32(log_temperature), np.float32(log_prob)))
+    gradient = float(jax.grad(update.temperature_loss)(np.float32(log_temperature), np.float32(log_prob)))
     assert gradient == pytest.approx(DIMENSIONS - log_prob, abs=1e-4)  # above 0 if the entropy is above -DIMENSIONS
 
 
@@ -244,7 +244,7 @@ def test_actions_are_learned_as_from_minus_one_to_one() -> None:
     it = case("sac")
     batch = it.batch(np.random.default_rng(0))
     batch["actions"] = np.array([[-1, 0], [3, 0.5], [1, 0.25], [0, 0.5], [9, -9]], np.float32)
-    np.testing.assert_allclose(it.see(batch).actions, [[-1, -1], [1, 1], [0, 0], [-0.5, 1], [1, -1]], atol=1e-6)
+    np.testing.assert_allclose(it.see_unit(batch).actions, [[-1, -1], [1, 1], [0, 0], [-0.5, 1], [1, -1]], atol=1e-6)
 
 
 def test_a_pair_is_two_different_critics_and_every_pair_is_as_likely() -> None:

@@ -83,9 +83,9 @@ def spoil(agent: Any, value: float | Array) -> None:
     """Give an agent other weights, as an update would."""
     network = agent.state()["weights"]["network"]
     weights = {name: np.resize(np.float32(value), array.shape) for name, array in network.items()}
-    acting = agent._learner.weights[agent._learner.acting[0]]
+    acting = agent._algorithm.weights[agent._algorithm.acting[0]]
     params = acting._parts([weights[path] for path in acting._paths])
-    agent._learned = agent._learned._replace(**dict.fromkeys(agent._learner.acting, params))
+    agent._learned = agent._learned._replace(**dict.fromkeys(agent._algorithm.acting, params))
     agent._publish()
 
 

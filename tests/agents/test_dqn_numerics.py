@@ -22,7 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.agents import DQN, DQNConfig
-from rekindle.agents.dqn import Learner, QNetwork, project
+from rekindle.agents.dqn import DQNUpdate, QNetwork
+from rekindle.agents.returns import project
+from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Weights
 from rekindle.experience import Array
 from rekindle.policy.encoding import Encoding
@@ -40,7 +42,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 class Case:
-    """A learner, and its loss compiled."""
+    """An update, and its loss compiled."""
 
     def __init__(self, **config: Any) -> None:
         self.config = DQNConfig(hidden_sizes=(7, 6), **config)
@@ -48,9 +50,13 @@ class Case:
         network = QNetwork(self.config, encoding, ACTIONS, None, np.random.default_rng(0))
         self.noise_size = network.noise_size
         self.weights = Weights(network)
-        self.learner = Learner(self.config, encoding, self.weights)
-        self.loss = jax.jit(self.learner.loss)
-        self.inputs = {"learning_rate": np.float32(1e-3), "normaliser": None}
+        self.update = DQNUpdate(self.config, self.weights, noise_size=self.noise_size, first_action=0)
+        self.see = lambda batch: Minibatch.of(batch, encoding, None, reward_scale=self.config.reward_scale)
+
+        def loss(params: Any, target: Any, batch: dict[str, Any]) -> Any:
+            return self.update.loss(params, target, self.see(batch))
+
+        self.loss, self.gradient = jax.jit(loss), jax.jit(jax.grad(loss, has_aux=True))
 
     def vectors(self, rng: np.random.Generator) -> tuple[Array, Array]:
         """Weights of a network and of its target."""
@@ -164,7 +170,7 @@ def test_the_loss_is_that_of_the_reference(name: str, seed: int) -> None:
     rng, it = np.random.default_rng(seed), case(name)
     params, target = it.vectors(rng)
     batch = it.batch(rng)
-    loss, _ = it.loss(params, target, batch, it.inputs)
+    loss, _ = it.loss(params, target, batch)
     assert float(loss) == pytest.approx(reference_loss(it, params, target, batch), rel=1e-4, abs=1e-5)
 
 
@@ -173,7 +179,7 @@ def test_the_gradient_is_that_of_small_differences(name: str) -> None:
     rng, it = np.random.default_rng(3), case(name)
     params, target = it.vectors(rng)
     batch = it.batch(rng)
-    gradient = np.asarray(jax.jit(jax.grad(it.learner.loss, has_aux=True))(params, target, batch, it.inputs)[0])
+    gradient = np.asarray(it.gradient(params, target, batch)[0])
     wide = params.astype(np.float64)
     for index in rng.choice(it.weights.size, 25, replace=False):
         step = np.zeros_like(wide)
@@ -227,7 +233,7 @@ def test_a_priority_is_the_size_of_the_error_or_the_divergence() -> None:
             one = {
                 key: None if value is None else np.repeat(value[row : row + 1], ROWS, 0) for key, value in batch.items()
             }
-            loss, (_, surprise) = it.loss(params, target, one, it.inputs)
+            loss, (_, surprise) = it.loss(params, target, one)
             if name == "atoms":
                 assert 0 <= float(surprise[0]) <= float(loss) + 1e-6
             else:

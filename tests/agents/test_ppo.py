@@ -86,7 +86,7 @@ def agent(observation_space: Any = NUMBER, action_space: Any = TWO, seed: int = 
 def values(learner: PPO, *seen: float) -> Array:
     normaliser = learner._acting.normaliser
     encoded = numbers(*seen) if normaliser is None else normaliser.apply(numbers(*seen))
-    return learner._scores(learner._acting, encoded, None, None)[1]
+    return learner._scorer.rows(learner._acting, encoded, None, None)[1]
 
 
 def policy_of(learner: PPO) -> NetworkPolicy:
@@ -295,9 +295,9 @@ def test_a_batch_that_overfills_a_rollout_begins_the_next() -> None:
     learner = agent(**FEW)
     for _ in range(2):
         learner.observe(batch(3), np.arange(3))
-    assert (learner.updates_due(), len(learner._other), len(learner._rollout)) == (1, 4, 2)
+    assert (learner.updates_due(), len(learner._collector._waiting), len(learner._collector._current)) == (1, 4, 2)
     learner.update(1)
-    assert (learner.updates_due(), len(learner._rollout), learner.stale_steps) == (0, 2, 0)
+    assert (learner.updates_due(), len(learner._collector._current), learner.stale_steps) == (0, 2, 0)
 
 
 def batch(rows: int) -> Transitions:
@@ -341,7 +341,7 @@ def test_what_a_policy_before_the_last_two_chose_is_left_out_and_counted() -> No
         learner.observe(batch(1), np.array([stream]))
         assert learner.stale_steps == stale
     assert learner.env_steps == 10
-    assert learner._rollout.steps().versions.tolist() == [1]
+    assert learner._collector._current.steps().versions.tolist() == [1]
 
 
 def test_the_versions_of_a_rollout_are_those_of_the_policies_that_chose() -> None:
@@ -356,7 +356,7 @@ def test_the_versions_of_a_rollout_are_those_of_the_policies_that_chose() -> Non
     learner.cut(np.array([1]))
     learner.observe(batch(1), np.array([1]))
     assert learner.updates_due() == 1
-    assert learner._other.steps().versions.tolist() == [0, 0, 1, 1]
+    assert learner._collector._waiting.steps().versions.tolist() == [0, 0, 1, 1]
 
 
 def test_learning_stops_early_when_the_policy_has_moved_too_far() -> None:
@@ -413,7 +413,8 @@ def test_a_background_learner_is_told_which_policy_chose() -> None:
                 actions[index] = stream.step(np.ones(1, np.float32), float(actions[index]), terminated=True)
     assert learner.env_steps == session.total_steps
     # Every transition was learned from, is collected, or was too old.
-    open_rollouts = len(learner._rollout) + (len(learner._other) if learner._is_waiting else 0)
+    collector = learner._collector
+    open_rollouts = len(collector._current) + (len(collector._waiting) if collector.is_waiting else 0)
     learning = 16 if learner._learning is not None else 0
     learned = 16 * learner.policy_version
     assert learner.policy_version > 0
@@ -784,7 +785,7 @@ def test_what_was_observed_is_a_copy() -> None:
     learner.observe(Transitions(*arrays), ONE)
     for array in arrays:
         array[:] = 0
-    steps = learner._rollout.steps()
+    steps = learner._collector._current.steps()
     assert [np.asarray(seen).item() for seen in (steps.observations, steps.last_observations)] == pytest.approx(
         [0.5, 0.6]
     )
@@ -875,4 +876,4 @@ def test_an_ending_is_not_followed_by_the_next_episode() -> None:
     tell(learner, [(0, 0, 1, 1, EpisodeStatus.TRUNCATED), (1, 0, 1, 2, CONTINUING)])
     learner.cut(ONE)
     tell(learner, [(2, 0, 1, 3, CONTINUING), (3, 0, 1, 4, CONTINUING)])
-    assert learner._other.steps().following.tolist() == [-1, -1, 3, -1]
+    assert learner._collector._waiting.steps().following.tolist() == [-1, -1, 3, -1]

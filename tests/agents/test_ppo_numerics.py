@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from rekindle.agents import PPO, Linear
+from rekindle.agents.distributions import categorical, censored_gaussian
 from rekindle.agents.networks import layers_of
 from rekindle.agents.normalisation import ReturnScale
-from rekindle.agents.ppo import categorical, censored_gaussian
+from rekindle.agents.updates import RolloutBatch
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
 from rekindle.interrupt import never
 from rekindle.policy.network import Layer
@@ -60,8 +61,13 @@ class Case:
             **{"hidden_sizes": (7, 6), "rollout_steps": ROWS, "minibatch_size": 4, **config},
         )
         self.head, self.weights, self.config = self.agent._head, self.agent._weights, self.agent.config
-        self.loss = jax.jit(self.agent._learner.loss)
-        self.gradient = jax.jit(jax.grad(self.agent._learner.loss, has_aux=True))
+
+        def loss(params: Any, indices: Any, inputs: dict[str, Any]) -> Any:
+            batch = RolloutBatch.of(inputs["rollout"], indices, ROWS)
+            update: Any = self.agent._algorithm
+            return update.loss(params, batch, inputs["schedules"])
+
+        self.loss, self.gradient = jax.jit(loss), jax.jit(jax.grad(loss, has_aux=True))
         self.is_continuous = self.head.kind == "gaussian"
 
     def params(self, rng: np.random.Generator) -> Array:
@@ -69,7 +75,7 @@ class Case:
 
     def inputs(self, rng: np.random.Generator, params: Array) -> dict[str, Any]:
         """A rollout that another policy chose, but not an altogether different one."""
-        columns = self.agent._zero_columns(ROWS)
+        columns = self.agent._scorer.zeros(ROWS)
         columns["observations"] = rng.normal(size=columns["observations"].shape).astype(np.float32)
         if self.is_continuous:
             raw = rng.normal(size=columns["actions"].shape).astype(np.float32)
@@ -85,14 +91,16 @@ class Case:
         columns["numbers"][:, 0] = log_probs + rng.normal(0, 0.3, ROWS)
         return {
             "rollout": columns,
-            "learning_rate": np.float32(1e-3),
-            "clip": np.float32(0.2),
-            "entropy_coef": np.float32(0.01),
+            "schedules": {
+                "learning_rate": np.float32(1e-3),
+                "clip": np.float32(0.2),
+                "entropy_coef": np.float32(0.01),
+            },
         }
 
     def indices(self, rng: np.random.Generator) -> Array:
         """The rows of a minibatch; where 4 does not divide 10, one that has a gap."""
-        return np.append(rng.permutation(ROWS), ROWS)[self.agent._minibatches[-1]].astype(np.int32)
+        return np.append(rng.permutation(ROWS), ROWS)[self.agent._minibatches.table[-1]].astype(np.int32)
 
 
 @functools.cache
@@ -153,7 +161,7 @@ def reference_loss(case: Case, params: Array, inputs: dict[str, Any], indices: A
     advantages = numbers[rows, 2]
     if config.normalise_advantages:
         advantages = (advantages - advantages.mean()) / (advantages.std(ddof=1) + 1e-8)
-    clip = float(inputs["clip"])
+    clip = float(inputs["schedules"]["clip"])
     found = dict.fromkeys(("policy_loss", "value_loss", "entropy", "kl", "clip_fraction"), 0.0)
     for row, advantage in zip(rows, advantages, strict=True):
         log_prob, entropy, value = reference_score(case, params, columns, row)
@@ -169,7 +177,7 @@ def reference_loss(case: Case, params: Array, inputs: dict[str, Any], indices: A
         found["kl"] += (ratio - 1 - math.log(ratio)) / len(rows)
         found["clip_fraction"] += (limited != ratio) / len(rows)
     loss = found["policy_loss"] + config.value_coef * found["value_loss"]
-    return {**found, "loss": loss - float(inputs["entropy_coef"]) * found["entropy"]}
+    return {**found, "loss": loss - float(inputs["schedules"]["entropy_coef"]) * found["entropy"]}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -179,7 +187,7 @@ def test_the_loss_is_that_of_the_reference(name: str, seed: int) -> None:
     rng, it = np.random.default_rng(seed), case(name)
     params = it.params(rng)
     inputs, indices = it.inputs(rng, params), it.indices(rng)
-    loss, metrics = it.loss(params, {"indices": indices}, inputs)
+    loss, metrics = it.loss(params, indices, inputs)
     found = {name: float(value) for name, value in {**metrics, "loss": loss}.items()}
     assert found == pytest.approx(reference_loss(it, params, inputs, indices), rel=2e-4, abs=2e-5)
 
@@ -189,7 +197,7 @@ def test_the_gradient_is_that_of_small_differences(name: str) -> None:
     rng, it = np.random.default_rng(3), case(name)
     params = it.params(rng)
     inputs, indices = it.inputs(rng, params), it.indices(rng)
-    gradient = np.asarray(it.gradient(params, {"indices": indices}, inputs)[0])
+    gradient = np.asarray(it.gradient(params, indices, inputs)[0])
     wide = params.astype(np.float64)
     for index in [*rng.choice(it.weights.size, 20, replace=False), it.weights.size - 1]:
         step = np.zeros_like(wide)
@@ -427,7 +435,7 @@ def test_a_rollout_is_scored_by_what_chose_it(name: str) -> None:
 
     # Nothing has been learned yet, so that every ratio is 1 but for those that the policy before chose.
     indices = learning.order[:8]
-    log_probs, _, _ = agent._learner.score(
+    log_probs, _, _ = agent._algorithm.score(
         acting.params, learning.columns["observations"][indices], None, learning.columns["actions"][indices]
     )
     ratios = np.exp(np.asarray(log_probs) - numbers[indices, 0])
@@ -513,7 +521,7 @@ def test_the_same_holds_for_optimised_code() -> None:
 @pytest.mark.parametrize(("rows", "most", "sizes"), [(12, 4, [4, 4, 4]), (10, 4, [4, 3, 3]), (5, 5, [5])])
 def test_minibatches_are_as_even_as_can_be_and_hold_every_row_once(rows: int, most: int, sizes: list[int]) -> None:
     agent = PPO(SPACE, Discrete(2), seed=0, rollout_steps=rows, minibatch_size=most, epochs=2)
-    epochs = agent._order(3).reshape(2, len(sizes), -1)
+    epochs = agent._minibatches.order(3).reshape(2, len(sizes), -1)
     for epoch in epochs:
         assert [int((minibatch < rows).sum()) for minibatch in epoch] == sizes
         assert sorted(epoch[epoch < rows].tolist()) == list(range(rows))

@@ -14,6 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Space
 
 from rekindle.agents.offpolicy import _columns
+from rekindle.agents.updates import Minibatch
 from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.policy.network import Layer
 
@@ -125,11 +126,11 @@ def random_transitions(
     return Transitions(seen[:-1], actions, rng.normal(0, 2, count), seen[1:], statuses)
 
 
-def batch_of(agent: Any, transitions: Transitions, noise: Any = None) -> dict[str, Any]:
+def batch_of(agent: Any, transitions: Transitions, noise: Any = None) -> Minibatch:
     """What an update of an agent with a memory takes, when it draws each of these transitions once, in their order."""
     agent.observe(transitions, np.zeros(len(transitions), np.int64))
     memory, config = agent.replay(), agent.config
     rows = np.arange(memory.end)
     batch = memory.gather(rows[memory.can_sample(rows)], n_step=config.n_step, gamma=config.gamma)
     np.testing.assert_array_equal(batch.observations, transitions.observations)
-    return _columns(batch, None, noise)
+    return Minibatch.of(_columns(batch, None, noise), agent._encoding, None, reward_scale=config.reward_scale)

@@ -22,8 +22,9 @@ from stable_baselines import (
 )
 
 from rekindle.agents import SAC, TD3
-from rekindle.agents.continuous import Seen, seen
+from rekindle.agents.distributions import to_unit
 from rekindle.agents.networks import layers_of
+from rekindle.agents.updates import Minibatch
 from rekindle.experience import Array, Transitions
 
 pytestmark = pytest.mark.exhaustive
@@ -64,9 +65,9 @@ def with_other_targets(learned: Any, *names: str, seed: int) -> Any:
     )
 
 
-def seen_by(agent: Any, transitions: Transitions, noise: dict[str, Array]) -> Seen:
-    batch, learner = batch_of(agent, transitions, {**noise, "pair": None}), agent._learner
-    return seen(batch, agent._inputs(), encoding=learner._encoding, head=learner._head, reward_scale=1.0)
+def seen_by(agent: Any, transitions: Transitions, noise: dict[str, Array]) -> Minibatch:
+    batch = batch_of(agent, transitions, {**noise, "pair": None})
+    return batch._replace(actions=to_unit(batch.actions, agent._algorithm._head))
 
 
 def normals(count: int, *, seed: int) -> list[Array]:
@@ -95,7 +96,7 @@ def test_the_losses_and_the_gradients_of_sac(seed: int) -> None:
     )
     model.actor.action_dist.epsilon = 0.0  # it adds 1e-6 to the slope of tanh, for which ours has an exact form
     agent = SAC(OBSERVATIONS, ACTIONS, seed=seed, hidden_sizes=HIDDEN, gamma=GAMMA, initial_temperature=0.3)
-    learner: Any = agent._learner
+    learner: Any = agent._algorithm
     state = with_other_targets(agent._learned, "target", seed=seed)
     load(model.actor, squashed_actor(learner._actor, state.actor))
     load(model.critic, critics(learner._critics, state.critics))
@@ -148,7 +149,7 @@ def test_the_losses_and_the_gradients_of_td3(seed: int) -> None:
     agent = TD3(
         OBSERVATIONS, ACTIONS, seed=seed, hidden_sizes=HIDDEN, gamma=GAMMA, target_noise=0.2, target_noise_clip=0.3
     )
-    learner: Any = agent._learner
+    learner: Any = agent._algorithm
     state = with_other_targets(agent._learned, "target_actor", "target_critics", seed=seed)
     load(model.actor, actor(learner._actor, state.actor))
     load(model.actor_target, actor(learner._actor, state.target_actor))

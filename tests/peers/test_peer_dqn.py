@@ -33,14 +33,14 @@ GAMMA = 0.9
 
 
 def named(agent: DQN, vector: Array) -> Arrays:
-    weights = agent._learner.weights["params"]
+    weights = agent._algorithm.weights["params"]
     return dense(weights.layers(vector), ["q_net.0", "q_net.2", "q_net.4"])
 
 
 def ours(agent: DQN, params: Array, target: Array, transitions: Transitions) -> tuple[float, Arrays]:
-    learner: Any = agent._learner
-    loss = jax.value_and_grad(learner.loss, has_aux=True)
-    (value, _), gradient = loss(params, target, batch_of(agent, transitions), agent._inputs())
+    update: Any = agent._algorithm
+    loss = jax.value_and_grad(update.loss, has_aux=True)
+    (value, _), gradient = loss(params, target, batch_of(agent, transitions))
     return float(value), named(agent, np.asarray(gradient))
 
 

@@ -9,8 +9,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete, Space
 from stable_baselines import Arrays, assert_same, dense, load, logged, make_model, stable_baselines3, train
 
-from rekindle.agents import PPO, ppo
+from rekindle.agents import PPO
 from rekindle.agents.networks import layers_of
+from rekindle.agents.updates import RolloutBatch
 from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.interrupt import never
 
@@ -122,9 +123,10 @@ def test_the_advantages_the_loss_and_the_gradients_of_ppo(seed: int, kind: str) 
 
     load(model.policy, named(agent, new))
     gradients = train(model, {"policy": (model.policy.optimizer, dict(model.policy.named_parameters()))})
-    loss = jax.value_and_grad(agent._learner.loss, has_aux=True)
-    indices = {"indices": np.arange(ROWS, dtype=np.int32)}
-    (value, metrics), gradient = loss(new, indices, ppo._inputs(columns, agent._settings_at(agent.env_steps), None))
+    update: Any = agent._algorithm
+    loss = jax.value_and_grad(update.loss, has_aux=True)
+    batch = RolloutBatch.of(columns, np.arange(ROWS, dtype=np.int32), ROWS)
+    (value, metrics), gradient = loss(new, batch, agent._inputs(columns, agent.env_steps)["schedules"])
     assert 0 < float(metrics["clip_fraction"]) < 1
     assert float(metrics["clip_fraction"]) == pytest.approx(logged(model, "clip_fraction"))
     assert float(value) == pytest.approx(logged(model, "loss"), rel=1e-4)

@@ -1,7 +1,4 @@
-"""What SAC and TD3 share: actions between bounds, an actor, and several critics of it.
-
-Wherever they learn, an action is a vector from -1 to 1, whatever the bounds of the space are.
-"""
+"""What SAC and TD3 share: an actor, and several critics of its actions, which are vectors from -1 to 1."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -10,7 +7,7 @@ Wherever they learn, an action is a vector from -1 to 1, whatever the bounds of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,6 +15,7 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 
+from rekindle.agents.configs import ActorCriticConfig
 from rekindle.agents.networks import (
     Dense,
     Module,
@@ -28,11 +26,7 @@ from rekindle.agents.networks import (
     layers_of,
     user_network,
 )
-from rekindle.agents.normalisation import normalise
-from rekindle.agents.offpolicy import check_off_policy
-from rekindle.agents.settings import check_flag, check_number, check_sizes, check_whole
 from rekindle.agents.weights import Parts, Weights
-from rekindle.errors import ConfigError
 from rekindle.experience import Array
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
@@ -41,86 +35,20 @@ from rekindle.policy.network import Layer
 __all__ = [
     "ActorNetwork",
     "Critics",
-    "Seen",
-    "check_actor_critic",
-    "continuous_head",
     "draw_pairs",
     "followed",
     "head_by_steps",
     "in_turn",
     "networks",
-    "seen",
 ]
 
-LearnerState = TypeVar("LearnerState")
-
-
-def check_actor_critic(config: Any) -> None:
-    """Refuse settings out of range that SAC and TD3 have in common."""
-    check_off_policy(config)
-    check_number("tau", config.tau, most=1.0, above=True)
-    check_sizes("hidden_sizes", () if config.hidden_sizes is None else config.hidden_sizes)
-    for name in ("critics", "policy_delay"):
-        check_whole(name, getattr(config, name), 1)
-    check_flag("layer_norm", config.layer_norm)
-
-
-# Spaces
-
-
-def continuous_head(
-    space: Any, kind: Literal["squashed", "noisy_tanh"], *, agent: str, exploration: float = 0.0
-) -> ActionHead:
-    """How an actor's output becomes an action of a Box; raises `ConfigError` for a space that has no bounds."""
-    dtype = getattr(space, "dtype", None)
-    if type(space).__name__ != "Box" or np.dtype(dtype).kind != "f" or not np.size(space.low):
-        raise ConfigError(f"action_space is {space!r}: {agent} needs a Box of floats")
-    with np.errstate(over="ignore", invalid="ignore"):
-        low, high = (np.asarray(bound, dtype).ravel() for bound in (space.low, space.high))
-        width = high.astype(np.float32) - low.astype(np.float32)
-    if not (np.isfinite(width) & (width >= 0)).all():
-        raise ConfigError(
-            f"action_space is {space!r}: {agent} needs finite bounds; use a Box with the range that is of use"
-        )
-    return ActionHead(kind, np.dtype(dtype).str, list(space.shape), low=low, high=high, exploration=exploration)
+State = TypeVar("State")
 
 
 def head_by_steps(head: ActionHead, warmup_steps: int) -> Callable[[int], ActionHead]:
     """The head after so many env steps: one that explores anywhere in the bounds while warming up, then the given."""
     anywhere = msgspec.structs.replace(head, anywhere=True)
     return lambda env_steps: anywhere if env_steps < warmup_steps else head
-
-
-class Seen(NamedTuple):
-    """A batch as networks see it."""
-
-    observations: jax.Array
-    actions: jax.Array
-    """(rows, dimensions) from -1 to 1."""
-    rewards: jax.Array
-    next_observations: jax.Array
-    discounts: jax.Array
-    weights: jax.Array | None
-    noise: dict[str, Any]
-
-
-def seen(batch: Any, inputs: Any, *, encoding: Encoding, head: ActionHead, reward_scale: float) -> Seen:
-    """A batch encoded, normalised and scaled."""
-    observations, next_observations = (
-        normalise(encoding.encode(batch[name], jnp), inputs["normaliser"])
-        for name in ("observations", "next_observations")
-    )
-    centre, reach = head.centre.astype(np.float32), head.reach.astype(np.float32)
-    actions = batch["actions"].reshape(-1, centre.size).astype(jnp.float32)
-    return Seen(
-        observations=observations,
-        actions=jnp.clip((actions - centre) / np.where(reach > 0, reach, 1), -1, 1),
-        rewards=batch["rewards"] * reward_scale,
-        next_observations=next_observations,
-        discounts=batch["discounts"],
-        weights=batch["weights"],
-        noise=batch["noise"],
-    )
 
 
 # Networks
@@ -192,7 +120,13 @@ class Critics(eqx.Module):
 
 
 def networks(
-    encoding: Encoding, config: Any, *, outputs: int, dimensions: int, network: Any, rng: np.random.Generator
+    encoding: Encoding,
+    config: ActorCriticConfig,
+    *,
+    outputs: int,
+    dimensions: int,
+    network: Any,
+    rng: np.random.Generator,
 ) -> tuple[Weights[ActorNetwork], Weights[Critics]]:
     """An actor with so many outputs, and critics of actions with so many dimensions."""
     actor = ActorNetwork(encoding, outputs, config.hidden_sizes, network=network, rng=rng)
@@ -218,14 +152,14 @@ def draw_pairs(rng: np.random.Generator, critics: int, count: int) -> Array | No
     return rng.random((count, critics)).argsort(axis=1)[:, :2].astype(np.int32).ravel()
 
 
-def in_turn(config: Any, state: LearnerState, updates: jax.Array, improve: Callable[[], LearnerState]) -> LearnerState:
+def in_turn(config: ActorCriticConfig, state: State, updates: jax.Array, improve: Callable[[], State]) -> State:
     """The state after the actor's update, if it is its turn after so many updates, or as it is."""
     if config.policy_delay == 1:
         return improve()
     return jax.lax.cond(updates % config.policy_delay == 0, improve, lambda: state)
 
 
-def followed(config: Any, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
+def followed(config: ActorCriticConfig, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
     """A target after so many updates: it moves by tau in every so many of them."""
     each = jax.tree_util.tree_map
     nearer = each(lambda target, newest: target + config.tau * (newest - target), target, newest)

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.agents.xla import entry, with_entry
 from rekindle.experience import Array
 
 __all__ = ["Deferred", "Dispatch", "Outcome", "each_array", "padded"]
@@ -133,11 +134,11 @@ class Dispatch(Generic[LearnerState]):
 
         def body(index: jax.Array, carry: Any) -> Any:
             state, table, rows = carry
-            batch = [_entry(array, index) for array in packed]
+            batch = [entry(array, index) for array in packed]
             state, metrics, row = self._step(state, self._packing.unpack(batch), inputs)
             numbers = jnp.stack([metrics[name].astype(jnp.float32) for name in self._metrics])
-            table = _with_entry(table, index, numbers)
-            return state, table, None if row is None or rows is None else _with_entry(rows, index, row)
+            table = with_entry(table, index, numbers)
+            return state, table, None if row is None or rows is None else with_entry(rows, index, row)
 
         table, rows = jnp.zeros((size, len(self._metrics))), jnp.zeros((size, self._rows)) if self._rows else None
         return jax.lax.fori_loop(0, count, body, (state, table, rows))
@@ -194,17 +195,6 @@ class _Packing:
             part = batch[0][span].reshape(shape)
             leaves.append(jax.lax.bitcast_convert_type(part, jnp.float32) if is_float else part)
         return jax.tree_util.tree_unflatten(self._structure, leaves)
-
-
-# Without JAX's care for indices that are negative or beyond the end, which costs a few steps of each update.
-
-
-def _entry(array: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(array, index, keepdims=False, allow_negative_indices=False)
-
-
-def _with_entry(array: jax.Array, index: jax.Array, entry: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(array, entry, index, 0, allow_negative_indices=False)
 
 
 def each_array(arrays: Any, function: Callable[[Array], Array]) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -25,9 +25,9 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
-import optax
 
 from rekindle.agents.acting import Actor, device_of
+from rekindle.agents.configs import OffPolicyConfig
 from rekindle.agents.networks import (
     Activation,
     Dense,
@@ -43,9 +43,9 @@ from rekindle.agents.networks import (
     split_noise,
     user_network,
 )
-from rekindle.agents.normalisation import normalise
-from rekindle.agents.offpolicy import OffPolicyAgent, check_off_policy, generators
+from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
+from rekindle.agents.returns import CategoricalReturns, MeanReturns, Returns
 from rekindle.agents.settings import (
     Linear,
     Setting,
@@ -59,66 +59,51 @@ from rekindle.agents.settings import (
     network_setting,
     value_at,
 )
-from rekindle.agents.trees import placed
+from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
+from rekindle.agents.xla import pick
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer, draw_noise
 
-__all__ = ["DQN", "DQNConfig", "Learned", "Learner", "QNetwork", "project", "rainbow"]
+__all__ = ["DQN", "DQNConfig", "DQNState", "DQNUpdate", "QNetwork", "rainbow"]
 
 
-class DQNConfig(msgspec.Struct, frozen=True, kw_only=True):
+class DQNConfig(OffPolicyConfig, frozen=True, kw_only=True):
     """The settings of a `DQN` agent."""
 
     learning_rate: Setting = 1e-4
     """Adam's step size, above 0; or a schedule over env steps."""
-    gamma: float = 0.99
-    """What a reward is worth one step earlier, from 0 to 1."""
     capacity: int = 100_000
     """Rows of memory: one for each transition, and one more for each episode."""
-    warmup_steps: int = 10_000
-    """Env steps before the first update."""
     batch_size: int = 32
     """Transitions in an update."""
-    update_every: int = 1
-    """Env steps from one round of updates to the next."""
-    updates_each: int = 1
-    """Updates in a round."""
+    max_grad_norm: float | None = 10.0
+    """Scale gradients down to this norm."""
     target_update_every: int = 1_000
     """Updates between copies of the network to the target."""
     tau: float | None = None
     """Instead of copies: how far the target moves towards the network in each update, above 0 and at most 1."""
     hidden_sizes: tuple[int, ...] | None = None
     """Units of the hidden layers; None for (128, 128), or (512,) after the convolutions on images."""
-    network: str | None = None
-    """A network of your own from an observation to features, as `package.module:Name`."""
     double: bool = True
     """Let the network choose the next action and the target value it, so that values are not overestimated."""
     dueling: bool = False
     """Learn the value of a state and the advantages of actions apart."""
-    n_step: int = 1
-    """Steps of reward in a target before a value stands for the rest."""
     atoms: int = 1
     """1 learns the mean return; more learn its distribution over that many values (C51)."""
     v_min: float = -10.0
     """The least return that atoms stand for, after `reward_scale`."""
     v_max: float = 10.0
     """The largest return that atoms stand for, after `reward_scale`."""
+    loss: Literal["huber", "mse"] = "huber"
+    """How errors count; with atoms it is the cross entropy."""
     noisy: bool = False
     """Explore by noise on the weights of the dense layers, which learns how much of it there should be."""
     noisy_sigma: float = 0.5
     """How much noise there is at first."""
-    prioritised: bool = False
-    """Sample transitions that surprised more often."""
-    priority_alpha: float = 0.6
-    """How much more often, from 0 (not at all) to 1."""
-    priority_beta: Setting = 0.4
-    """How far that is corrected for in the loss, from 0 (not at all) to 1."""
-    loss: Literal["huber", "mse"] = "huber"
-    """How errors count; with atoms it is the cross entropy."""
     exploration: Literal["epsilon", "softmax"] = "epsilon"
     """A random action now and then, or actions by how good they seem."""
     epsilon_start: float = 1.0
@@ -129,28 +114,10 @@ class DQNConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Env steps over which epsilon moves from start to end, in a straight line."""
     temperature: Setting = 1.0
     """With softmax: values are divided by it; 0 takes the best action."""
-    max_grad_norm: float | None = 10.0
-    """Scale gradients down to this norm."""
-    adam_eps: float = 1e-8
-    """Adam's epsilon, above 0."""
-    gradient_accumulation: int = 1
-    """Updates whose gradients are averaged into one step of the optimiser."""
-    reward_scale: float = 1.0
-    """What rewards are multiplied with before learning; logged returns are not."""
-    normalise_observations: bool = False
-    """Subtract the mean of the observations seen and divide by their standard deviation."""
-    observation_clip: float = 10.0
-    """The largest size of a normalised observation."""
-    frame_stack: int | None = None
-    """Say that observations are so many frames, each the older ones and a new one: memory then holds each once."""
-    acting_device: str | None = None
-    """Where to act, when not with numpy: a platform such as `cpu` or `gpu:1`; None for JAX's own choice."""
-    learning_device: str | None = None
-    """Where to learn."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        check_off_policy(self)
+        super().__post_init__()
         for name in ("epsilon_start", "epsilon_end"):
             check_number(name, getattr(self, name), most=1.0)
         check_number("noisy_sigma", self.noisy_sigma, above=True)
@@ -160,7 +127,8 @@ class DQNConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("v_min", "v_max"):
             check_number(name, getattr(self, name), least=-math.inf)
         check_whole("epsilon_steps", self.epsilon_steps, 0)
-        check_whole("atoms", self.atoms, 1)
+        for name in ("atoms", "target_update_every"):
+            check_whole(name, getattr(self, name), 1)
         for name in ("double", "dueling", "noisy"):
             check_flag(name, getattr(self, name))
         check_choice("loss", self.loss, ("huber", "mse"))
@@ -168,6 +136,11 @@ class DQNConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_sizes("hidden_sizes", self.hidden_sizes)
         if self.v_min >= self.v_max:
             raise ConfigError(f"v_max is {self.v_max!r}: use a number above v_min, {self.v_min!r}")
+
+    @property
+    def returns(self) -> Returns:
+        """What is predicted of returns."""
+        return MeanReturns(self.loss) if self.atoms == 1 else CategoricalReturns(self.atoms, self.v_min, self.v_max)
 
     def explores(self, env_steps: int) -> float:
         """How much exploration there is after so many env steps: epsilon, or the temperature of softmax."""
@@ -213,9 +186,7 @@ class QNetwork(eqx.Module):
     """With dueling: the value of the state."""
     advantage: Module
     """The value of each action, or with dueling how it differs from that of the state."""
-    atoms: int = eqx.field(static=True)
-    support: tuple[float, ...] = eqx.field(static=True)
-    """The returns that the atoms stand for."""
+    returns: Returns = eqx.field(static=True)
 
     def __init__(
         self, config: DQNConfig, encoding: Encoding, actions: int, network: Any, rng: np.random.Generator
@@ -230,8 +201,7 @@ class QNetwork(eqx.Module):
             hidden = hidden_layers(encoding.shape[0], sizes[:-1], rng=rng, weight=_BEFORE_RELU, bias=0.0)
             self.body, sizes = Sequential(hidden), sizes[-1:]
         features = feature_size(self.body, encoding)
-        self.atoms = config.atoms
-        self.support = tuple(np.linspace(config.v_min, config.v_max, config.atoms).tolist())
+        self.returns = config.returns
         self.value = _stream(config, features, (*sizes, config.atoms), rng) if config.dueling else None
         self.advantage = _stream(config, features, (*sizes, actions * config.atoms), rng)
 
@@ -239,7 +209,7 @@ class QNetwork(eqx.Module):
         """(actions, atoms) for one observation."""
         body, value, advantage = split_noise(noise, (self.body, self.value, self.advantage))
         features = self.body(x, body)
-        output = self.advantage(features, advantage).reshape(-1, self.atoms)
+        output = self.advantage(features, advantage).reshape(-1, self.returns.atoms)
         if self.value is not None:
             output = self.value(features, value) + output - output.mean(axis=0)
         return output
@@ -249,21 +219,13 @@ class QNetwork(eqx.Module):
         """How many random numbers make it noisy."""
         return sum(map(noise_size, (self.body, self.value, self.advantage)))
 
-    def means(self, output: jax.Array) -> jax.Array:
-        """The value of each action, from the output."""
-        if self.atoms == 1:
-            return output[..., 0]
-        return jax.nn.softmax(output) @ jnp.array(self.support)
-
     def layers(self) -> list[Layer]:
         """As data: from an encoded observation to the values of the actions."""
         body, advantage = layers_of(self.body), layers_of(self.advantage)
         if self.value is not None:
-            advantage = [Layer("dueling", value=layers_of(self.value), advantage=advantage, atoms=self.atoms)]
-        if self.atoms == 1:
-            return [*body, *advantage]
-        support = {"support": np.array(self.support, np.float32)}
-        return [*body, *advantage, Layer("expectation", support, atoms=self.atoms)]
+            atoms = self.returns.atoms
+            advantage = [Layer("dueling", value=layers_of(self.value), advantage=advantage, atoms=atoms)]
+        return [*body, *advantage, *self.returns.layers()]
 
 
 def _stream(config: DQNConfig, features: int, sizes: Sequence[int], rng: np.random.Generator) -> Sequential:
@@ -283,70 +245,49 @@ def _stream(config: DQNConfig, features: int, sizes: Sequence[int], rng: np.rand
 # The update
 
 
-class Learned(NamedTuple):
+class DQNState(NamedTuple):
     """Everything that an update changes."""
 
     params: Any
-    """The weights of the network, in one vector."""
+    """The weights of the network."""
     target: Any
     """Those of the target."""
     optimiser: Any
     updates: Any
 
 
-def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, support: jax.Array) -> jax.Array:
-    """The distribution of `reward + discount * return`, put back on the atoms of the support.
-
-    An atom's mass goes to the two atoms between which it lands, more to the nearer; one that lands on an atom keeps
-    its mass whole, and one beyond the ends goes to the end.
-    """
-    spacing = (support[-1] - support[0]) / (len(support) - 1)
-    landed = jnp.clip(rewards[:, None] + discounts[:, None] * support, support[0], support[-1])
-    places = (landed - support[0]) / spacing
-    shares = jnp.clip(1 - jnp.abs(places[:, :, None] - jnp.arange(len(support))), 0, 1)
-    return jnp.einsum("bj,bji->bi", probabilities, shares)
-
-
-class Learner:
+class DQNUpdate:
     """One update, as a pure function of state and batch."""
 
     algorithm = "dqn"
     acting = ("params", "target")
 
-    def __init__(
-        self,
-        config: DQNConfig,
-        encoding: Encoding,
-        weights: Weights[QNetwork],
-        *,
-        noise_size: int = 0,
-        first_action: int = 0,
-    ) -> None:
-        self._config, self._encoding, self._weights = config, encoding, weights
+    def __init__(self, config: DQNConfig, weights: Weights[QNetwork], *, noise_size: int, first_action: int) -> None:
+        self._config, self._weights, self._returns = config, weights, config.returns
         self._noise_size, self._first_action = noise_size, first_action
         self.weights = {"params": weights, "target": weights}
         self.schedules = {"learning_rate": config.learning_rate}
-        self.device = device_of(config.learning_device, "learning_device")
         self._optimiser = optimiser_of(config)
-        saturation = ("saturation",) if config.atoms > 1 else ()
-        self.metrics = ("loss", "q_mean", "grad_norm", "target_lag", *saturation)
+        self.metrics = ("loss", "q_mean", "grad_norm", "target_lag", *self._returns.metrics)
 
-    def start(self) -> Learned:
+    def start(self) -> DQNState:
         """The state before the first update."""
         params = self._weights.initial
-        return placed(Learned(params, params, jax.jit(self._optimiser.init)(params), np.int32(0)), self.device)
+        return DQNState(params, params, jax.jit(self._optimiser.init)(params), np.int32(0))
 
     def noise(self, rng: np.random.Generator, count: int) -> Array | None:
         """For noisy layers, two samples for each update."""
         return draw_noise(rng, 2 * count, self._noise_size)
 
-    def step(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array], jax.Array | None]:
-        """One update."""
-        config, each = self._config, jax.tree_util.tree_map
+    def step(
+        self, state: DQNState, batch: Minibatch, schedules: Mapping[str, Any]
+    ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
+        """One step along the gradient of the loss; then the target follows."""
+        config, each, rate = self._config, jax.tree_util.tree_map, schedules["learning_rate"]
         (loss, (metrics, surprise)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
-            state.params, state.target, batch, inputs
+            state.params, state.target, batch
         )
-        params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, inputs["learning_rate"])
+        params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, rate)
         updates = state.updates + 1
         if config.tau is None:
             is_time = updates % config.target_update_every == 0
@@ -355,58 +296,33 @@ class Learner:
             target = each(lambda newest, target: target + config.tau * (newest - target), params, state.target)
         lag = norm(each(jnp.subtract, params, target))
         metrics = {"loss": loss, "grad_norm": norm(gradient), "target_lag": lag, **metrics}
-        return Learned(params, target, optimiser, updates), metrics, surprise if config.prioritised else None
+        return DQNState(params, target, optimiser, updates), metrics, surprise
 
     def loss(
-        self, params: Parts, target_params: Parts, batch: Any, inputs: Any
+        self, params: Parts, target_params: Parts, batch: Minibatch
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """The loss of a batch, and beside it metrics and how much each transition surprised."""
-        config = self._config
+        config, returns = self._config, self._returns
         network, target = self._weights.network(params), self._weights.network(target_params)
-        observations, next_observations = (
-            normalise(self._encoding.encode(batch[name], jnp), inputs["normaliser"])
-            for name in ("observations", "next_observations")
-        )
-        rewards = batch["rewards"] * config.reward_scale
         # One sample of noise for a batch, and another for the target.
-        noise, target_noise = (None, None) if batch["noise"] is None else batch["noise"]
+        noise, target_noise = (None, None) if batch.noise is None else batch.noise
 
         # What the next state is worth: the action is the network's choice, its value the target's.
-        future = jax.vmap(target, (0, None))(next_observations, target_noise)
-        mask = self._encoding.mask(batch["next_observations"], jnp)
-        if mask is None and not config.double and config.atoms == 1:
+        future = jax.vmap(target, (0, None))(batch.next_observations, target_noise)
+        if batch.next_mask is None and not config.double and returns.atoms == 1:
             future = future.max(axis=1)  # what follows comes to the same, and is slower
         else:
-            choices = jax.vmap(network, (0, None))(next_observations, noise) if config.double else future
-            ranks = network.means(choices)
+            choices = jax.vmap(network, (0, None))(batch.next_observations, noise) if config.double else future
+            ranks, mask = returns.means(choices), batch.next_mask
             best = jnp.argmax(ranks if mask is None else jnp.where(mask, ranks, -jnp.inf), axis=1)
-            future = _pick(future, best)
+            future = pick(future, best)
 
-        predicted = _pick(jax.vmap(network, (0, None))(observations, noise), batch["actions"] - self._first_action)
-        metrics = {"q_mean": network.means(predicted).mean()}
-        if config.atoms == 1:
-            values = jax.lax.stop_gradient(rewards + batch["discounts"] * future[:, 0])
-            errors = predicted[:, 0] - values
-            losses = optax.huber_loss(errors) if config.loss == "huber" else jnp.square(errors)
-            surprise = jnp.abs(errors)
-        else:
-            support = jnp.array(network.support)
-            distribution = jax.nn.softmax(future)
-            goal = jax.lax.stop_gradient(project(distribution, rewards, batch["discounts"], support))
-            losses = -(goal * jax.nn.log_softmax(predicted)).sum(axis=1)
-            surprise = losses + jax.scipy.special.xlogy(goal, goal).sum(axis=1)  # the Kullback-Leibler divergence
-            landed = rewards[:, None] + batch["discounts"][:, None] * support
-            beyond = (landed < support[0]) | (landed > support[-1])
-            metrics["saturation"] = (distribution * beyond).sum(axis=1).mean()
-        if batch["weights"] is not None:
-            losses = losses * batch["weights"]
-        return losses.mean(), (metrics, surprise)
-
-
-def _pick(outputs: jax.Array, actions: jax.Array) -> jax.Array:
-    """(rows, actions, atoms) to (rows, atoms); sums with zeros, as XLA is slow to gather and slower to scatter."""
-    is_picked = actions[:, None] == jnp.arange(outputs.shape[1])
-    return jnp.where(is_picked[:, :, None], outputs, 0).sum(axis=1)
+        outputs = jax.vmap(network, (0, None))(batch.observations, noise)
+        predicted = pick(outputs, batch.actions - self._first_action)
+        losses, surprise, metrics = returns.loss(predicted, batch.rewards, batch.discounts, future)
+        if batch.weights is not None:
+            losses = losses * batch.weights
+        return losses.mean(), ({"q_mean": returns.means(predicted).mean(), **metrics}, surprise)
 
 
 # The agent
@@ -432,7 +348,7 @@ class DQN(OffPolicyAgent[DQNConfig]):
         actor = Actor(
             weights,
             encoding,
-            lambda network, x, noise: network.means(network(x, noise)),
+            lambda network, x, noise: config.returns.means(network(x, noise)),
             noise_size=made.noise_size,
             device=device_of(config.acting_device, "acting_device"),
         )
@@ -440,7 +356,7 @@ class DQN(OffPolicyAgent[DQNConfig]):
             observation_space,
             action_space,
             config,
-            Learner(config, encoding, weights, noise_size=made.noise_size, first_action=head.starts[0]),
+            DQNUpdate(config, weights, noise_size=made.noise_size, first_action=head.starts[0]),
             actor,
             encoding=encoding,
             head=_head_by_steps(head, config),

@@ -1,7 +1,7 @@
 """What agents that learn from remembered transitions have in common: everything but the algorithm.
 
-Remembering, drawing batches, counting the updates that are due, making them, acting, and going on later. The
-algorithm is a `Learner`: its state, and one update as a pure function.
+Remembering, drawing batches, encoding and normalising them, counting the updates that are due, making them, acting,
+and going on later. The algorithm is an `OffPolicyUpdate`: its state, and one update as a pure function.
 """
 
 # JAX's own types are partial.
@@ -10,24 +10,23 @@ algorithm is a `Learner`: its state, and one update as a pure function.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, cast
 
 import jax
-import msgspec
 import numpy as np
 
 from rekindle.agent import Metrics, State, StreamSlots
-from rekindle.agents.acting import Actor, CompiledPolicy, zero_observations
+from rekindle.agents.acting import Actor, CompiledPolicy, device_of, zero_observations
+from rekindle.agents.configs import OffPolicyConfig
 from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.normalisation import RunningMoments, moments_of
-from rekindle.agents.settings import Linear, Setting, check_flag, check_number, check_whole, value_at
+from rekindle.agents.settings import Linear, check_whole, value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
-from rekindle.agents.weights import Weights
+from rekindle.agents.updates import Minibatch, OffPolicyUpdate
 from rekindle.checks import refuses_misfits
-from rekindle.errors import AgentError, ConfigError, InputError, StateError
+from rekindle.errors import AgentError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
@@ -35,64 +34,13 @@ from rekindle.policy.policy import NetworkPolicy
 from rekindle.replay import Batch, Memory, PrioritizedMemory
 from rekindle.rng import generator_from_state, generator_state
 
-__all__ = [
-    "Learner",
-    "OffPolicyAgent",
-    "check_off_policy",
-    "generators",
-]
+__all__ = ["OffPolicyAgent", "generators"]
 
-Config = TypeVar("Config", bound=msgspec.Struct)
+Config = TypeVar("Config", bound=OffPolicyConfig)
 
 _EXPLORE = ActMode.EXPLORE
 _MOST_PRIORITISED = 8
 """Updates that may use the same priorities."""
-
-
-class Learner(Protocol):
-    """An algorithm. What an update changes is one named tuple, with a field `updates`."""
-
-    @property
-    def algorithm(self) -> str:
-        """Its name, in states and exported policies."""
-        ...
-
-    @property
-    def metrics(self) -> Sequence[str]:
-        """What each update measures, a `loss` among it."""
-        ...
-
-    @property
-    def device(self) -> Any:
-        """Where it learns."""
-        ...
-
-    @property
-    def schedules(self) -> Mapping[str, Setting]:
-        """Settings whose values of the moment an update takes."""
-        ...
-
-    @property
-    def weights(self) -> Mapping[str, Weights[Any]]:
-        """By field of the state: the vectors of weights."""
-        ...
-
-    @property
-    def acting(self) -> Sequence[str]:
-        """The fields with the weights of the network that acts: the newest first, then its targets."""
-        ...
-
-    def start(self) -> Any:
-        """The state before the first update."""
-        ...
-
-    def step(self, state: Any, batch: Any, inputs: Any) -> tuple[Any, dict[str, Any], Any]:
-        """One update: the state after it, its metrics, and with priorities how much each transition surprised."""
-        ...
-
-    def noise(self, rng: np.random.Generator, count: int) -> Any:
-        """The random numbers of so many updates, one after the other in every array."""
-        ...
 
 
 def generators(seed: int) -> list[np.random.Generator]:
@@ -104,44 +52,15 @@ def generators(seed: int) -> list[np.random.Generator]:
     return np.random.default_rng(seed).spawn(3)
 
 
-def check_off_policy(config: Any) -> None:
-    """Refuse settings out of range that every agent with a memory has."""
-    for name in ("gamma", "priority_alpha", "priority_beta"):
-        check_number(name, getattr(config, name), most=1.0)
-    for name in ("adam_eps", "observation_clip"):
-        check_number(name, getattr(config, name), above=True)
-    check_number("learning_rate", config.learning_rate, above=not isinstance(config.learning_rate, Linear))
-    if config.max_grad_norm is not None:
-        check_number("max_grad_norm", config.max_grad_norm, above=True)
-    for name in (
-        "batch_size",
-        "update_every",
-        "updates_each",
-        "target_update_every",
-        "n_step",
-        "gradient_accumulation",
-    ):
-        check_whole(name, getattr(config, name), 1)
-    check_whole("warmup_steps", config.warmup_steps, 0)
-    check_whole("capacity", config.capacity, 2)
-    if config.frame_stack is not None:
-        check_whole("frame_stack", config.frame_stack, 1)
-    for name in ("prioritised", "normalise_observations"):
-        check_flag(name, getattr(config, name))
-    check_number("reward_scale", config.reward_scale, least=-math.inf)
-    if config.reward_scale == 0:
-        raise ConfigError(f"reward_scale is {config.reward_scale!r}: use a number other than 0")
-
-
 class OffPolicyAgent(Generic[Config]):
-    """Acts, remembers, and learns what its `Learner` makes of remembered transitions."""
+    """Acts, remembers, and learns what its `OffPolicyUpdate` makes of remembered transitions."""
 
     def __init__(
         self,
         observation_space: Any,
         action_space: Any,
         config: Config,
-        learner: Learner,
+        algorithm: OffPolicyUpdate,
         actor: Actor[Any],
         *,
         encoding: Encoding,
@@ -151,48 +70,37 @@ class OffPolicyAgent(Generic[Config]):
         reports: Callable[[int], dict[str, float]] = lambda _: {},
     ) -> None:
         """`head` and `reports` are functions of the env steps: how to choose actions, and settings worth logging."""
-        settings = cast("Any", config)
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
         self.env_steps = 0
         """Transitions observed so far."""
         self.updates = 0
         """Gradient steps made so far."""
-        self._settings = settings
         self._encoding, self._head, self._reports = encoding, head, reports
         self._exploring, self._sampling = exploring, sampling
         self._ratio = UpdateRatio(
-            warmup_steps=settings.warmup_steps, update_every=settings.update_every, updates_each=settings.updates_each
+            warmup_steps=config.warmup_steps, update_every=config.update_every, updates_each=config.updates_each
         )
         self._losses = LossMean()
         self._moments = (
-            RunningMoments(encoding.shape[0], clip=settings.observation_clip)
-            if settings.normalise_observations
-            else None
+            RunningMoments(encoding.shape[0], clip=config.observation_clip) if config.normalise_observations else None
         )
-        memory = Memory(settings.capacity, observation_space, action_space, frame_stack=settings.frame_stack)
-        self._memory = PrioritizedMemory(memory, alpha=settings.priority_alpha) if settings.prioritised else memory
-        self._learner = learner
-        self._learned = learner.start()
-        self._schedules = {name: value for name, value in learner.schedules.items() if isinstance(value, Linear)}
-        constants = {name: value for name, value in learner.schedules.items() if name not in self._schedules}
-        structure = self._structure
-        places = jax.tree_util.tree_unflatten(structure, range(structure.num_leaves))
-        self._acting_places: int | tuple[int, ...] = getattr(places, learner.acting[0])
+        memory = Memory(config.capacity, observation_space, action_space, frame_stack=config.frame_stack)
+        self._memory = PrioritizedMemory(memory, alpha=config.priority_alpha) if config.prioritised else memory
+        self._algorithm = algorithm
+        self._device = device_of(config.learning_device, "learning_device")
+        self._learned = placed(algorithm.start(), self._device)
+        self._schedules = {name: value for name, value in algorithm.schedules.items() if isinstance(value, Linear)}
+        self._constants = {name: value for name, value in algorithm.schedules.items() if name not in self._schedules}
+        places = jax.tree_util.tree_unflatten(self._structure, range(self._structure.num_leaves))
+        self._acting_places: int | tuple[int, ...] = getattr(places, algorithm.acting[0])
         """Where the weights that act are among all that was learned."""
-
-        def step(leaves: Any, batch: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array], jax.Array | None]:
-            state, metrics, row = learner.step(
-                jax.tree_util.tree_unflatten(structure, leaves), batch, {**constants, **inputs}
-            )
-            return tuple(jax.tree_util.tree_leaves(state)), metrics, row
-
         self._dispatch: Dispatch[Any] = Dispatch(
-            step,
-            learner.metrics,
+            self._step,
+            algorithm.metrics,
             example=self._example(),
-            rows=settings.batch_size if settings.prioritised else 0,
-            most=_MOST_PRIORITISED if settings.prioritised else None,
+            rows=config.batch_size if config.prioritised else 0,
+            most=_MOST_PRIORITISED if config.prioritised else None,
         )
         self._actor = actor
         actor.owner = type(self).__name__
@@ -219,7 +127,7 @@ class OffPolicyAgent(Generic[Config]):
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
-        return self._actor.policy(self._head(self.env_steps), self._learner.algorithm)
+        return self._actor.policy(self._head(self.env_steps), self._algorithm.algorithm)
 
     # Remembering
 
@@ -239,6 +147,13 @@ class OffPolicyAgent(Generic[Config]):
         return self._memory
 
     # Learning
+
+    def _step(self, leaves: Any, columns: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array], jax.Array | None]:
+        """One update, from the columns of a batch."""
+        batch = Minibatch.of(columns, self._encoding, inputs["moments"], reward_scale=self.config.reward_scale)
+        state = jax.tree_util.tree_unflatten(self._structure, leaves)
+        state, metrics, surprise = self._algorithm.step(state, batch, {**self._constants, **inputs["schedules"]})
+        return tuple(jax.tree_util.tree_leaves(state)), metrics, surprise if self.config.prioritised else None
 
     def updates_due(self) -> int:
         """How many updates are owed: none while warming up."""
@@ -267,7 +182,7 @@ class OffPolicyAgent(Generic[Config]):
         self.updates += n
         metrics = self._dispatch.metrics(outcomes)
         self._losses.add(metrics["loss"])
-        beta = {"beta": value_at(self._settings.priority_beta, self.env_steps)} if self._settings.prioritised else {}
+        beta = {"beta": value_at(self.config.priority_beta, self.env_steps)} if self.config.prioritised else {}
         return {**metrics, **self._reports(self.env_steps), **beta}
 
     def warm_up(self) -> None:
@@ -278,34 +193,34 @@ class OffPolicyAgent(Generic[Config]):
 
     def _inputs(self) -> dict[str, Any]:
         """What an update takes beside a batch and constants; arrays, so that a schedule compiles nothing."""
-        schedules, device = self._schedules.items(), self._learner.device
+        schedules, device = self._schedules.items(), self._device
         return {
-            **{name: placed_number(schedule.at(self.env_steps), device) for name, schedule in schedules},
-            "normaliser": moments_of(None if self._moments is None else self._moments.published),
+            "schedules": {name: placed_number(schedule.at(self.env_steps), device) for name, schedule in schedules},
+            "moments": moments_of(None if self._moments is None else self._moments.published),
         }
 
     def _draw(self, count: int) -> tuple[Array, dict[str, Any]]:
         """So many batches in one go: the rows of the memory they are from, and what updates take of them."""
-        settings, memory, rng = self._settings, self._memory, self._sampling
-        rows = count * settings.batch_size
+        config, memory, rng = self.config, self._memory, self._sampling
+        rows = count * config.batch_size
         weights = None
         if isinstance(memory, Memory):
-            batch = memory.sample(rng, rows, n_step=settings.n_step, gamma=settings.gamma)
+            batch = memory.sample(rng, rows, n_step=config.n_step, gamma=config.gamma)
         else:
-            beta = value_at(settings.priority_beta, self.env_steps)
+            beta = value_at(config.priority_beta, self.env_steps)
             batch, weights = memory.sample(
-                rng, rows, beta=beta, batches=count, n_step=settings.n_step, gamma=settings.gamma
+                rng, rows, beta=beta, batches=count, n_step=config.n_step, gamma=config.gamma
             )
-        return batch.rows, _columns(batch, weights, self._learner.noise(rng, count))
+        return batch.rows, _columns(batch, weights, self._algorithm.noise(rng, count))
 
     def _example(self) -> dict[str, Any]:
         """A batch like any other, of zeros and some noise."""
-        rows = self._settings.batch_size
+        rows = self.config.batch_size
         observations, numbers = zero_observations(self.observation_space, rows), np.zeros(rows, np.float32)
         actions = cast("Array", zero_observations(self.action_space, rows))
         batch = Batch(observations, actions, numbers, observations, numbers, np.zeros(rows, np.int64))
-        weights = numbers if self._settings.prioritised else None
-        return _columns(batch, weights, self._learner.noise(np.random.default_rng(0), 1))
+        weights = numbers if self.config.prioritised else None
+        return _columns(batch, weights, self._algorithm.noise(np.random.default_rng(0), 1))
 
     def _reprioritise(self, rows: Array, outcome: Outcome) -> None:
         if isinstance(self._memory, PrioritizedMemory):
@@ -334,12 +249,12 @@ class OffPolicyAgent(Generic[Config]):
 
     def state(self) -> State:
         """Everything but the rows of the memory."""
-        learner, moments = self._learner, self._moments
-        vectors = {name: kind.state(getattr(self._learned, name)) for name, kind in learner.weights.items()}
+        algorithm, moments = self._algorithm, self._moments
+        vectors = {name: kind.state(getattr(self._learned, name)) for name, kind in algorithm.weights.items()}
         return {
-            "algorithm": learner.algorithm,
+            "algorithm": algorithm.algorithm,
             "weights": {
-                "network": vectors.pop(learner.acting[0]),
+                "network": vectors.pop(algorithm.acting[0]),
                 "normaliser": None if moments is None else moments.weights(),
             },
             **vectors,
@@ -357,16 +272,16 @@ class OffPolicyAgent(Generic[Config]):
     @refuses_misfits
     def load_state(self, state: State) -> None:
         """Go on from there; until its rows are restored, the memory is empty."""
-        learner, before = self._learner, self._learned
-        if state.get("algorithm") != learner.algorithm:
-            raise StateError(f"the state is of {state.get('algorithm')!r:.40}, not of {learner.algorithm!r}")
+        algorithm, before = self._algorithm, self._learned
+        if state.get("algorithm") != algorithm.algorithm:
+            raise StateError(f"the state is of {state.get('algorithm')!r:.40}, not of {algorithm.algorithm!r}")
         weights: State = state.get("weights") or {}
         env_steps, updates, settled = (saved_count(state, name) for name in ("env_steps", "updates", "settled"))
-        saved = {**state, learner.acting[0]: weights.get("network")}
+        saved = {**state, algorithm.acting[0]: weights.get("network")}
         learned = before._replace(
             **{
                 name: kind.from_state(saved.get(name), f"the weights ({name})")
-                for name, kind in learner.weights.items()
+                for name, kind in algorithm.weights.items()
             },
             **tree_from_state(self._beside_weights(), state.get("optimiser"), "optimiser"),
             updates=np.int32(updates),
@@ -379,7 +294,7 @@ class OffPolicyAgent(Generic[Config]):
         elif state.get("moments") is not None:
             raise StateError("the state has a normaliser of observations, which the agent has not")
         self._memory.load_state(state.get("memory") or {})
-        self._learned = placed(learned, learner.device)
+        self._learned = placed(learned, self._device)
         self._moments = moments
         self._exploring, self._sampling = exploring, sampling
         self.env_steps, self.updates, self._ratio.settled = env_steps, updates, settled
@@ -391,26 +306,26 @@ class OffPolicyAgent(Generic[Config]):
 
         `with_optimiser` takes over the optimisers, the temperature of SAC and the counters too.
         """
-        names = {"algorithm", "weights", "moments", *self._learner.weights}
+        names = {"algorithm", "weights", "moments", *self._algorithm.weights}
         if with_optimiser:
             names |= {"optimiser", "env_steps", "updates", "settled"}
         self.load_state({**self.state(), **{name: state[name] for name in names if name in state}})
 
     def load_weights(self, weights: State) -> None:
         """Act, and go on learning, with the weights of another agent's state, and nothing else of it."""
-        learner = self._learner
-        params = learner.weights[learner.acting[0]].from_state(weights.get("network"), "the weights")
+        algorithm = self._algorithm
+        params = algorithm.weights[algorithm.acting[0]].from_state(weights.get("network"), "the weights")
         if self._moments is not None:
             self._moments.load_weights(weights.get("normaliser"))
         elif weights.get("normaliser") is not None:
             raise StateError("the weights are for normalised observations: set normalise_observations")
-        self._learned = placed(self._learned._replace(**dict.fromkeys(learner.acting, params)), learner.device)
+        self._learned = placed(self._learned._replace(**dict.fromkeys(algorithm.acting, params)), self._device)
         self._publish()
 
     def _beside_weights(self) -> dict[str, Any]:
         """What updates change, but neither weights nor the count of updates."""
         fields = self._learned._asdict()
-        return {name: value for name, value in fields.items() if name not in {*self._learner.weights, "updates"}}
+        return {name: value for name, value in fields.items() if name not in {*self._algorithm.weights, "updates"}}
 
 
 def _columns(batch: Batch, weights: Array | None, noise: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from rekindle.agents.weights import norm
+from rekindle.agents.xla import after
 
 __all__ = ["optimised", "optimiser_of"]
 
@@ -35,9 +36,7 @@ def optimised(
 ) -> tuple[Any, Any]:
     """Parameters and the optimiser's state after a step along a gradient."""
     step, state = optimiser.update(gradient, state, params)
-    # Adds nothing, but every part now waits for the whole gradient: then no layer still needs the parameters as they
-    # were, and XLA writes over them instead of copying them first.
-    learning_rate = learning_rate + 0 * sum(part.ravel()[0] for part in jax.tree_util.tree_leaves(gradient))
+    learning_rate = after(learning_rate, gradient)
     return _each(lambda before, along: before - learning_rate * along, params, step), state
 
 

@@ -17,72 +17,33 @@ Papers: Haarnoja 2018 (SAC), Haarnoja 2018b (automatic temperature), Chen 2021 (
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import msgspec
 import numpy as np
 
 from rekindle.agents.acting import Actor, device_of
-from rekindle.agents.continuous import (
-    ActorNetwork,
-    Critics,
-    Seen,
-    check_actor_critic,
-    continuous_head,
-    draw_pairs,
-    followed,
-    head_by_steps,
-    in_turn,
-    networks,
-    seen,
-)
+from rekindle.agents.configs import ActorCriticConfig
+from rekindle.agents.continuous import ActorNetwork, Critics, draw_pairs, followed, head_by_steps, in_turn, networks
+from rekindle.agents.distributions import bounded_head, squashed_gaussian, to_unit
 from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Linear, Setting, check_number, encoding_of, make_config, network_setting
-from rekindle.agents.trees import placed
+from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.errors import ConfigError
 from rekindle.policy.actions import ActionHead
-from rekindle.policy.encoding import Encoding
 
-__all__ = ["Learned", "Learner", "SAC", "SACConfig", "squashed_log_prob"]
-
-_LEAST_LOG_STD, _MOST_LOG_STD = -20.0, 2.0
+__all__ = ["SAC", "SACConfig", "SACState", "SACUpdate"]
 
 
-class SACConfig(msgspec.Struct, frozen=True, kw_only=True):
+class SACConfig(ActorCriticConfig, frozen=True, kw_only=True):
     """The settings of a `SAC` agent."""
 
-    learning_rate: Setting = 3e-4
-    """Adam's step size for actor and critics, above 0; or a schedule over env steps."""
-    gamma: float = 0.99
-    """What a reward is worth one step earlier, from 0 to 1."""
-    capacity: int = 1_000_000
-    """Rows of memory: one for each transition, and one more for each episode."""
-    warmup_steps: int = 10_000
-    """Env steps before the first update; until then actions are tried anywhere in the bounds."""
-    batch_size: int = 256
-    """Transitions in an update."""
-    update_every: int = 1
-    """Env steps from one round of updates to the next."""
-    updates_each: int = 1
-    """Updates in a round."""
-    tau: float = 0.005
-    """How far the target moves towards the critics, above 0 and at most 1."""
-    target_update_every: int = 1
-    """Updates between such moves."""
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    """Units of the hidden layers of actor and critics; on images they come after the convolutions."""
-    network: str | None = None
-    """A network of your own from an observation to features, as `package.module:Name`; the hidden layers follow it."""
     critics: int = 2
     """How many critics; of more than two, a random pair makes a target, and the actor follows their mean."""
-    layer_norm: bool = False
-    """Normalise the hidden layers of the critics."""
-    policy_delay: int = 1
-    """Updates of the critics for one of the actor."""
     temperature: float | Literal["auto"] = "auto"
     """What entropy is worth, at least 0; or learn it."""
     initial_temperature: float = 1.0
@@ -91,36 +52,10 @@ class SACConfig(msgspec.Struct, frozen=True, kw_only=True):
     """With auto: Adam's step size for it, above 0; None for `learning_rate`."""
     target_entropy: float | None = None
     """With auto: the entropy to aim at, of actions from -1 to 1; None for minus their dimensions."""
-    n_step: int = 1
-    """Steps of reward in a target before a value stands for the rest."""
-    prioritised: bool = False
-    """Sample transitions that surprised more often."""
-    priority_alpha: float = 0.6
-    """How much more often, from 0 (not at all) to 1."""
-    priority_beta: Setting = 0.4
-    """How far that is corrected for in the loss, from 0 (not at all) to 1."""
-    max_grad_norm: float | None = None
-    """Scale gradients down to this norm."""
-    adam_eps: float = 1e-8
-    """Adam's epsilon, above 0."""
-    gradient_accumulation: int = 1
-    """Updates whose gradients are averaged into one step of an optimiser."""
-    reward_scale: float = 1.0
-    """What rewards are multiplied with before learning; logged returns are not."""
-    normalise_observations: bool = False
-    """Subtract the mean of the observations seen and divide by their standard deviation."""
-    observation_clip: float = 10.0
-    """The largest size of a normalised observation."""
-    frame_stack: int | None = None
-    """Say that observations are so many frames, each the older ones and a new one: memory then holds each once."""
-    acting_device: str | None = None
-    """Where to act, when not with numpy: a platform such as `cpu` or `gpu:1`; None for JAX's own choice."""
-    learning_device: str | None = None
-    """Where to learn."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        check_actor_critic(self)
+        super().__post_init__()
         if isinstance(self.temperature, str) and self.temperature != "auto":
             raise ConfigError(f"temperature is {self.temperature!r}: use a number of at least 0, or 'auto'")
         if not isinstance(self.temperature, str):
@@ -136,7 +71,7 @@ class SACConfig(msgspec.Struct, frozen=True, kw_only=True):
 # The update
 
 
-class Learned(NamedTuple):
+class SACState(NamedTuple):
     """Everything that an update changes."""
 
     actor: Any
@@ -154,17 +89,7 @@ class Learned(NamedTuple):
     updates: Any
 
 
-def squashed_log_prob(before: jax.Array, noise: jax.Array, log_std: jax.Array) -> jax.Array:
-    """The log density of actions `tanh(before)`, where `before` is a mean and `noise` standard deviations.
-
-    The slope of tanh, 1 - tanh(x)^2, is written so that it is exact far out, where tanh is 1 to the last bit.
-    """
-    gaussian = -0.5 * jnp.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
-    log_slope = 2 * (math.log(2) - before - jax.nn.softplus(-2 * before))
-    return (gaussian - log_slope).sum(axis=-1)
-
-
-class Learner:
+class SACUpdate:
     """One update, as a pure function of state and batch."""
 
     algorithm = "sac"
@@ -183,12 +108,11 @@ class Learner:
     def __init__(
         self,
         config: SACConfig,
-        encoding: Encoding,
         head: ActionHead,
         actor: Weights[ActorNetwork],
         critics: Weights[Critics],
     ) -> None:
-        self._config, self._encoding, self._head = config, encoding, head
+        self._config, self._head = config, head
         self._actor, self._critics = actor, critics
         self._dimensions = head.low.size
         self.weights = {"actor": actor, "critics": critics, "target": critics}
@@ -197,19 +121,27 @@ class Learner:
             "learning_rate": config.learning_rate,
             "temperature_learning_rate": config.learning_rate if rate is None else rate,
         }
-        self.device = device_of(config.learning_device, "learning_device")
         self._optimiser = optimiser_of(config)
         self._target_entropy = -float(self._dimensions) if config.target_entropy is None else config.target_entropy
 
-    def start(self) -> Learned:
+    def start(self) -> SACState:
         """The state before the first update."""
         actor, critics = self._actor.initial, self._critics.initial
         log_temperature = np.float32(math.log(self._config.initial_temperature))
-        first = [jax.jit(self._optimiser.init)(params) for params in (actor, critics, log_temperature)]
-        state = Learned(
-            actor, critics, critics, log_temperature, first[0], first[1], first[2], np.float32(0), np.int32(0)
+        actor_first, critic_first, temperature_first = (
+            jax.jit(self._optimiser.init)(params) for params in (actor, critics, log_temperature)
         )
-        return placed(state, self.device)
+        return SACState(
+            actor,
+            critics,
+            critics,
+            log_temperature,
+            actor_optimiser=actor_first,
+            critic_optimiser=critic_first,
+            temperature_optimiser=temperature_first,
+            actor_loss=np.float32(0),
+            updates=np.int32(0),
+        )
 
     def noise(self, rng: np.random.Generator, count: int) -> dict[str, Any]:
         """For the actions of two policies, and a pair of critics for each update."""
@@ -220,20 +152,22 @@ class Learner:
             "pair": draw_pairs(rng, self._config.critics, count),
         }
 
-    def step(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array], jax.Array | None]:
+    def step(
+        self, state: SACState, batch: Minibatch, schedules: Mapping[str, Any]
+    ) -> tuple[SACState, dict[str, jax.Array], jax.Array]:
         """One update: of the critics, and when it is its turn, of the actor and the temperature."""
         config = self._config
-        batch = seen(batch, inputs, encoding=self._encoding, head=self._head, reward_scale=config.reward_scale)
+        batch = batch._replace(actions=to_unit(batch.actions, self._head))
         temperature = self.temperature(state)
         (critic_loss, (metrics, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
         critics, optimiser = optimised(
-            self._optimiser, gradient, state.critic_optimiser, state.critics, inputs["learning_rate"]
+            self._optimiser, gradient, state.critic_optimiser, state.critics, schedules["learning_rate"]
         )
         state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
 
-        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, inputs))
+        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, schedules))
 
         target = followed(config, state.target, critics, state.updates)
         metrics = {
@@ -245,15 +179,15 @@ class Learner:
             "grad_norm": norm(gradient),
             "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, target)),
         }
-        return state._replace(target=target), metrics, surprise if config.prioritised else None
+        return state._replace(target=target), metrics, surprise
 
-    def temperature(self, state: Learned) -> jax.Array:
+    def temperature(self, state: SACState) -> jax.Array:
         """What entropy is worth now."""
         fixed = self._config.temperature
         return jnp.exp(state.log_temperature) if isinstance(fixed, str) else jnp.float32(fixed)
 
     def critic_loss(
-        self, critics: Parts, state: Learned, batch: Seen
+        self, critics: Parts, state: SACState, batch: Minibatch
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """The loss of all critics, and beside it metrics and how much each transition surprised."""
         target = self._critics.network(state.target)
@@ -270,7 +204,7 @@ class Learner:
         metrics = {"q_mean": predicted.mean(), "entropy": -log_probs.mean()}
         return losses.mean(), (metrics, jnp.abs(errors).mean(axis=0))
 
-    def actor_loss(self, actor: Parts, state: Learned, batch: Seen) -> tuple[jax.Array, jax.Array]:
+    def actor_loss(self, actor: Parts, state: SACState, batch: Minibatch) -> tuple[jax.Array, jax.Array]:
         """The loss of the actor, and the mean log density of its actions."""
         actions, log_probs = self._act(actor, batch.observations, batch.noise["now"])
         values = self._critics.network(state.critics)(batch.observations, actions)
@@ -281,17 +215,17 @@ class Learner:
         """The loss of the temperature, for actions of this mean log density."""
         return -log_temperature * (log_prob + self._target_entropy)
 
-    def _improve(self, state: Learned, batch: Seen, inputs: Any) -> Learned:
+    def _improve(self, state: SACState, batch: Minibatch, schedules: Mapping[str, Any]) -> SACState:
         """The state after an update of the actor and the temperature."""
         (loss, log_prob), gradient = jax.value_and_grad(self.actor_loss, has_aux=True)(state.actor, state, batch)
         actor, optimiser = optimised(
-            self._optimiser, gradient, state.actor_optimiser, state.actor, inputs["learning_rate"]
+            self._optimiser, gradient, state.actor_optimiser, state.actor, schedules["learning_rate"]
         )
         improved = state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
         if not isinstance(self._config.temperature, str):
             return improved
         gradient = jax.grad(self.temperature_loss)(state.log_temperature, jax.lax.stop_gradient(log_prob))
-        rate = inputs["temperature_learning_rate"]
+        rate = schedules["temperature_learning_rate"]
         log_temperature, optimiser = optimised(
             self._optimiser, gradient, state.temperature_optimiser, state.log_temperature, rate
         )
@@ -299,11 +233,7 @@ class Learner:
 
     def _act(self, actor: Parts, observations: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Actions of the policy from -1 to 1, and their log densities."""
-        output = jax.vmap(self._actor.network(actor))(observations)
-        mean, log_std = jnp.split(output, 2, axis=1)
-        log_std = jnp.clip(log_std, _LEAST_LOG_STD, _MOST_LOG_STD)
-        before = mean + jnp.exp(log_std) * noise
-        return jnp.tanh(before), squashed_log_prob(before, noise, log_std)
+        return squashed_gaussian(jax.vmap(self._actor.network(actor))(observations), noise)
 
 
 # The agent
@@ -322,7 +252,7 @@ class SAC(OffPolicyAgent[SACConfig]):
     ) -> None:
         initial, exploring, sampling = generators(seed)
         config = make_config(SACConfig, {**settings, "network": network_setting(network)})
-        head = continuous_head(action_space, "squashed", agent="SAC")
+        head = bounded_head(action_space, "squashed", agent="SAC")
         encoding = encoding_of(observation_space, config, actions=0)
         dimensions = head.low.size
         actor, critics = networks(
@@ -332,7 +262,7 @@ class SAC(OffPolicyAgent[SACConfig]):
             observation_space,
             action_space,
             config,
-            Learner(config, encoding, head, actor, critics),
+            SACUpdate(config, head, actor, critics),
             Actor(
                 actor,
                 encoding,

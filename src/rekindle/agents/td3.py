@@ -16,105 +16,50 @@ Paper: Fujimoto 2018.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import msgspec
 import numpy as np
 
 from rekindle.agents.acting import Actor, device_of
-from rekindle.agents.continuous import (
-    ActorNetwork,
-    Critics,
-    Seen,
-    check_actor_critic,
-    continuous_head,
-    draw_pairs,
-    followed,
-    head_by_steps,
-    in_turn,
-    networks,
-    seen,
-)
+from rekindle.agents.configs import ActorCriticConfig
+from rekindle.agents.continuous import ActorNetwork, Critics, draw_pairs, followed, head_by_steps, in_turn, networks
+from rekindle.agents.distributions import bounded_head, to_unit
 from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Setting, check_number, encoding_of, make_config, network_setting
-from rekindle.agents.trees import placed
+from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.policy.actions import ActionHead
-from rekindle.policy.encoding import Encoding
 
-__all__ = ["Learned", "Learner", "TD3", "TD3Config"]
+__all__ = ["TD3", "TD3Config", "TD3State", "TD3Update"]
 
 
-class TD3Config(msgspec.Struct, frozen=True, kw_only=True):
+class TD3Config(ActorCriticConfig, frozen=True, kw_only=True):
     """The settings of a `TD3` agent."""
 
     learning_rate: Setting = 1e-3
     """Adam's step size for actor and critics, above 0; or a schedule over env steps."""
-    gamma: float = 0.99
-    """What a reward is worth one step earlier, from 0 to 1."""
-    capacity: int = 1_000_000
-    """Rows of memory: one for each transition, and one more for each episode."""
-    warmup_steps: int = 10_000
-    """Env steps before the first update; until then actions are tried anywhere in the bounds."""
-    batch_size: int = 256
-    """Transitions in an update."""
-    update_every: int = 1
-    """Env steps from one round of updates to the next."""
-    updates_each: int = 1
-    """Updates in a round."""
-    tau: float = 0.005
-    """How far the targets move towards actor and critics, above 0 and at most 1."""
-    target_update_every: int = 2
-    """Updates between such moves."""
     hidden_sizes: tuple[int, ...] = (400, 300)
     """Units of the hidden layers of actor and critics; on images they come after the convolutions."""
-    network: str | None = None
-    """A network of your own from an observation to features, as `package.module:Name`; the hidden layers follow it."""
     critics: int = 2
     """How many critics; of more than two, a random pair makes a target; the actor follows the first."""
-    layer_norm: bool = False
-    """Normalise the hidden layers of the critics."""
     policy_delay: int = 2
     """Updates of the critics for one of the actor."""
+    target_update_every: int = 2
+    """Updates between moves of the targets."""
     exploration_noise: float = 0.1
     """The standard deviation of the noise on actions from -1 to 1 when exploring, at least 0."""
     target_noise: float = 0.2
     """The same for the actions in targets."""
     target_noise_clip: float = 0.5
     """The largest size of that noise, at least 0."""
-    n_step: int = 1
-    """Steps of reward in a target before a value stands for the rest."""
-    prioritised: bool = False
-    """Sample transitions that surprised more often."""
-    priority_alpha: float = 0.6
-    """How much more often, from 0 (not at all) to 1."""
-    priority_beta: Setting = 0.4
-    """How far that is corrected for in the loss, from 0 (not at all) to 1."""
-    max_grad_norm: float | None = None
-    """Scale gradients down to this norm."""
-    adam_eps: float = 1e-8
-    """Adam's epsilon, above 0."""
-    gradient_accumulation: int = 1
-    """Updates whose gradients are averaged into one step of an optimiser."""
-    reward_scale: float = 1.0
-    """What rewards are multiplied with before learning; logged returns are not."""
-    normalise_observations: bool = False
-    """Subtract the mean of the observations seen and divide by their standard deviation."""
-    observation_clip: float = 10.0
-    """The largest size of a normalised observation."""
-    frame_stack: int | None = None
-    """Say that observations are so many frames, each the older ones and a new one: memory then holds each once."""
-    acting_device: str | None = None
-    """Where to act, when not with numpy: a platform such as `cpu` or `gpu:1`; None for JAX's own choice."""
-    learning_device: str | None = None
-    """Where to learn."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        check_actor_critic(self)
+        super().__post_init__()
         for name in ("exploration_noise", "target_noise", "target_noise_clip"):
             check_number(name, getattr(self, name))
 
@@ -122,7 +67,7 @@ class TD3Config(msgspec.Struct, frozen=True, kw_only=True):
 # The update
 
 
-class Learned(NamedTuple):
+class TD3State(NamedTuple):
     """Everything that an update changes."""
 
     actor: Any
@@ -138,7 +83,7 @@ class Learned(NamedTuple):
     updates: Any
 
 
-class Learner:
+class TD3Update:
     """One update, as a pure function of state and batch."""
 
     algorithm = "td3"
@@ -148,24 +93,21 @@ class Learner:
     def __init__(
         self,
         config: TD3Config,
-        encoding: Encoding,
         head: ActionHead,
         actor: Weights[ActorNetwork],
         critics: Weights[Critics],
     ) -> None:
-        self._config, self._encoding, self._head = config, encoding, head
+        self._config, self._head = config, head
         self._actor, self._critics = actor, critics
         self.weights = {"actor": actor, "target_actor": actor, "critics": critics, "target_critics": critics}
         self.schedules = {"learning_rate": config.learning_rate}
-        self.device = device_of(config.learning_device, "learning_device")
         self._optimiser = optimiser_of(config)
 
-    def start(self) -> Learned:
+    def start(self) -> TD3State:
         """The state before the first update."""
         actor, critics = self._actor.initial, self._critics.initial
-        first = [jax.jit(self._optimiser.init)(params) for params in (actor, critics)]
-        state = Learned(actor, actor, critics, critics, first[0], first[1], np.float32(0), np.int32(0))
-        return placed(state, self.device)
+        actor_first, critic_first = (jax.jit(self._optimiser.init)(params) for params in (actor, critics))
+        return TD3State(actor, actor, critics, critics, actor_first, critic_first, np.float32(0), np.int32(0))
 
     def noise(self, rng: np.random.Generator, count: int) -> dict[str, Any]:
         """For the actions in targets, and a pair of critics for each update."""
@@ -175,19 +117,21 @@ class Learner:
             "pair": draw_pairs(rng, self._config.critics, count),
         }
 
-    def step(self, state: Learned, batch: Any, inputs: Any) -> tuple[Learned, dict[str, jax.Array], jax.Array | None]:
+    def step(
+        self, state: TD3State, batch: Minibatch, schedules: Mapping[str, Any]
+    ) -> tuple[TD3State, dict[str, jax.Array], jax.Array]:
         """One update: of the critics, and when it is its turn, of the actor."""
         config = self._config
-        batch = seen(batch, inputs, encoding=self._encoding, head=self._head, reward_scale=config.reward_scale)
+        batch = batch._replace(actions=to_unit(batch.actions, self._head))
         (critic_loss, (metrics, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
         critics, optimiser = optimised(
-            self._optimiser, gradient, state.critic_optimiser, state.critics, inputs["learning_rate"]
+            self._optimiser, gradient, state.critic_optimiser, state.critics, schedules["learning_rate"]
         )
         state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
 
-        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, inputs))
+        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, schedules))
 
         state = state._replace(
             target_actor=followed(config, state.target_actor, state.actor, state.updates),
@@ -201,10 +145,10 @@ class Learner:
             "grad_norm": norm(gradient),
             "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, state.target_critics)),
         }
-        return state, metrics, surprise if config.prioritised else None
+        return state, metrics, surprise
 
     def critic_loss(
-        self, critics: Parts, state: Learned, batch: Seen
+        self, critics: Parts, state: TD3State, batch: Minibatch
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         """The loss of all critics, and beside it metrics and how much each transition surprised."""
         config, target = self._config, self._critics.network(state.target_critics)
@@ -220,16 +164,16 @@ class Learner:
             losses = losses * batch.weights
         return losses.mean(), ({"q_mean": predicted.mean()}, jnp.abs(errors).mean(axis=0))
 
-    def actor_loss(self, actor: Parts, state: Learned, batch: Seen) -> jax.Array:
+    def actor_loss(self, actor: Parts, state: TD3State, batch: Minibatch) -> jax.Array:
         """The loss of the actor: what the first critic says of its actions."""
         critics, first = self._critics.network(state.critics), np.array([0])
         return -critics(batch.observations, self._act(actor, batch.observations), first).mean()
 
-    def _improve(self, state: Learned, batch: Seen, inputs: Any) -> Learned:
+    def _improve(self, state: TD3State, batch: Minibatch, schedules: Mapping[str, Any]) -> TD3State:
         """The state after an update of the actor."""
         loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
         actor, optimiser = optimised(
-            self._optimiser, gradient, state.actor_optimiser, state.actor, inputs["learning_rate"]
+            self._optimiser, gradient, state.actor_optimiser, state.actor, schedules["learning_rate"]
         )
         return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
 
@@ -254,7 +198,7 @@ class TD3(OffPolicyAgent[TD3Config]):
     ) -> None:
         initial, exploring, sampling = generators(seed)
         config = make_config(TD3Config, {**settings, "network": network_setting(network)})
-        head = continuous_head(action_space, "noisy_tanh", agent="TD3", exploration=config.exploration_noise)
+        head = bounded_head(action_space, "noisy_tanh", agent="TD3", exploration=config.exploration_noise)
         encoding = encoding_of(observation_space, config, actions=0)
         dimensions = head.low.size
         actor, critics = networks(
@@ -264,7 +208,7 @@ class TD3(OffPolicyAgent[TD3Config]):
             observation_space,
             action_space,
             config,
-            Learner(config, encoding, head, actor, critics),
+            TD3Update(config, head, actor, critics),
             Actor(
                 actor,
                 encoding,

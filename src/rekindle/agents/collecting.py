@@ -1,0 +1,184 @@
+"""Rollouts: collecting one while another is learned from, and cutting it into minibatches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.agent import State, StreamSlots
+from rekindle.agents.configs import OnPolicyConfig
+from rekindle.agents.counting import saved_count
+from rekindle.errors import StateError
+from rekindle.experience import Array, Transitions
+from rekindle.replay import Rollout
+from rekindle.replay.rollout import Steps
+
+__all__ = ["Collector", "Minibatches"]
+
+
+class Collector:
+    """Collects a rollout while another waits to be learned from, or is.
+
+    A rollout is learned from with the policy that is newest then. So a transition counts only if that policy or the
+    one before it chose the action; others, and those for which there is no room, are left out and counted.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any, rollout_steps: int) -> None:
+        self._spaces, self._rollout_steps = (observation_space, action_space), rollout_steps
+        self.version = 0
+        """Policies so far: the version of the newest."""
+        self.stale_steps = 0
+        """Transitions that were left out."""
+        self.is_waiting = False
+        """Whether a rollout is full, and nothing was learned from it yet."""
+        self.is_learning = False
+        """Whether one is being learned from."""
+        self._current, self._waiting = Rollout(*self._spaces), Rollout(*self._spaces)
+        self._chosen_by: dict[int, int] = {}
+        """By stream, the version of the policy that chose its open action."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether another rollout is learned from before the one that is being collected."""
+        return self.is_waiting or self.is_learning
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the one that is being collected is full."""
+        return len(self._current) == self._rollout_steps
+
+    # Collecting
+
+    def chose(self, streams: list[int]) -> None:
+        """The newest policy chose the open actions of these streams."""
+        for stream in streams:
+            self._chosen_by[stream] = self.version
+
+    def chose_with(self, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
+        """Policies of these versions chose them."""
+        self._chosen_by.update(zip(streams.tolist(), versions.tolist(), strict=True))
+
+    def add(self, transitions: Transitions, streams: StreamSlots) -> None:
+        """Collect transitions."""
+        chosen_by, newest, slots = self._chosen_by, self.version, streams.tolist()
+        versions = np.array([chosen_by.get(stream, newest) for stream in slots], np.int64)
+        if self._can_take(versions):
+            self._append(transitions, streams, versions)
+        else:
+            for index in range(len(transitions)):
+                row = slice(index, index + 1)
+                if self._can_take(versions[row]):
+                    self._append(transitions.part(row), streams[row], versions[row])
+                else:
+                    self._current.cut(streams[row])
+                    self.stale_steps += 1
+        for stream in slots:
+            chosen_by.pop(stream, None)
+
+    def cut(self, streams: StreamSlots) -> None:
+        """Link nothing to the last transitions of these streams."""
+        self._current.cut(streams)
+        for stream in streams.tolist():
+            self._chosen_by.pop(stream, None)
+
+    def _can_take(self, versions: NDArray[np.int64]) -> bool:
+        """Whether there is room, and the policies that chose will be one of the last two when it is learned from."""
+        if len(self._current) + len(versions) > self._rollout_steps:
+            return False
+        return bool(versions.min(initial=self.version) >= self.version + self.is_ahead - 1)
+
+    def _append(self, transitions: Transitions, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
+        self._current.append(transitions, streams, versions)
+        self._turn_over()
+
+    def _turn_over(self) -> None:
+        """If the rollout is full and none is ahead of it, let it wait, and collect another."""
+        if self.is_full and not self.is_ahead:
+            self._current, self._waiting = self._waiting, self._current
+            self.is_waiting = True
+
+    # Learning
+
+    def steps(self) -> Steps:
+        """The rollout that waits."""
+        return self._waiting.steps()
+
+    def begin_learning(self) -> None:
+        """The rollout that waited is being learned from, and is not needed here any more."""
+        self._waiting.clear()
+        self.is_waiting, self.is_learning = False, True
+
+    def end_learning(self) -> None:
+        """There is a new policy."""
+        self.version += 1
+        self.is_learning = False
+        self._turn_over()
+
+    def clear(self) -> None:
+        """Forget all rollouts, and go on with a new policy."""
+        for rollout in (self._current, self._waiting):
+            rollout.clear()
+        self.version += 1
+        self.is_waiting = self.is_learning = False
+
+    # Going on later
+
+    def state(self) -> State:
+        """As saved."""
+        return {
+            "rollout": self._current.state(),
+            "waiting": self._waiting.state() if self.is_waiting else None,
+            "chosen_by": [list(pair) for pair in sorted(self._chosen_by.items())],
+            "policy_version": self.version,
+            "stale_steps": self.stale_steps,
+        }
+
+    def loaded(self, state: State, *, is_learning: bool) -> Collector:
+        """One that goes on from a saved state; raises `StateError`."""
+        collector = Collector(*self._spaces, self._rollout_steps)
+        collector.version, collector.stale_steps = (
+            saved_count(state, name) for name in ("policy_version", "stale_steps")
+        )
+        current, waiting = (self._rollout(state.get(name), name) for name in ("rollout", "waiting"))
+        if current is None or (waiting is not None and (is_learning or len(waiting) != self._rollout_steps)):
+            raise StateError("not the rollouts of an agent that waits for one to be full, or learns from it")
+        collector._current, collector._waiting = current, waiting or collector._waiting
+        collector.is_waiting, collector.is_learning = waiting is not None, is_learning
+        try:
+            collector._chosen_by = dict(msgspec.convert(state.get("chosen_by"), list[tuple[int, int]]))
+        except msgspec.ValidationError as error:
+            raise StateError(f"not the versions of open actions: {error}") from None
+        return collector
+
+    def _rollout(self, state: Any, what: str) -> Rollout | None:
+        if state is None:
+            return None
+        rollout = Rollout(*self._spaces)
+        rollout.load_state(state)
+        if len(rollout) > self._rollout_steps:
+            raise StateError(f"the {what} has {len(rollout)} steps, more than rollout_steps, {self._rollout_steps}")
+        return rollout
+
+
+class Minibatches:
+    """Cuts rollouts into minibatches as even as can be."""
+
+    def __init__(self, config: OnPolicyConfig) -> None:
+        self._rows, self._epochs = config.rollout_steps, config.epochs
+        parts = np.array_split(np.arange(self._rows), math.ceil(self._rows / config.minibatch_size))
+        self.size = len(parts[0])
+        """Rows of the largest."""
+        self.table = np.full((len(parts), self.size), self._rows)
+        """Which places of a shuffled rollout make up each; one past the last where there is nothing."""
+        for line, part in zip(self.table, parts, strict=True):
+            line[: len(part)] = part
+
+    def order(self, seed: int) -> Array:
+        """The rows of every minibatch of every epoch: in each epoch all rows once, shuffled."""
+        rng = np.random.default_rng(seed)
+        epochs = [np.append(rng.permutation(self._rows), self._rows)[self.table] for _ in range(self._epochs)]
+        return np.concatenate(epochs).astype(np.int32).ravel()

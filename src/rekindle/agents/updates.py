@@ -1,0 +1,178 @@
+"""What an algorithm is made of: a state, and one update of it as a pure function of a batch."""
+
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.agents.normalisation import Moments, normalise
+from rekindle.agents.settings import Setting
+from rekindle.agents.weights import Parts, Weights
+from rekindle.experience import Array
+from rekindle.policy.encoding import Encoding
+
+__all__ = ["Minibatch", "OffPolicyUpdate", "OnPolicyUpdate", "RolloutBatch"]
+
+
+class Minibatch(NamedTuple):
+    """Remembered transitions as networks see them: encoded, normalised and scaled."""
+
+    observations: jax.Array
+    actions: jax.Array
+    """As they were observed."""
+    rewards: jax.Array
+    next_observations: jax.Array
+    next_mask: jax.Array | None
+    """Which actions are allowed next; None if all are."""
+    discounts: jax.Array
+    weights: jax.Array | None
+    """With priorities: how much each transition counts."""
+    noise: Any
+    """The random numbers of the update."""
+
+    @classmethod
+    def of(
+        cls, columns: Mapping[str, Any], encoding: Encoding, moments: Moments | None, *, reward_scale: float
+    ) -> Minibatch:
+        """From the columns of a batch as the memory has them."""
+        observations, next_observations = (
+            normalise(encoding.encode(columns[name], jnp), moments) for name in ("observations", "next_observations")
+        )
+        return cls(
+            observations=observations,
+            actions=columns["actions"],
+            rewards=columns["rewards"] * reward_scale,
+            next_observations=next_observations,
+            next_mask=encoding.mask(columns["next_observations"], jnp),
+            discounts=columns["discounts"],
+            weights=columns["weights"],
+            noise=columns["noise"],
+        )
+
+
+class OffPolicyUpdate(Protocol):
+    """An algorithm that learns from memory: its state, a named tuple with a field `updates`, and one update."""
+
+    @property
+    def algorithm(self) -> str:
+        """Its name, in states and exported policies."""
+        ...
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """What each update measures, a `loss` among it."""
+        ...
+
+    @property
+    def schedules(self) -> Mapping[str, Setting]:
+        """Settings whose values of the moment an update takes."""
+        ...
+
+    @property
+    def weights(self) -> Mapping[str, Weights[Any]]:
+        """By field of the state: the weights of its networks."""
+        ...
+
+    @property
+    def acting(self) -> Sequence[str]:
+        """The fields with the weights of the network that acts: the newest first, then its targets."""
+        ...
+
+    def start(self) -> Any:
+        """The state before the first update."""
+        ...
+
+    def step(
+        self, state: Any, batch: Minibatch, schedules: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, jax.Array], jax.Array]:
+        """One update: the state after it, its metrics, and how much each transition surprised."""
+        ...
+
+    def noise(self, rng: np.random.Generator, count: int) -> Any:
+        """The random numbers of so many updates, one after the other in every array."""
+        ...
+
+
+class RolloutBatch(NamedTuple):
+    """A minibatch of a rollout, as networks see it: observations are encoded and normalised."""
+
+    observations: jax.Array
+    mask: jax.Array | None
+    """Which actions were allowed; None if all were."""
+    actions: jax.Array
+    """As the distribution scores them."""
+    log_probs: jax.Array
+    """Of the policy that chose them."""
+    values: jax.Array
+    """As they were before the rollout was learned from."""
+    advantages: jax.Array
+    returns: jax.Array
+    counts: jax.Array | None
+    """Which rows count, where a minibatch is not full; None if all do."""
+
+    @classmethod
+    def of(cls, rollout: Mapping[str, Any], indices: jax.Array | Array, rollout_steps: int) -> RolloutBatch:
+        """These rows of a rollout; an index past its end is a row that does not count."""
+        columns = jax.tree_util.tree_map(lambda column: jnp.take(column, indices, axis=0, mode="clip"), rollout)
+        counts = jnp.asarray(indices) < rollout_steps if rollout_steps % len(indices) else None
+        log_probs, values, advantages, returns = columns["numbers"].T
+        return cls(
+            columns["observations"],
+            columns["mask"],
+            columns["actions"],
+            log_probs,
+            values,
+            advantages,
+            returns,
+            counts,
+        )
+
+    def mean(self, column: jax.Array, *, less: int = 0) -> jax.Array:
+        """The mean of a column, over the rows that count."""
+        if self.counts is None:
+            return column.sum() / (len(column) - less)
+        return jnp.where(self.counts, column, 0).sum() / jnp.maximum(self.counts.sum() - less, 1)
+
+
+class OnPolicyUpdate(Protocol):
+    """An algorithm that learns from rollouts.
+
+    Its state is a named tuple with `params`, `optimiser`, `made` and `is_over`.
+    """
+
+    @property
+    def algorithm(self) -> str:
+        """Its name, in states and exported policies."""
+        ...
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """What each update measures, a `loss` among it."""
+        ...
+
+    @property
+    def schedules(self) -> Mapping[str, Setting]:
+        """Settings whose values of the moment an update takes."""
+        ...
+
+    def start(self) -> Any:
+        """The state before the first update."""
+        ...
+
+    def step(self, state: Any, batch: RolloutBatch, schedules: Mapping[str, Any]) -> tuple[Any, dict[str, jax.Array]]:
+        """One update, or none if the state `is_over`: the state after it, and its metrics."""
+        ...
+
+    def score(
+        self, params: Parts, observations: jax.Array, mask: jax.Array | None, actions: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Log-probability of the action, entropy and value, each row."""
+        ...
