@@ -57,7 +57,7 @@ bench: $(READY) ## Measure what sessions, memories, agents and being watched cos
 	@$(BIN)/python benchmarks/dashboard.py
 
 clean: ## Remove everything that make created
-	@rm -rf .venv .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site
+	@rm -rf .venv .cache .peers .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site
 	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Tests that break the world on purpose need these; without one, the tests that use it are skipped.

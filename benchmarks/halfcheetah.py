@@ -8,7 +8,7 @@ Ours is what `rekindle train sac HalfCheetah-v5` runs, with its checkpoints and 
 Stable-Baselines3, with a warm-up of 10 000 steps on both sides. Every result is appended to the file of results, and
 what stands there already is not run again. `final` are 20 episodes with the final weights, greedy, with seeds that no
 training has seen; on the way there are ten evaluations of ten episodes. Stable-Baselines3 is installed below
-`.cache/peers`; ours needs the extras `agents`, `mujoco` and `plot`.
+`.peers`; ours needs the extras `agents`, `mujoco` and `plot`.
 """
 
 # The peer is not installed here, and neither Gymnasium nor matplotlib is typed.

@@ -9,7 +9,7 @@ env step after warm-up and compilation to the end of the training. On our side t
 a run on disk, logs, progress, checkpoints as often as by default, five episodes of evaluation every 25 000 steps (by
 default there are more), and the last evaluation and checkpoint; the peers log to nowhere and neither evaluate nor save.
 All programs have one processor and one thread, and take turns. Hyper-parameters
-are the same: they stand in `benchmarks/programs`. The peers are installed below `.cache/peers`.
+are the same: they stand in `benchmarks/programs`. The peers are installed below `.peers`.
 
 Every result is appended to the file of results, and what stands there already is not run again. Times in the table are
 the least of the repeats, as other work on the machine only adds; ratios are the median over the repeats.

@@ -1,4 +1,4 @@
-"""The peers that benchmarks compare with, each in a virtual environment of its own below `.cache/peers`."""
+"""The peers that benchmarks compare with, each in a virtual environment of its own below `.peers`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CACHE = ROOT / ".cache" / "peers"
+CACHE = ROOT / ".peers"
 PACKAGES = {
     "sb3": ["stable-baselines3", "gymnasium[mujoco]"],
     "sbx": ["stable-baselines3", "gymnasium[mujoco]", "sbx-rl==0.28.0"],
