@@ -25,8 +25,12 @@ from tracing import CHANGES, Call, parse
 import rekindle
 from rekindle.run.finding import find_runs
 
-# What compiles less is quicker to start; it is the same for all.
-VARIABLES = {**ENVIRONMENT, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+# What compiles less is quicker to start; it is the same for all. It is not kept, as a kill may leave half of it.
+VARIABLES = {
+    **ENVIRONMENT,
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+}
 COMMON = (
     *("--preset", "none", "--steps", "90", "--seed", "3", "--checkpoint-every", "30", "--metrics-every", "25"),
     *("--eval-every", "60", "--eval-episodes", "1", "--env.max-episode-steps", "20", "--ui", "none", "--json"),

@@ -102,8 +102,13 @@ class Training:
             *(*VECTORS[vector], *SETTINGS.get(algorithm, ()), "--resume", "auto", "--name", "run", "--runs", str(root)),
             *("--ui", "none", "--json"),
         ]
-        # What compiles less is quicker to start; it is the same for all.
-        self._environment = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+        # What compiles less is quicker to start; it is the same for all. What is compiled is kept where no other test
+        # looks for it, as a kill may leave half of it.
+        self._environment = {
+            **os.environ,
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+            "JAX_COMPILATION_CACHE_DIR": str(root.parent / "compiled"),
+        }
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
         environment = {**self._environment, **variables}
