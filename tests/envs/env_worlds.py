@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rekindle.rng import generator_from_state, generator_state
@@ -105,6 +105,73 @@ class Unseeded(Path):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return super().reset(seed=7, options=options)
+
+
+class Masked(gymnasium.Env[Any, Any]):
+    """Allows half of its actions in each step, and insists on that."""
+
+    def __init__(self, space: Any = None, *, seeded: bool = True) -> None:
+        self.action_space = Discrete(6, start=3) if space is None else space
+        self._counts, self._starts = {
+            "Discrete": lambda: ([6], [3]),
+            "MultiDiscrete": lambda: ([4, 2], [0, 0]),
+            "MultiBinary": lambda: ([2, 2, 2], [0, 0, 0]),
+        }[type(self.action_space).__name__]()
+        self._seeded = seeded
+        self.observation_space = Dict({"place": Box(0, 1, (2,)), "action_mask": MultiBinary(sum(self._counts))})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed if self._seeded else None)
+        self._steps = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Answer:
+        places = np.ravel(action) - self._starts
+        assert all(part[place] for part, place in zip(self._mask, places, strict=True)), "a forbidden action"
+        self._steps += 1
+        return self._observation(), 1.0, False, self._steps >= 20, {}
+
+    def _observation(self) -> dict[str, Any]:
+        self._mask = [np.zeros(count, np.int8) for count in self._counts]
+        for part in self._mask:
+            part[self.np_random.permutation(len(part))[: len(part) // 2]] = 1
+        return {"place": self.np_random.random(2).astype(np.float32), "action_mask": np.concatenate(self._mask)}
+
+
+class DrawsFromItsActions(gymnasium.Env[Any, Any]):
+    """Is random by what it draws from its own action space, which no reset seeds."""
+
+    def __init__(self) -> None:
+        self.observation_space = self.action_space = Discrete(100)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.action_space.sample(), {}
+
+    def step(self, action: Any) -> Answer:
+        return self.action_space.sample(), 0.0, False, False, {}
+
+
+class Counted(gymnasium.Env[Any, Any]):
+    """Counts its instances and their steps, and carries the latter over from one episode to the next if told so."""
+
+    instances = steps_in_all = 0
+    observation_space, action_space = Discrete(1_000_000), Discrete(2)
+
+    def __init__(self, *, leaks: bool = False, repeats: bool = True) -> None:
+        Counted.instances += 1
+        self._leaks, self._repeats = leaks, repeats
+        self._count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._count = self._count if self._leaks else 0
+        return self._count, {}
+
+    def step(self, action: Any) -> Answer:
+        Counted.steps_in_all += 1
+        self._count += 1
+        return self._count if self._repeats else Counted.steps_in_all, 0.0, False, False, {}
 
 
 class Broken(Path):

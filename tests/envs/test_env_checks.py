@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import env_worlds
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from rekindle.envs import Determinism, EnvFactory, check_env, probe
-from rekindle.errors import ConfigError
+from rekindle.envs import Determinism, EnvFactory, Finding, check_env, probe
+from rekindle.envs.determinism import LEAST_PROBE_STEPS
+from rekindle.errors import ConfigError, EnvError
 
 
 @pytest.mark.parametrize(
@@ -20,13 +23,20 @@ from rekindle.errors import ConfigError
         (env_worlds.Unseeded, Determinism.REPEATS),
         (env_worlds.Leaky, Determinism.LEAKS),
         (env_worlds.Moody, Determinism.RANDOM),
+        (env_worlds.Masked, Determinism.REPEATS),
+        (lambda: env_worlds.Masked(MultiDiscrete([4, 2])), Determinism.REPEATS),
+        (lambda: env_worlds.Masked(MultiBinary(3)), Determinism.REPEATS),
+        (lambda: env_worlds.Masked(seeded=False), Determinism.RANDOM),
+        (env_worlds.DrawsFromItsActions, Determinism.RANDOM),
     ],
 )
 def test_what_it_takes_to_repeat_an_episode_is_found_out(source: object, found: Determinism) -> None:
     assert probe(EnvFactory(source)) is found  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("source", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Acrobot-v1", env_worlds.Path])
+@pytest.mark.parametrize(
+    "source", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Acrobot-v1", env_worlds.Path, env_worlds.Masked]
+)
 def test_a_good_environment_has_nothing_to_complain_of(source: object) -> None:
     findings = check_env(source)
     assert {finding.level for finding in findings} == {"good"}
@@ -102,3 +112,75 @@ def test_actions_that_no_agent_takes_are_an_error() -> None:
 def test_an_environment_that_cannot_be_made_raises() -> None:
     with pytest.raises(ConfigError, match="Did you mean"):
         check_env("CartPol-v1")
+
+
+class TestActionMasks:
+    def test_one_that_allows_nothing_is_an_error(self) -> None:
+        class Stuck(env_worlds.Masked):
+            def _observation(self) -> dict[str, Any]:
+                return {**super()._observation(), "action_mask": np.zeros(6, np.int8)}
+
+        assert Finding("error", "step", "the action_mask allows no action") in check_env(Stuck)
+        with pytest.raises(EnvError, match=r"env 0, failed in step: the action_mask allows no action"):
+            probe(EnvFactory(Stuck))
+
+    def test_one_for_other_actions_is_an_error(self) -> None:
+        class Odd(env_worlds.Masked):
+            def __init__(self) -> None:
+                super().__init__()
+                self.action_space = Discrete(5)
+
+        message = "the action_mask has 6 numbers, but there are 5 actions"
+        assert Finding("error", "step", message) in check_env(Odd)
+
+
+class TestWhatItTakes:
+    @pytest.mark.parametrize(
+        ("leaks", "repeats", "found"),
+        [
+            (False, True, Determinism.REPEATS),
+            (True, True, Determinism.LEAKS),
+            (False, False, Determinism.RANDOM),
+        ],
+    )
+    @pytest.mark.parametrize("steps", [None, LEAST_PROBE_STEPS, 3_000])
+    def test_is_three_instances_and_so_many_steps(
+        self, *, leaks: bool, repeats: bool, found: Determinism, steps: int | None
+    ) -> None:
+        factory = EnvFactory(lambda: env_worlds.Counted(leaks=leaks, repeats=repeats))
+        options: dict[str, Any] = {} if steps is None else {"steps": steps}
+        for look in (probe, check_env):
+            env_worlds.Counted.instances = env_worlds.Counted.steps_in_all = 0
+            look(factory, **options)
+            assert env_worlds.Counted.instances <= 3
+            assert 0.4 * (steps or 600) < env_worlds.Counted.steps_in_all <= (steps or 600)
+        assert probe(factory, **options) is found
+
+    def test_more_steps_find_more(self) -> None:
+        class Late(env_worlds.Counted):
+            def step(self, action: Any) -> env_worlds.Answer:
+                observation, *answer = super().step(action)
+                return (observation if self._count < 300 else env_worlds.Counted.steps_in_all, *answer)  # type: ignore[return-value]
+
+        assert probe(EnvFactory(Late)) is Determinism.REPEATS
+        assert probe(EnvFactory(Late), steps=3_000) is Determinism.RANDOM
+
+    def test_fewer_steps_than_it_takes_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="probe_steps is 29: use a whole number of at least 30"):
+            probe(EnvFactory("CartPole-v1"), steps=29)
+
+
+def test_what_fails_only_when_it_is_repeated_is_told() -> None:
+    class Tired(env_worlds.Path):
+        made = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            Tired.made += 1
+
+        def step(self, action: Any) -> env_worlds.Answer:
+            if Tired.made > 1:
+                raise RuntimeError("no more")
+            return super().step(action)
+
+    assert "failed in step: RuntimeError: no more" in check_env(Tired)[-1].message

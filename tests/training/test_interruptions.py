@@ -266,7 +266,7 @@ class TestBeforeTheFirstStep:
 
     def test_the_probe_and_the_check_of_an_environment_can_be_stopped(self) -> None:
         for look in (lambda stop: probe(EnvFactory(env_worlds.Endless), should_stop=stop), _check):
-            for number in (1, 3, 500):
+            for number in (1, 3, 400):
                 answers = itertools.chain([False] * (number - 1), itertools.repeat(True))
                 with pytest.raises(Interrupted):
                     look(lambda answers=answers: next(answers))

@@ -466,7 +466,7 @@ class TestStarting:
         assert digests(tmp_path / "runs") == digests(tmp_path / "whole")
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
-    @pytest.mark.parametrize("instance", [1, 2, 6, 11])
+    @pytest.mark.parametrize("instance", [1, 2, 3, 4])
     def test_a_signal_before_it_leaves_nothing_or_a_run_that_goes_on(self, tmp_path: Path, instance: int) -> None:
         """The first instance is the trainer's example, those after it are the probe's, and the last is trained on."""
 
@@ -728,6 +728,14 @@ class TestConfig:
         assert trainer.eval(3) == make(tmp_path / "other", env=env_worlds.Leaky).eval(3)
         trainer.train()
         assert digests(tmp_path / "looked") == digests(tmp_path / "plain")
+
+    def test_what_repeats_an_episode_is_found_out_in_few_steps(self, tmp_path: Path) -> None:
+        counted = env_worlds.Counted
+        for probe_steps in (60, 600):
+            counted.instances = counted.steps_in_all = 0
+            make(tmp_path, env=counted, steps=1, eval_episodes=0, probe_steps=probe_steps, new=True).train()
+            assert counted.instances <= 3 + 2  # one to know the spaces, one to train on
+            assert counted.steps_in_all <= probe_steps + 1
 
     def test_what_repeats_an_episode_is_found_out_once(self, tmp_path: Path) -> None:
         leave_at(make(tmp_path, env=env_worlds.Leaky), 20)

@@ -15,12 +15,13 @@ __all__ = ["check_environment"]
 _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
 
 
-def check_environment(env: str, *, modules: Sequence[str], as_json: bool) -> int:
+def check_environment(env: str, *, steps: int, modules: Sequence[str], as_json: bool) -> int:
     """Print the results of checking an environment; the exit code is 1 if it cannot be trained on."""
     find_modules_here([*modules, *module_of(env)])
     interrupter = Interrupter()
     with interrupter.signals():
-        findings = check_env(EnvFactory(env, modules=tuple(modules)), should_stop=interrupter.should_stop)
+        factory = EnvFactory(env, modules=tuple(modules))
+        findings = check_env(factory, steps=steps, should_stop=interrupter.should_stop)
     if as_json:
         write_json(findings)
     else:

@@ -23,6 +23,7 @@ class AloneEnv(gymnasium.Env[Any, Any]):
                 f"{name} created a vector environment of {vector_env.num_envs} rows, but one was needed: "
                 "give the function a parameter num_envs, without a default"
             )
+        self.env = vector_env
         self._envs = AutoresetEnvs(vector_env, name)
         self.observation_space, self.action_space = self._envs.observation_space, self._envs.action_space
         self.metadata = {name: value for name, value in vector_env.metadata.items() if name != "autoreset_mode"}

@@ -11,20 +11,22 @@ import msgspec
 import numpy as np
 
 from rekindle.checks import all_finite
-from rekindle.envs.determinism import Determinism, play, probe
+from rekindle.envs.actions import RandomActions
+from rekindle.envs.determinism import PROBE_STEPS, Determinism, judge, play, probe_lengths
 from rekindle.envs.factory import EnvFactory, has_time_limit
 from rekindle.envs.vector import EnvSlot
-from rekindle.errors import InputError, Interrupted
+from rekindle.envs.wrappers import stateful_wrappers
+from rekindle.errors import EnvError, InputError, Interrupted
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
 from rekindle.rng import episode_seed
 from rekindle.spaces import Layout
+from rekindle.traces import EpisodeTrace
 
 __all__ = ["Finding", "check_env"]
 
-_EPISODES = 3
-_STEPS = 2_000
-"""Steps to check, over all episodes."""
+_OTHER_SEEDS = 4
+_MOST_COMPLAINTS = 10
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -32,27 +34,37 @@ class Finding(msgspec.Struct, frozen=True):
 
     level: Literal["good", "warning", "error"]
     what: str
-    """What was checked: spaces, reset, step, seeding, determinism, replay."""
+    """What was checked: wrappers, spaces, reset, step, seeding, determinism, replay."""
     message: str
 
 
-def check_env(source: Any, *, should_stop: ShouldStop = never) -> list[Finding]:
+def check_env(source: Any, *, steps: int = PROBE_STEPS, should_stop: ShouldStop = never) -> list[Finding]:
     """Check everything that training and exact resumes rely on; after an error, the environment cannot be trained on.
 
-    Raises `ConfigError` if it cannot be created, and `Interrupted` between two steps once `should_stop()` is true.
+    It creates at most three instances, and makes at most `steps` env steps in total. Raises `ConfigError` if the
+    environment cannot be created, and `Interrupted` between two steps once `should_stop()` is true.
     """
     factory = EnvFactory(source)
+    lengths = probe_lengths(steps, short_plays=_OTHER_SEEDS)
     slot = EnvSlot(factory)
+    findings: list[Finding] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the checks below find what matters
-            findings = [*_spaces(slot)]
-            findings += _episodes(slot, should_stop)
+            findings += [Finding("error", "wrappers", complaint) for complaint in stateful_wrappers(slot.env)]
+            findings += _spaces(slot)
+            examined = _Examination(slot, should_stop)
+            for episode, most in enumerate(lengths):
+                examined.play(episode_seed(0, "check", episode), most)
+            findings += examined.findings(lengths[0])
+            if any(finding.level == "error" for finding in findings):
+                return findings
+            findings.append(_seeding(slot, examined.played[1], should_stop))
+        return [*findings, *_REPETITION[judge(factory, examined.played, should_stop=should_stop)]]
+    except EnvError as error:
+        return [*findings, Finding("error", "step", str(error))]
     finally:
         slot.close()
-    if not any(finding.level == "error" for finding in findings):
-        findings += _repetition(factory, should_stop)
-    return findings
 
 
 def _spaces(slot: EnvSlot) -> Iterator[Finding]:
@@ -90,81 +102,99 @@ def _boxes(space: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, space
 
 
-def _episodes(slot: EnvSlot, should_stop: ShouldStop) -> Iterator[Finding]:
-    """Play random episodes, and report the first problem of each kind."""
-    reported: set[str] = set()
-    steps = ended = 0
-    for episode in range(_EPISODES):
-        seed = episode_seed(0, "check", episode)
-        slot.action_space.seed(seed)
-        for what, complaint in _episode(slot, seed, _STEPS // _EPISODES, should_stop):
-            if what == "steps":
-                steps += int(complaint)
-            elif what == "ended":
-                ended += 1
-            elif complaint not in reported:
-                reported.add(complaint)
-                yield Finding("warning" if complaint.startswith("an observation lies") else "error", what, complaint)
-                if len(reported) > 10:
-                    return
-    if not reported:
-        yield Finding("good", "step", f"{steps} steps: shapes, dtypes and numbers are right")
-    if not ended and not has_time_limit(slot.env):
-        yield Finding(
-            "warning",
-            "step",
-            f"no episode ended within {_STEPS // _EPISODES} random steps: set max_episode_steps if none ever does",
-        )
+class _Examination:
+    """Plays random episodes in one instance, and collects the first problem of each kind."""
 
+    def __init__(self, slot: EnvSlot, should_stop: ShouldStop) -> None:
+        self._slot, self._should_stop = slot, should_stop
+        self._layout = cast("Layout", Layout.of_space(slot.observation_space))
+        self._actions = RandomActions(slot.action_space)
+        self._complaints: dict[str, str] = {}
+        """What was checked, by complaint."""
+        self._steps = self._ended = 0
+        self.played: list[EpisodeTrace] = []
 
-def _episode(slot: EnvSlot, seed: int, most: int, should_stop: ShouldStop) -> Iterator[tuple[str, str]]:
-    try:
-        answer: Any = slot.reset(seed=seed, options=None)
-        if not (isinstance(answer, tuple) and len(cast("tuple[Any, ...]", answer)) == 2):
-            yield "reset", f"reset returned {answer!r:.80}, not (observation, info)"
-            return
-    except Exception as error:
-        yield "reset", f"reset(seed=...) raised {type(error).__name__}: {error}"
-        return
-    yield from _observation(slot, answer[0], "reset")
-    for step in range(1, most + 1):
-        if should_stop():
-            raise Interrupted(f"stopped while {slot.name} was checked")
+    def findings(self, longest: int) -> Iterator[Finding]:
+        """The results; no episode was longer than `longest` steps."""
+        for complaint, what in [*self._complaints.items()][:_MOST_COMPLAINTS]:
+            yield Finding("warning" if complaint.startswith("an observation lies") else "error", what, complaint)
+        if not self._complaints:
+            yield Finding("good", "step", f"{self._steps} steps: shapes, dtypes and numbers are right")
+        if not self._ended and not has_time_limit(self._slot.env):
+            yield Finding(
+                "warning",
+                "step",
+                f"no episode ended within {longest} random steps: set max_episode_steps if none ever does",
+            )
+
+    def play(self, seed: int, most: int) -> None:
+        """Play one episode, or its first steps."""
+        slot, trace = self._slot, EpisodeTrace(seed, None)
+        self._actions.seed(seed)
         try:
-            answer = slot.step(slot.action_space.sample())
+            answer: Any = slot.reset(seed=seed, options=None)
         except Exception as error:
-            yield "step", f"step raised {type(error).__name__}: {error}"
+            self._complain("reset", f"reset(seed=...) raised {type(error).__name__}: {error}")
             return
-        if not (isinstance(answer, tuple) and len(cast("tuple[Any, ...]", answer)) == 5):
-            yield "step", f"step returned {answer!r:.80}, not (observation, reward, terminated, truncated, info)"
+        if not _has_length(answer, 2):
+            self._complain("reset", f"reset returned {answer!r:.80}, not (observation, info)")
             return
-        observation, reward, terminated, truncated, info = cast("tuple[Any, ...]", answer)
-        yield from _observation(slot, observation, "step")
-        yield from _outcome(reward, terminated, truncated, info)
-        if terminated or truncated:
-            yield "ended", ""
-            yield "steps", str(step)
-            return
-    yield "steps", str(most)
+        observation = answer[0]
+        trace.start(self._checked(observation, "reset"))
+        for _ in range(most):
+            if self._should_stop():
+                raise Interrupted(f"stopped while {slot.name} was checked")
+            try:
+                action = self._actions.draw(observation)
+            except InputError as error:
+                self._complain("step", str(error))
+                return
+            try:
+                answer = slot.step(action)
+            except Exception as error:
+                self._complain("step", f"step raised {type(error).__name__}: {error}")
+                return
+            if not _has_length(answer, 5):
+                self._complain(
+                    "step", f"step returned {answer!r:.80}, not (observation, reward, terminated, truncated, info)"
+                )
+                return
+            observation, reward, terminated, truncated, info = answer
+            arrays = self._checked(observation, "step")
+            complaints = [*_outcome(reward, terminated, truncated, info)]
+            for complaint in complaints:
+                self._complain("step", complaint)
+            self._steps += 1
+            if not complaints:
+                trace.add(action, float(reward), arrays)
+            if terminated or truncated:
+                self._ended += 1
+                break
+        self.played.append(trace)
+
+    def _checked(self, observation: Any, what: str) -> list[Array]:
+        """The arrays of an observation, after checking it; an empty one if it does not fit the space."""
+        try:
+            arrays = self._layout.conform(observation, "an observation")
+        except InputError as error:
+            self._complain(what, str(error))
+            return [np.empty(0)]
+        if not all_finite(arrays):
+            self._complain(what, f"an observation of {what} holds NaN or infinity, which training refuses")
+        elif not _contains(self._slot.observation_space, self._layout, arrays):
+            self._complain(
+                what,
+                f"an observation lies outside the space {self._slot.observation_space!r:.100}: training continues, but "
+                "encodings rely on the bounds",
+            )
+        return arrays
+
+    def _complain(self, what: str, complaint: str) -> None:
+        self._complaints.setdefault(complaint, what)
 
 
-def _observation(slot: EnvSlot, observation: Any, what: str) -> Iterator[tuple[str, str]]:
-    layout = cast("Layout", Layout.of_space(slot.observation_space))
-    try:
-        arrays = layout.conform(observation, "an observation")
-    except InputError as error:
-        yield what, str(error)
-        return
-    if not all_finite(arrays):
-        yield what, f"an observation of {what} holds NaN or infinity, which training refuses"
-    elif not _contains(slot.observation_space, layout, arrays):
-        yield (
-            what,
-            (
-                f"an observation lies outside the space {slot.observation_space!r:.100}: training continues, but "
-                "encodings rely on the bounds"
-            ),
-        )
+def _has_length(answer: Any, length: int) -> bool:
+    return isinstance(answer, tuple) and len(cast("tuple[Any, ...]", answer)) == length
 
 
 def _contains(space: Any, layout: Layout, arrays: list[Array]) -> bool:
@@ -172,38 +202,36 @@ def _contains(space: Any, layout: Layout, arrays: list[Array]) -> bool:
     return bool(space.contains(values))
 
 
-def _outcome(reward: Any, terminated: Any, truncated: Any, info: Any) -> Iterator[tuple[str, str]]:
+def _outcome(reward: Any, terminated: Any, truncated: Any, info: Any) -> Iterator[str]:
     try:
         value = float(reward)
     except (TypeError, ValueError):
-        yield "step", f"the reward {reward!r:.80} is not a number"
+        yield f"the reward {reward!r:.80} is not a number"
     else:
         if not math.isfinite(value):
-            yield "step", f"the reward {reward!r:.80} is not finite, which training refuses"
+            yield f"the reward {reward!r:.80} is not finite, which training refuses"
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):
-            yield "step", f"{name} is {flag!r:.80}, which is not a bool"
+            yield f"{name} is {flag!r:.80}, which is not a bool"
     if not isinstance(info, dict):
-        yield "step", f"the info is {info!r:.80}, which is not a dict"
+        yield f"the info is {info!r:.80}, which is not a dict"
 
 
-def _repetition(factory: EnvFactory, should_stop: ShouldStop) -> Iterator[Finding]:
-    slot = EnvSlot(factory)
-    try:
-        first = play(slot, 0, should_stop=should_stop)
-        others = [play(slot, seed, first.actions, should_stop=should_stop) for seed in range(1, 5)]
-    finally:
-        slot.close()
-    if all(other.chain == first.chain for other in others):
-        yield Finding(
-            "warning",
-            "seeding",
-            "every seed gave the same episode: if anything in it is random, reset(seed=...) should seed it, with "
-            "super().reset(seed=seed) and self.np_random",
-        )
-    else:
-        yield Finding("good", "seeding", "different seeds give different episodes")
-    yield from _REPETITION[probe(factory, should_stop=should_stop)]
+def _seeding(slot: EnvSlot, short: EpisodeTrace, should_stop: ShouldStop) -> Finding:
+    """Test whether the actions of an episode have a different outcome with other seeds."""
+    actions = RandomActions(slot.action_space)
+    others = (
+        play(slot, seed, actions, known=short.actions, should_stop=should_stop)
+        for seed in range(short.seed + 1, short.seed + 1 + _OTHER_SEEDS)
+    )
+    if any(other.chain != short.chain for other in others):
+        return Finding("good", "seeding", "different seeds give different episodes")
+    return Finding(
+        "warning",
+        "seeding",
+        "every seed gave the same episode: if anything in it is random, reset(seed=...) should seed it, with "
+        "super().reset(seed=seed) and self.np_random",
+    )
 
 
 _REPETITION = {

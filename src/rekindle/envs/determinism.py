@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 from typing import cast
 
-from rekindle.checks import checked_reward
+from rekindle.checks import checked_reward, required_count
+from rekindle.envs.actions import RandomActions
 from rekindle.envs.factory import EnvFactory
 from rekindle.envs.vector import EnvSlot, failed
+from rekindle.envs.wrappers import refuse_stateful_wrappers
 from rekindle.errors import Interrupted
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
@@ -15,11 +18,16 @@ from rekindle.rng import episode_seed
 from rekindle.spaces import Layout
 from rekindle.traces import EpisodeTrace
 
-__all__ = ["Determinism", "play", "probe"]
+__all__ = ["Determinism", "LEAST_PROBE_STEPS", "PROBE_STEPS", "judge", "play", "probe", "probe_lengths"]
 
-_EPISODES = 8
+PROBE_STEPS = 600
+"""The default limit of env steps for probing or checking an environment."""
+LEAST_PROBE_STEPS = 30
+
+_SHORT_EPISODES = 7
 """Enough to detect a leak that shows in every second episode."""
-_STEPS = 128
+_LONG = 4
+"""Length of the long episode, in short ones."""
 
 
 class Determinism(StrEnum):
@@ -33,62 +41,84 @@ class Determinism(StrEnum):
     """Not reliably, so a resume cannot be exact."""
 
 
-def probe(factory: EnvFactory, *, should_stop: ShouldStop = never) -> Determinism:
-    """Play random episodes in one instance, and replay them in new instances.
+def probe_lengths(steps: int, *, short_plays: int = 0) -> list[int]:
+    """The maximum length of each episode of the first instance: a long one, then short ones.
 
-    Raises `Interrupted` between two steps once `should_stop()` is true.
+    All of them are played twice, the long one three times, and a short one another `short_plays` times. Together these
+    are at most `steps` env steps.
     """
-    slot = EnvSlot(factory)
-    try:
-        seeds = [episode_seed(0, "probe", episode) for episode in range(_EPISODES)]
-        played = [play(slot, seed, should_stop=should_stop) for seed in seeds]
-    finally:
-        slot.close()
-    if _again(factory, played, should_stop):
-        return Determinism.REPEATS
-    anew = [_anew(factory, trace, should_stop) for trace in played]
-    return Determinism.LEAKS if _again(factory, anew, should_stop) else Determinism.RANDOM
+    plays = 3 * _LONG + 2 * _SHORT_EPISODES + short_plays
+    short = required_count("probe_steps", steps, LEAST_PROBE_STEPS) // plays
+    return [_LONG * short] + [short] * _SHORT_EPISODES
 
 
-def _again(factory: EnvFactory, played: list[EpisodeTrace], should_stop: ShouldStop) -> bool:
-    """Whether each episode is the same in its own new instance."""
-    return all(_anew(factory, trace, should_stop).chain == trace.chain for trace in played)
+def probe(factory: EnvFactory, *, steps: int = PROBE_STEPS, should_stop: ShouldStop = never) -> Determinism:
+    """Play random episodes in one instance, and replay them in at most two new instances.
+
+    It makes at most `steps` env steps. Raises `ConfigError` if a wrapper keeps statistics, `EnvError` if the
+    environment raises, and `Interrupted` between two steps once `should_stop()` is true.
+    """
+    lengths = probe_lengths(steps)
+    with contextlib.closing(EnvSlot(factory)) as slot:
+        refuse_stateful_wrappers(slot.env, factory.name)
+        actions = RandomActions(slot.action_space)
+        played = [
+            play(slot, episode_seed(0, "probe", episode), actions, most=most, should_stop=should_stop)
+            for episode, most in enumerate(lengths)
+        ]
+    return judge(factory, played, should_stop=should_stop)
 
 
-def _anew(factory: EnvFactory, trace: EpisodeTrace, should_stop: ShouldStop) -> EpisodeTrace:
-    """Replay the same seed and actions in a new instance."""
-    slot = EnvSlot(factory)
-    try:
-        return play(slot, trace.seed, trace.actions, should_stop=should_stop)
-    finally:
-        slot.close()
+def judge(factory: EnvFactory, played: list[EpisodeTrace], *, should_stop: ShouldStop = never) -> Determinism:
+    """Compare episodes that one instance played, in this order, with replays in new instances."""
+    with contextlib.closing(EnvSlot(factory)) as slot:
+        # In reverse order, so that different episodes precede each one.
+        if all(_is_same(slot, trace, should_stop) for trace in reversed(played)):
+            return Determinism.REPEATS
+    with contextlib.closing(EnvSlot(factory)) as slot:
+        return Determinism.LEAKS if _is_same(slot, played[0], should_stop) else Determinism.RANDOM
+
+
+def _is_same(slot: EnvSlot, trace: EpisodeTrace, should_stop: ShouldStop) -> bool:
+    again = play(slot, trace.seed, RandomActions(slot.action_space), known=trace.actions, should_stop=should_stop)
+    return again.chain == trace.chain
 
 
 def play(
-    slot: EnvSlot, seed: int, actions: list[Array] | None = None, *, should_stop: ShouldStop = never
+    slot: EnvSlot,
+    seed: int,
+    actions: RandomActions,
+    *,
+    known: list[Array] | None = None,
+    most: int = 0,
+    should_stop: ShouldStop = never,
 ) -> EpisodeTrace:
-    """Play an episode, or its first steps, with random actions unless `actions` are given.
+    """Play at most the first `most` steps of an episode with random actions, or play `known` actions.
 
-    Raises `EnvError` if the environment raises, and `Interrupted` between two steps once `should_stop()` is true.
+    Known actions stop before the first one that an `action_mask` forbids. Raises `EnvError` if the environment raises
+    or returns invalid values, and `Interrupted` between two steps once `should_stop()` is true.
     """
     layout = cast("Layout", Layout.of_space(slot.observation_space))
     trace = EpisodeTrace(seed, None)
-    slot.action_space.seed(seed)
+    actions.seed(seed)
+    what = "reset"
     try:
         observation, _ = slot.reset(seed=seed)
-    except Exception as error:
-        raise failed(slot.name, 0, "reset", error) from error
-    trace.start(layout.conform(observation, f"{slot.name}: the observation"))
-    for step in range(_STEPS if actions is None else len(actions)):
-        if should_stop():
-            raise Interrupted(f"stopped while {slot.name} was probed")
-        action = slot.action_space.sample() if actions is None else actions[step][()]  # a number, not an array of one
-        try:
+        trace.start(layout.conform(observation, "the observation"))
+        what = "step"
+        for step in range(most if known is None else len(known)):
+            if should_stop():
+                raise Interrupted(f"stopped while {slot.name} was probed")
+            if known is not None and not actions.allows(observation, known[step]):
+                break
+            action = actions.draw(observation) if known is None else known[step][()]  # a number, not an array of one
             observation, reward, terminated, truncated, _ = slot.step(action)
-        except Exception as error:
-            raise failed(slot.name, 0, "step", error) from error
-        arrays = layout.conform(observation, f"{slot.name}: the observation")
-        trace.add(action, checked_reward(reward, slot.name), arrays)
-        if terminated or truncated:
-            break
+            arrays = layout.conform(observation, "the observation")
+            trace.add(action, checked_reward(reward, "the step"), arrays)
+            if terminated or truncated:
+                break
+    except Interrupted:
+        raise
+    except Exception as error:
+        raise failed(slot.name, 0, what, error) from error
     return trace

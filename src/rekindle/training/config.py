@@ -14,6 +14,7 @@ import msgspec
 from rekindle.checkpoint.store import list_steps
 from rekindle.checks import checked_choice, checked_count, required_count
 from rekindle.envs import Determinism, EnvSettings
+from rekindle.envs.determinism import LEAST_PROBE_STEPS, PROBE_STEPS
 from rekindle.envs.factory import required_files, required_modules
 from rekindle.envs.making import Vectorization
 from rekindle.errors import ConfigError, RunError
@@ -58,6 +59,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Number of worker processes, with `async`."""
     determinism: Determinism | None = None
     """Whether episodes can be repeated exactly from their seed; None to test it."""
+    probe_steps: int = PROBE_STEPS
+    """The maximum number of env steps for that test, at least 30."""
     checkpoint_every: int | None = 10_000
     """Env steps between checkpoints; None for only the last one."""
     keep_checkpoints: int | None = 3
@@ -92,6 +95,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             ("eval_episodes", 0, _MOST_EPISODES),
             ("eval_envs", 1, _MOST_MADE),
             ("eval_max_steps", 1, None),
+            ("probe_steps", LEAST_PROBE_STEPS, None),
         ):
             msgspec.structs.force_setattr(self, name, required_count(name, getattr(self, name), least, most))
         for name, least, most in (

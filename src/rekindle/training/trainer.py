@@ -18,6 +18,7 @@ from rekindle.checkpoint.retention import retention
 from rekindle.checks import required_count
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.envs.factory import close_env
+from rekindle.envs.wrappers import refuse_stateful_wrappers
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Event, Recorder, RunRecorder
 from rekindle.interrupt import Interrupter, ShouldStop, never
@@ -114,7 +115,10 @@ class Trainer:
         self._factory = EnvFactory(env)
         example = self._factory()
         self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
-        close_env(example, self._factory.name)
+        try:
+            refuse_stateful_wrappers(example, self._factory.name)
+        finally:
+            close_env(example, self._factory.name)
         if interrupter is not None:
             interrupter.check_start()
         self.agent = self._made_agent(agent, seed, agent_settings)
@@ -298,7 +302,9 @@ class Trainer:
         self._ended = (session, time.perf_counter() - started)
 
     def _find_out_determinism(self, should_stop: ShouldStop = never) -> Determinism:
-        found = self.config.determinism or probe(self._factory, should_stop=should_stop)
+        found = self.config.determinism
+        if found is None:
+            found = probe(self._factory, steps=self.config.probe_steps, should_stop=should_stop)
         self.config = msgspec.structs.replace(self.config, determinism=found)
         return found
 

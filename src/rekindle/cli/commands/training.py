@@ -17,6 +17,7 @@ from rekindle.agents.presets import Preset, find_preset
 from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Trust, Trusted, Ui
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.envs import EnvWrapping
+from rekindle.envs.determinism import PROBE_STEPS
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import NoSettings, config_type, converted, is_algorithm
@@ -271,6 +272,7 @@ def check(
     env: Annotated[Positional[str], arg(metavar="ENV", help_behavior_hint="")],
     /,
     *,
+    steps: Annotated[int, arg(metavar="N")] = PROBE_STEPS,
     modules: Modules = (),
     as_json: AsJson = False,
 ) -> int:
@@ -278,9 +280,10 @@ def check(
 
     Args:
         env: A Gymnasium id, or MODULE:NAME of a function or class that creates an environment.
+        steps: The maximum number of env steps to make.
         modules: Modules to import first, which register ids.
         as_json: Print a JSON list instead of a table.
     """
     from rekindle.cli.check import check_environment
 
-    return check_environment(env, modules=modules, as_json=as_json)
+    return check_environment(env, steps=steps, modules=modules, as_json=as_json)
