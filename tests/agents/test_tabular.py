@@ -435,7 +435,7 @@ def test_a_setting_out_of_range_is_named_with_its_value_and_range(setting: str, 
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigError, match="no setting alpha; there are method, learning_rate"):
+    with pytest.raises(ConfigError, match="no setting 'alpha'; `alpha` is called `learning_rate` here"):
         agent(alpha=0.1)
 
 

@@ -699,7 +699,7 @@ class TestConfig:
             ({"eval_episodes": -1}, "eval_episodes is -1"),
             ({"time_limit": 0}, "time_limit is 0"),
             ({"vectorization": "threads"}, "vectorization is 'threads': use one of 'sync', 'async', 'native'"),
-            ({"colour": 1}, "a trainer has no setting colour; there are num_envs"),
+            ({"colour": 1}, "a trainer has no setting colour; there are seed, steps, num_envs"),
         ],
     )
     def test_wrong_settings_are_refused_before_anything_is_written(

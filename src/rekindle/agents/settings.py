@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from rekindle.agents.names import advice_on
 from rekindle.errors import ConfigError
 from rekindle.policy.encoding import Encoding
 
@@ -61,7 +62,7 @@ def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
     known = kind.__struct_fields__
     unknown = sorted(settings.keys() - set(known))
     if unknown:
-        raise ConfigError(f"{kind.__name__} has no setting {', '.join(unknown)}; there are {', '.join(known)}")
+        raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice_on(unknown[0], known)}")
     return kind(**settings)
 
 

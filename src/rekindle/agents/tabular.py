@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.agent import Metrics, State, StreamSlots
+from rekindle.agents.names import advice_on
 from rekindle.checks import refuses_misfits
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations, Transitions
@@ -169,8 +170,8 @@ class Tabular:
     def __init__(self, observation_space: Any, action_space: Any, *, seed: int, **config: Any) -> None:
         unknown = sorted(config.keys() - set(TabularConfig.__struct_fields__))
         if unknown:
-            known = ", ".join(TabularConfig.__struct_fields__)
-            raise ConfigError(f"Tabular has no setting {', '.join(unknown)}; there are {known}")
+            advice = advice_on(unknown[0], TabularConfig.__struct_fields__)
+            raise ConfigError(f"Tabular has no setting {unknown[0]!r}; {advice}")
         _require(isinstance(cast("Any", seed), int) and seed >= 0, "seed", seed, "a whole number of at least 0")
         self.config = TabularConfig(**config)
         self.observation_space, self.action_space = observation_space, action_space

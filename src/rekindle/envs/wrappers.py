@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from rekindle.errors import ConfigError
@@ -42,9 +42,8 @@ def _layers(env: Any) -> Iterator[Any]:
     layer = env
     while layer is not None:
         yield layer
-        rows = getattr(layer, "envs", None)
-        is_vector = isinstance(rows, list | tuple) and rows
-        layer = cast("Any", rows)[0] if is_vector else getattr(layer, "env", None)
+        rows = cast("Sequence[Any] | None", getattr(layer, "envs", None))
+        layer = rows[0] if isinstance(rows, list | tuple) and len(rows) else getattr(layer, "env", None)
 
 
 def _complaint(wrapper: str) -> str:

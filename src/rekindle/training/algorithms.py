@@ -13,7 +13,7 @@ import importlib
 import operator
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, cast
 
 import msgspec
@@ -21,6 +21,7 @@ import numpy as np
 
 from rekindle import agents
 from rekindle.agent import LearningAgent
+from rekindle.agents.names import advice_on
 from rekindle.errors import ConfigError, RekindleError
 
 __all__ = [
@@ -101,13 +102,19 @@ def _holds_settings(config: Any) -> bool:
 
 
 def make_agent(
-    name: str, observation_space: Any, action_space: Any, *, seed: int, settings: Mapping[str, Any] | None = None
+    name: str,
+    observation_space: Any,
+    action_space: Any,
+    *,
+    seed: int,
+    settings: Mapping[str, Any] | None = None,
+    others: Mapping[str, Sequence[str]] | None = None,
 ) -> LearningAgent:
-    """Create an agent; `settings` may be in their JSON form, such as lists for tuples."""
+    """Create an agent; `settings` may be in their JSON form, such as lists for tuples; `others`: see `converted`."""
     make = _agent_class(name)
     if name in ALGORITHMS:
         _check_actions(name, type(action_space).__name__)
-    config = converted(config_type(name), settings or {})
+    config = converted(config_type(name), settings or {}, others=others)
     fields = fields_of(config)
     try:
         return make(observation_space, action_space, seed=seed, **fields)
@@ -193,13 +200,17 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def converted(kind: type[Any], settings: Mapping[str, Any]) -> Any:
-    """Check settings from a config and convert them; raises `ConfigError` that names an unknown or invalid one."""
+def converted(
+    kind: type[Any], settings: Mapping[str, Any], *, others: Mapping[str, Sequence[str]] | None = None
+) -> Any:
+    """Check settings from a config and convert them; raises `ConfigError` that names an unknown or invalid one.
+
+    `others` are settings of the trainer and the like, by owner: if an unknown one is among them, the error says so.
+    """
     known = _names(kind)
     unknown = sorted(settings.keys() - set(known))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, n=2, cutoff=0.6)
-        advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none'}"
+        advice = advice_on(unknown[0], known, others=others)
         raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice}")
     try:
         return msgspec.convert(plain(settings), kind)

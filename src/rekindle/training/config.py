@@ -11,9 +11,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from rekindle.agents.names import advice_on
 from rekindle.checkpoint.store import list_steps
 from rekindle.checks import checked_choice, checked_count, required_count
-from rekindle.envs import Determinism, EnvSettings
+from rekindle.envs import Determinism, EnvSettings, EnvWrapping
 from rekindle.envs.determinism import LEAST_PROBE_STEPS, PROBE_STEPS
 from rekindle.envs.factory import required_files, required_modules
 from rekindle.envs.making import Vectorization
@@ -218,7 +219,13 @@ def make_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
     """A config from the settings given to a trainer, and those that it knows; raises `ConfigError`."""
     unknown = sorted(settings.keys() - set(RESUMED))
     if unknown:
-        raise ConfigError(f"a trainer has no setting {', '.join(unknown)}; there are {', '.join(RESUMED)}")
+        others = {
+            "the agent: give it in agent_settings": known.get("agent", {}),
+            "the environment: use EnvFactory(env, ...)": EnvWrapping.__struct_fields__,
+        }
+        named = (*TrainerSettings.__struct_fields__, "name", "start_from", "with_optimiser")
+        advice = advice_on(unknown[0], named, others=others)
+        raise ConfigError(f"a trainer has no setting {unknown[0]}; {advice}")
     config = TrainerConfig(**settings, **known)
     try:
         return msgspec.convert(plain(config), TrainerConfig)

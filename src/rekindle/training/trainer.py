@@ -30,7 +30,15 @@ from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.storage.files import absolute
 from rekindle.training import algorithms
-from rekindle.training.config import RESUMED, check_files, check_modules, check_recorders, make_config, read_config
+from rekindle.training.config import (
+    RESUMED,
+    TrainerSettings,
+    check_files,
+    check_modules,
+    check_recorders,
+    make_config,
+    read_config,
+)
 from rekindle.training.evaluation import Evaluator
 from rekindle.training.evaluations import Evaluations
 from rekindle.training.handlers import Handlers
@@ -234,7 +242,8 @@ class Trainer:
 
     def _made_agent(self, agent: AgentSource, seed: int, settings: Mapping[str, Any] | None) -> LearningAgent:
         if isinstance(agent, str):
-            return algorithms.make_agent(agent, *self._spaces, seed=seed, settings=settings)
+            others = {"the trainer": TrainerSettings.__struct_fields__}
+            return algorithms.make_agent(agent, *self._spaces, seed=seed, settings=settings, others=others)
         if settings:
             raise ConfigError("agent_settings are for an agent that is given by name")
         return agent if isinstance(agent, LearningAgent) else agent(*self._spaces)

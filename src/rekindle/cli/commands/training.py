@@ -15,12 +15,13 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
 from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Trust, Trusted, Ui
+from rekindle.cli.commands.naming import check_option_names
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.envs import EnvWrapping
 from rekindle.envs.determinism import PROBE_STEPS
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
-from rekindle.training.algorithms import NoSettings, config_type, converted, is_algorithm
+from rekindle.training.algorithms import NoSettings, config_type, converted, fields_of, is_algorithm
 
 __all__ = ["algos", "check", "evaluate", "export", "resume", "train", "train_command"]
 
@@ -101,6 +102,10 @@ def train(  # noqa: PLR0913 - these are the options of a command
     )
 
 
+_RENAMED = ("runs", "resume", "from", "env_module", "env.arguments", "json", "help")
+"""Options of `train` with other names than its parameters."""
+
+
 def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     """The command `train` with the settings of the algorithm in its arguments, and with its preset as defaults."""
     named = _algorithm(arguments)
@@ -112,6 +117,8 @@ def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     command.__doc__ = train.__doc__
     command.__annotations__ = {**train.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
     command.__kwdefaults__ = {**(train.__kwdefaults__ or {}), "agent": settings(), "words": tuple(arguments)}
+    others = [name for name in command.__kwdefaults__ if name not in ("training", "wrapping", "agent", "words")]
+    check_option_names(arguments, agent=[*fields_of(settings())], others=[*others, *_RENAMED])
     preset, steps = _preset(command, arguments)
     if preset is not None:
         command.__kwdefaults__ |= {

@@ -1,0 +1,203 @@
+"""What settings are called in Stable-Baselines3, CleanRL and RLlib, for those who come from there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+__all__ = ["NAMES", "Name", "advice_on", "name_here"]
+
+_FRACTION = "a fraction such as 0.1 is one of the run"
+_RATE = "it may be a schedule, START:END:100%"
+
+NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    # Spelling
+    "normalize_observations": (("normalise_observations",), ""),
+    "normalize_rewards": (("normalise_rewards",), ""),
+    "normalize_advantages": (("normalise_advantages",), ""),
+    "prioritized": (("prioritised",), ""),
+    "with_optimizer": (("with_optimiser",), ""),
+    # The trainer
+    "total_timesteps": (("steps",), ""),
+    "n_timesteps": (("steps",), ""),
+    "max_steps": (("steps",), ""),
+    "stop_timesteps": (("steps",), ""),
+    "n_envs": (("num_envs",), ""),
+    "num_envs_per_env_runner": (("num_envs",), ""),
+    "num_envs_per_worker": (("num_envs",), ""),
+    "num_workers": (("workers",), ""),
+    "num_env_runners": (("workers",), ""),
+    "num_rollout_workers": (("workers",), ""),
+    "env_id": (("env",), ""),
+    "eval_freq": (("eval_every",), ""),
+    "evaluation_interval": (("eval_every",), "it counts env steps"),
+    "n_eval_episodes": (("eval_episodes",), ""),
+    "num_eval_episodes": (("eval_episodes",), ""),
+    "evaluation_duration": (("eval_episodes",), "it counts episodes"),
+    "save_freq": (("checkpoint_every",), ""),
+    "checkpoint_freq": (("checkpoint_every",), ""),
+    "checkpoint_frequency": (("checkpoint_every",), ""),
+    "keep_checkpoints_num": (("keep_checkpoints",), ""),
+    "log_interval": (("metrics_every",), "it counts env steps"),
+    "tensorboard_log": (("record",), "use record=('tensorboard',)"),
+    "track": (("record",), "use record=('wandb',)"),
+    "wandb_project_name": (("record",), "use record=('wandb',)"),
+    "exp_name": (("name",), ""),
+    "tb_log_name": (("name",), ""),
+    # Every agent
+    "lr": (("learning_rate",), ""),
+    "lr_schedule": (("learning_rate",), _RATE),
+    "anneal_lr": (("learning_rate",), _RATE),
+    "learning_rate_schedule": (("learning_rate",), _RATE),
+    "policy_lr": (("learning_rate",), ""),
+    "actor_lr": (("learning_rate",), ""),
+    "critic_lr": (("learning_rate",), "actor and critics share it"),
+    "q_lr": (("learning_rate",), "actor and critics share it"),
+    "qf_learning_rate": (("learning_rate",), "actor and critics share it"),
+    "policy_kwargs": (("hidden_sizes",), "network takes a network of your own"),
+    "net_arch": (("hidden_sizes",), ""),
+    "fcnet_hiddens": (("hidden_sizes",), ""),
+    "hiddens": (("hidden_sizes",), ""),
+    "layers": (("hidden_sizes",), ""),
+    "model": (("network", "hidden_sizes"), ""),
+    "features_extractor_class": (("network",), ""),
+    "custom_model": (("network",), ""),
+    "device": (("learning_device",), ""),
+    "discount": (("gamma",), ""),
+    "grad_clip": (("max_grad_norm",), ""),
+    "max_gradient_norm": (("max_grad_norm",), ""),
+    "grad_norm_clipping": (("max_grad_norm",), ""),
+    "adam_epsilon": (("adam_eps",), ""),
+    "observation_filter": (("normalise_observations",), ""),
+    "norm_obs": (("normalise_observations",), ""),
+    "norm_reward": (("normalise_rewards", "reward_scale"), ""),
+    "clip_obs": (("observation_clip",), ""),
+    "clip_reward": (("reward_clip", "reward_scale"), ""),
+    # PPO
+    "n_steps": (("rollout_steps", "n_step"), ""),
+    "num_steps": (("rollout_steps", "n_step"), ""),
+    "rollout_fragment_length": (("rollout_steps",), ""),
+    "train_batch_size": (("rollout_steps", "batch_size"), ""),
+    "train_batch_size_per_learner": (("rollout_steps", "batch_size"), ""),
+    "batch_size": (("minibatch_size", "batch_size"), ""),
+    "sgd_minibatch_size": (("minibatch_size",), ""),
+    "num_minibatches": (("minibatch_size",), "it is the size of each, and not how many there are"),
+    "n_epochs": (("epochs",), ""),
+    "num_epochs": (("epochs",), ""),
+    "num_sgd_iter": (("epochs",), ""),
+    "update_epochs": (("epochs",), ""),
+    "clip_range": (("clip",), ""),
+    "clip_coef": (("clip",), ""),
+    "clip_param": (("clip",), ""),
+    "clip_range_vf": (("clip_value",), ""),
+    "clip_vloss": (("clip_value",), "it is the width of the clip"),
+    "vf_clip_param": (("clip_value",), ""),
+    "ent_coef": (("entropy_coef", "temperature"), ""),
+    "entropy_coeff": (("entropy_coef", "temperature"), ""),
+    "vf_coef": (("value_coef",), ""),
+    "vf_loss_coeff": (("value_coef",), ""),
+    "norm_adv": (("normalise_advantages",), ""),
+    "normalize_advantage": (("normalise_advantages",), ""),
+    "lambda": (("gae_lambda",), ""),
+    "lambda_": (("gae_lambda",), ""),
+    "kl_target": (("target_kl",), ""),
+    # Replay memory
+    "buffer_size": (("capacity",), ""),
+    "replay_buffer_capacity": (("capacity",), ""),
+    "memory_size": (("capacity",), ""),
+    "learning_starts": (("warmup_steps",), ""),
+    "num_steps_sampled_before_learning_starts": (("warmup_steps",), ""),
+    "random_steps": (("warmup_steps",), ""),
+    "start_steps": (("warmup_steps",), ""),
+    "minibatch": (("minibatch_size", "batch_size"), ""),
+    "train_freq": (("update_every",), ""),
+    "train_frequency": (("update_every",), ""),
+    "training_intensity": (("updates_each",), "with update_every it sets how many updates there are for an env step"),
+    "gradient_steps": (("updates_each",), ""),
+    "target_update_interval": (("target_update_every",), "it counts updates, not env steps"),
+    "target_network_frequency": (("target_update_every",), "it counts updates, not env steps"),
+    "target_network_update_freq": (("target_update_every",), "it counts updates, not env steps"),
+    "polyak": (("tau",), "it is how far the target moves: 1 - polyak"),
+    "optimize_memory_usage": (("frame_stack",), "memory then holds each frame once"),
+    "prioritized_replay": (("prioritised",), ""),
+    "prioritized_replay_alpha": (("priority_alpha",), ""),
+    "prioritized_replay_beta": (("priority_beta",), ""),
+    "replay_buffer_class": (("prioritised",), ""),
+    "replay_buffer_config": (("capacity", "prioritised"), ""),
+    # DQN
+    "exploration_fraction": (("epsilon_steps",), _FRACTION),
+    "exploration_initial_eps": (("epsilon_start",), ""),
+    "exploration_final_eps": (("epsilon_end",), ""),
+    "start_e": (("epsilon_start",), ""),
+    "end_e": (("epsilon_end",), ""),
+    "initial_epsilon": (("epsilon_start",), ""),
+    "final_epsilon": (("epsilon_end",), ""),
+    "epsilon_timesteps": (("epsilon_steps",), ""),
+    "epsilon": (("epsilon_end",), "epsilon_start and epsilon_steps are the way there"),
+    "double_q": (("double",), ""),
+    "noisy_nets": (("noisy",), ""),
+    "sigma0": (("noisy_sigma",), ""),
+    "n_atoms": (("atoms",), ""),
+    "num_atoms": (("atoms",), ""),
+    # SAC and TD3
+    "alpha": (("temperature", "priority_alpha", "learning_rate"), ""),
+    "autotune": (("temperature",), "'auto' learns it"),
+    "initial_alpha": (("initial_temperature",), ""),
+    "alpha_lr": (("temperature_learning_rate",), ""),
+    "policy_frequency": (("policy_delay",), ""),
+    "target_network_noise": (("target_noise",), ""),
+    "target_policy_noise": (("target_noise",), ""),
+    "policy_noise": (("target_noise",), ""),
+    "noise_clip": (("target_noise_clip",), ""),
+    "action_noise": (("exploration_noise",), ""),
+    "smooth_target_policy": (("target_noise",), ""),
+    "n_critics": (("critics",), ""),
+    "twin_q": (("critics",), "how many there are"),
+}
+"""By the name elsewhere: what it is called here, the first that there is, and what is different about it."""
+
+_NOTES = {"rollout_steps": "it counts the transitions of all environments together"}
+"""What is different about a setting of ours, whatever it is called elsewhere."""
+
+_ABSENT = {
+    "use_sde": "there is no state-dependent exploration",
+    "sde_sample_freq": "there is no state-dependent exploration",
+    "use_rms_prop": "the optimiser is Adam",
+    "optimizer_class": "the optimiser is Adam",
+    "verbose": "--ui and the Python module logging say how much is shown",
+}
+
+
+class Name(NamedTuple):
+    """What a setting is called here."""
+
+    ours: str
+    note: str
+    """What is different about it; empty if nothing is."""
+
+
+def name_here(elsewhere: str, known: Collection[str]) -> Name | None:
+    """The first of the settings that there are which stands for one of another library; None if there is none."""
+    candidates, note = NAMES.get(elsewhere, ((), ""))
+    ours = next((name for name in candidates if name in known), None)
+    return None if ours is None else Name(ours, note or _NOTES.get(ours, ""))
+
+
+def advice_on(unknown: str, known: Collection[str], *, others: Mapping[str, Collection[str]] | None = None) -> str:
+    """What to do about a setting that there is not: its name here, who has it, or names that are near.
+
+    `others` are the settings of something else, by what that is, such as those of the trainer.
+    """
+    if (name := name_here(unknown, known)) is not None:
+        return f"`{unknown}` is called `{name.ours}` here{f': {name.note}' if name.note else ''}"
+    for owner, names in (others or {}).items():
+        if unknown in names:
+            return f"`{unknown}` is a setting of {owner}"
+        if (name := name_here(unknown, names)) is not None:
+            note = f": {name.note}" if name.note else ""
+            return f"`{unknown}` is called `{name.ours}` here, and is a setting of {owner}{note}"
+    if unknown in _ABSENT:
+        return _ABSENT[unknown]
+    near = difflib.get_close_matches(unknown, known, n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none'}"

@@ -1,0 +1,44 @@
+"""Options of `train` that other libraries call differently: the error names the option here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rekindle.agents.names import name_here
+from rekindle.envs import EnvWrapping
+from rekindle.errors import ConfigError
+from rekindle.training import TrainerSettings
+
+__all__ = ["check_option_names"]
+
+
+def check_option_names(arguments: Sequence[str], *, agent: Sequence[str], others: Sequence[str]) -> None:
+    """Raise `ConfigError` for an option that there is not, if the table of names knows what it is called here.
+
+    `agent` are the settings of the agent, `others` the options that are no settings. Whatever else is wrong, the parser
+    says.
+    """
+    options = {
+        **{name: f"--agent.{_dashed(name)}" for name in agent},
+        **{name: f"--env.{_dashed(name)}" for name in EnvWrapping.__struct_fields__ if name not in agent},
+        **{name: f"--{_dashed(name)}" for name in TrainerSettings.__struct_fields__},
+    }
+    known = {
+        *(f"--agent.{_dashed(name)}" for name in agent),
+        *(f"--env.{_dashed(name)}" for name in EnvWrapping.__struct_fields__),
+        *(f"--{_dashed(name)}" for name in (*TrainerSettings.__struct_fields__, *others)),
+    }
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if not flag.startswith("--") or _dashed(flag) in known:
+            continue
+        name = flag.removeprefix("--").rpartition(".")[2].replace("-", "_")
+        here = name_here(name, options)
+        if here is not None:
+            raise ConfigError(f"{flag} is called {options[here.ours]} here{f': {here.note}' if here.note else ''}")
+        if name in options:
+            raise ConfigError(f"there is no option {flag}; use {options[name]}")
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
