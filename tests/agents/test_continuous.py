@@ -531,7 +531,7 @@ def test_a_setting_out_of_range_is_named(kind: type, name: str, value: Any) -> N
 
 @both
 def test_an_unknown_setting_is_named(kind: type) -> None:
-    with pytest.raises(ConfigError, match="no setting epsilon_start; there are learning_rate"):
+    with pytest.raises(ConfigError, match="no setting 'epsilon_start'; there are learning_rate"):
         agent(kind, epsilon_start=0.1)
 
 

@@ -555,7 +555,7 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
 
 
 def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(ConfigError, match="no setting learning_rat; there are learning_rate"):
+    with pytest.raises(ConfigError, match="no setting 'learning_rat'; did you mean learning_rate"):
         agent(learning_rat=0.1)
 
 

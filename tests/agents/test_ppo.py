@@ -333,6 +333,15 @@ def test_two_rollouts_that_are_full_are_learned_from_one_after_the_other() -> No
     assert same(*states)
 
 
+def test_more_at_once_than_two_rollouts_hold_is_refused_and_nothing_is_changed() -> None:
+    learner = agent(**FEW)
+    learner.act(np.zeros((9, 1), np.float32), EXPLORE, np.arange(9))
+    before = learner.state()
+    with pytest.raises(InputError, match="9 transitions at once do not fit: rollout_steps is 4"):
+        learner.observe(batch(9), np.arange(9))
+    assert same(before, learner.state())
+
+
 def test_what_a_policy_before_the_last_two_chose_is_left_out_and_counted() -> None:
     learner = agent(**FEW)
     learner.act(np.zeros((2, 1), np.float32), EXPLORE, np.array([1, 2]))
@@ -847,7 +856,7 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
 
 
 def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(ConfigError, match="no setting batch_size; there are learning_rate"):
+    with pytest.raises(ConfigError, match="no setting 'batch_size'; `batch_size` is called `minibatch_size` here"):
         agent(batch_size=32)
 
 

@@ -65,6 +65,26 @@ class TestTrain:
         assert rekindle(*LAKE, "--name", "lake", "--steps", 50).code == 0
         assert len(find_runs("runs/lake/v1")) == 2
 
+    def test_a_percentage_is_one_of_the_training(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        options = ("--agent.learning-rate", "1e-3:0:50%", "--agent.warmup-steps=25%", "--agent.epsilon-steps", 0.75)
+        small = ("--agent.hidden-sizes", 8, "--eval-episodes", 1, "--preset", "none", "--name", "s")
+        outcome = rekindle("train", "dqn", "CartPole-v1", "--steps", 40, *options, *small)
+        assert outcome.code == 0
+        agent = RunReader(find_runs("runs/s")[0]).read_config()["agent"]
+        assert agent["learning_rate"] == {"start": 1e-3, "end": 0.0, "steps": 20}
+        assert (agent["warmup_steps"], agent["epsilon_steps"]) == (10, 30)
+
+    @pytest.mark.parametrize("word", ["half", "1:2", "1:2:3:4", "1:2:150%"])
+    def test_what_is_no_schedule_is_refused(self, rekindle: Rekindle, word: str) -> None:
+        assert rekindle("train", "dqn", "CartPole-v1", "--agent.learning-rate", word).code == 2
+        assert rekindle("train", "dqn", "CartPole-v1", "--agent.warmup-steps", word).code == 2
+
+    def test_a_training_that_learns_nothing_is_told(self, rekindle: Rekindle) -> None:
+        small = ("--agent.hidden-sizes", 8, "--eval-episodes", 0, "--preset", "none")
+        outcome = rekindle("train", "dqn", "CartPole-v1", "--steps", 20, *small)
+        assert "warmup_steps is 10000, and the training ends after 20 env steps: it makes no update" in outcome.err
+
     def test_a_schedule_is_one_word(self, rekindle: Rekindle) -> None:
         pytest.importorskip("jax")
         options = ("--agent.learning-rate", "1e-3:1e-4:50", "--agent.warmup-steps", 30, "--agent.hidden-sizes", 8)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rekindle.agent import State, StreamSlots
 from rekindle.agents.configs import OnPolicyConfig
 from rekindle.agents.counting import saved_count
-from rekindle.errors import StateError
+from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, Transitions
 from rekindle.replay import Rollout
 from rekindle.replay.rollout import Steps
@@ -63,7 +63,10 @@ class Collector:
         self._chosen_by.update(zip(streams.tolist(), versions.tolist(), strict=True))
 
     def add(self, transitions: Transitions, streams: StreamSlots) -> None:
-        """Collect transitions."""
+        """Collect transitions; raises `InputError` if there are more at once than two rollouts hold."""
+        count, most = len(transitions), self._rollout_steps
+        if count > 2 * most:
+            raise InputError(f"{count} transitions at once do not fit: rollout_steps is {most}")
         chosen_by, newest, slots = self._chosen_by, self.version, streams.tolist()
         versions = np.array([chosen_by.get(stream, newest) for stream in slots], np.int64)
         if self._can_take(versions):

@@ -6,7 +6,16 @@ import math
 
 import msgspec
 
-from rekindle.agents.settings import Linear, Setting, check_flag, check_number, check_sizes, check_whole
+from rekindle.agents.settings import (
+    Linear,
+    RunSteps,
+    Setting,
+    check_flag,
+    check_number,
+    check_sizes,
+    check_steps,
+    check_whole,
+)
 from rekindle.errors import ConfigError
 
 __all__ = ["ActorCriticConfig", "OffPolicyConfig", "OnPolicyConfig"]
@@ -21,8 +30,8 @@ class OffPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a reward is worth one step earlier, from 0 to 1."""
     capacity: int = 1_000_000
     """Rows of memory: one for each transition, and one more for each episode."""
-    warmup_steps: int = 10_000
-    """Env steps before the first update."""
+    warmup_steps: RunSteps = 10_000
+    """Env steps before the first update, or a fraction of the training."""
     batch_size: int = 256
     """Transitions in an update."""
     update_every: int = 1
@@ -69,8 +78,10 @@ class OffPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
             check_number("max_grad_norm", self.max_grad_norm, above=True)
         for name in ("batch_size", "update_every", "updates_each", "n_step", "gradient_accumulation"):
             check_whole(name, getattr(self, name), 1)
-        check_whole("warmup_steps", self.warmup_steps, 0)
+        check_steps("warmup_steps", self.warmup_steps)
         check_whole("capacity", self.capacity, 2)
+        if self.capacity < self.batch_size:
+            raise ConfigError(f"capacity is {self.capacity!r}: use at least batch_size, {self.batch_size!r}")
         if self.frame_stack is not None:
             check_whole("frame_stack", self.frame_stack, 1)
         for name in ("prioritised", "normalise_observations"):
@@ -83,8 +94,8 @@ class OffPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ActorCriticConfig(OffPolicyConfig, frozen=True, kw_only=True):
     """The settings that agents with an actor and several critics have beside those."""
 
-    warmup_steps: int = 10_000
-    """Env steps before the first update; until then actions are tried anywhere in the bounds."""
+    warmup_steps: RunSteps = 10_000
+    """Env steps before the first update, or a fraction of the training; until then, actions are random."""
     network: str | None = None
     """A network of your own from an observation to features, as `package.module:Name`; the hidden layers follow it."""
     hidden_sizes: tuple[int, ...] = (256, 256)

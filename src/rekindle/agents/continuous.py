@@ -45,7 +45,7 @@ __all__ = [
 State = TypeVar("State")
 
 
-def head_by_steps(head: ActionHead, warmup_steps: int) -> Callable[[int], ActionHead]:
+def head_by_steps(head: ActionHead, warmup_steps: float) -> Callable[[int], ActionHead]:
     """The head after so many env steps: one that explores anywhere in the bounds while warming up, then the given."""
     anywhere = msgspec.structs.replace(head, anywhere=True)
     return lambda env_steps: anywhere if env_steps < warmup_steps else head

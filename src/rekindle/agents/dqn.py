@@ -48,11 +48,13 @@ from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.returns import CategoricalReturns, MeanReturns, Returns
 from rekindle.agents.settings import (
     Linear,
+    RunSteps,
     Setting,
     check_choice,
     check_flag,
     check_number,
     check_sizes,
+    check_steps,
     check_whole,
     encoding_of,
     make_config,
@@ -110,8 +112,8 @@ class DQNConfig(OffPolicyConfig, frozen=True, kw_only=True):
     """How likely a random action is at first."""
     epsilon_end: float = 0.05
     """How likely a random action is from `epsilon_steps` on."""
-    epsilon_steps: int = 50_000
-    """Env steps over which epsilon moves from start to end, in a straight line."""
+    epsilon_steps: RunSteps = 50_000
+    """Env steps over which epsilon moves linearly from start to end, or a fraction of the training."""
     temperature: Setting = 1.0
     """With softmax: values are divided by it; 0 takes the best action."""
 
@@ -126,7 +128,7 @@ class DQNConfig(OffPolicyConfig, frozen=True, kw_only=True):
             check_number("tau", self.tau, most=1.0, above=True)
         for name in ("v_min", "v_max"):
             check_number(name, getattr(self, name), least=-math.inf)
-        check_whole("epsilon_steps", self.epsilon_steps, 0)
+        check_steps("epsilon_steps", self.epsilon_steps)
         for name in ("atoms", "target_update_every"):
             check_whole(name, getattr(self, name), 1)
         for name in ("double", "dueling", "noisy"):
@@ -381,9 +383,9 @@ def _head(space: Any, config: DQNConfig) -> ActionHead:
 def _head_by_steps(head: ActionHead, config: DQNConfig) -> Callable[[int], ActionHead]:
     """The head after so many env steps; a new one only where exploration has changed."""
     if config.exploration == "epsilon":
-        settled_from = config.epsilon_steps
+        settled_from = int(config.epsilon_steps)
     else:
-        settled_from = config.temperature.steps if isinstance(config.temperature, Linear) else 0
+        settled_from = int(config.temperature.steps) if isinstance(config.temperature, Linear) else 0
 
     @functools.lru_cache(maxsize=1)
     def exploring(exploration: float) -> ActionHead:

@@ -79,7 +79,7 @@ class OffPolicyAgent(Generic[Config]):
         self._encoding, self._head, self._reports = encoding, head, reports
         self._exploring, self._sampling = exploring, sampling
         self._ratio = UpdateRatio(
-            warmup_steps=config.warmup_steps, update_every=config.update_every, updates_each=config.updates_each
+            warmup_steps=int(config.warmup_steps), update_every=config.update_every, updates_each=config.updates_each
         )
         self._losses = LossMean()
         self._moments = (

@@ -14,6 +14,9 @@ from rekindle.agents.settings import Linear
 
 __all__ = ["Preset", "find_preset", "presets"]
 
+_LEAST_ROLLOUTS = 8
+"""Rollouts of a run that is shorter than its preset is made for."""
+
 
 class _Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A schedule over the whole run, however long it is."""
@@ -43,12 +46,28 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return any(fnmatchcase(env_id, pattern) for pattern in self.envs or (self.name,))
 
     def settings(self, steps: int | None = None) -> dict[str, Any]:
-        """The agent's settings for a run of so many env steps, or of as many as the preset is made for."""
+        """The agent's settings for a run of so many env steps, or of as many as the preset is made for.
+
+        Schedules span the run. In a shorter one the warm-up is shorter in proportion, and there are at least
+        8 rollouts.
+        """
         length = steps or self.steps
-        return {
+        chosen: dict[str, Any] = {
             name: Linear(value.start, value.end, length) if isinstance(value, _Span) else value
             for name, value in self.agent.items()
         }
+        if length == self.steps:
+            return chosen
+        if "epsilon_steps" in chosen:
+            chosen["epsilon_steps"] = round(chosen["epsilon_steps"] * length / self.steps)
+        if length < self.steps and "warmup_steps" in chosen:
+            warmup = chosen["warmup_steps"]
+            chosen["warmup_steps"] = max(warmup * length // self.steps, min(warmup, chosen.get("batch_size", 0)))
+        if "rollout_steps" in chosen:
+            rounds = max(1, length // (_LEAST_ROLLOUTS * self.num_envs))
+            chosen["rollout_steps"] = min(chosen["rollout_steps"], rounds * self.num_envs)
+            chosen["minibatch_size"] = min(chosen["minibatch_size"], chosen["rollout_steps"])
+        return chosen
 
 
 @functools.cache

@@ -15,19 +15,29 @@ from rekindle.policy.encoding import Encoding
 
 __all__ = [
     "Linear",
+    "RunSteps",
     "Setting",
     "check_choice",
     "check_flag",
     "check_number",
     "check_sizes",
+    "check_steps",
     "check_whole",
     "encoding_of",
     "make_config",
     "network_setting",
+    "refuse_fractions",
+    "resolved",
     "value_at",
 ]
 
 Config = TypeVar("Config", bound=msgspec.Struct)
+
+
+RunSteps = int | float
+"""Env steps as an int; or as a float from 0 to 1, a fraction of the training."""
+_FRACTIONS = ("epsilon_steps", "warmup_steps")
+"""Settings that may be a fraction of the training."""
 
 
 class Linear(msgspec.Struct, frozen=True):
@@ -35,16 +45,27 @@ class Linear(msgspec.Struct, frozen=True):
 
     start: float
     end: float
-    steps: int
-    """Env steps, counted from the first."""
+    steps: RunSteps
+    """Env steps, counted from the first; or as a float above 0 and at most 1, a fraction of the training."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
-        if not (math.isfinite(self.start) and math.isfinite(self.end) and self.steps >= 1):
-            raise ConfigError(f"{self} is not a schedule: use finite ends and at least 1 step")
+        """Refuse what is out of range, and make an int of a length such as 1e6."""
+        if isinstance(self.steps, float) and self.steps > 1 and self.steps.is_integer():
+            msgspec.structs.force_setattr(self, "steps", int(self.steps))
+        is_length = 0 < self.steps <= 1 if isinstance(self.steps, float) else self.steps >= 1
+        if not (math.isfinite(self.start) and math.isfinite(self.end) and is_length):
+            raise ConfigError(
+                f"{self} is not a schedule: use finite ends, and at least 1 step or a fraction of the training"
+            )
+
+    def over(self, training_steps: int) -> Linear:
+        """The schedule in a training of so many env steps, with its own length in env steps."""
+        return Linear(self.start, self.end, max(1, steps_in(self.steps, training_steps)))
 
     def at(self, env_steps: int) -> float:
         """The value after so many env steps."""
+        if isinstance(self.steps, float):
+            raise ConfigError(f"{self} is over a fraction of a training: say of how many env steps, with over(steps)")
         return self.start + (self.end - self.start) * min(1.0, env_steps / self.steps)
 
 
@@ -57,13 +78,54 @@ def value_at(setting: Setting, env_steps: int) -> float:
     return setting.at(env_steps) if isinstance(setting, Linear) else setting
 
 
+def steps_in(steps: RunSteps, training_steps: int) -> int:
+    """Env steps, in a training of so many."""
+    return round(steps * training_steps) if isinstance(steps, float) else steps
+
+
+def is_fraction(name: str, value: Any) -> bool:
+    """Whether a setting is a fraction of the training, or a schedule over one."""
+    length = cast("dict[str, Any]", value).get("steps") if isinstance(value, dict) else getattr(value, "steps", None)
+    return isinstance(length, float) or (name in _FRACTIONS and isinstance(value, float))
+
+
+def resolved(settings: Mapping[str, Any], training_steps: int | None) -> dict[str, Any]:
+    """Settings in which every fraction of the training is a number of env steps.
+
+    Schedules may be `Linear`, or as they stand in a config. Raises `ConfigError` if the training has no end.
+    """
+    found = dict(settings)
+    for name, value in settings.items():
+        if is_fraction(name, value):
+            if training_steps is None:
+                raise ConfigError(f"{name} is {value!r}, a fraction of a training without an end: set steps")
+            if isinstance(value, float):
+                check_steps(name, value)
+                found[name] = steps_in(value, training_steps)
+                continue
+            try:
+                found[name] = msgspec.convert(msgspec.to_builtins(value), Linear).over(training_steps)
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"{name} is {value!r}: {error}") from None
+    return found
+
+
+def refuse_fractions(config: Any) -> None:
+    """Refuse the settings of an agent that are fractions of a training: only a trainer knows how long that is."""
+    for name in config.__struct_fields__:
+        if is_fraction(name, value := getattr(config, name)):
+            raise ConfigError(f"{name} is {value!r}, a fraction of a training: use env steps, or a Trainer with steps")
+
+
 def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
-    """A config from keyword arguments; raises `ConfigError` that names an unknown or wrong field."""
+    """The config of an agent from keyword arguments; raises `ConfigError` that names an unknown or wrong field."""
     known = kind.__struct_fields__
     unknown = sorted(settings.keys() - set(known))
     if unknown:
         raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice_on(unknown[0], known)}")
-    return kind(**settings)
+    config = kind(**settings)
+    refuse_fractions(config)
+    return config
 
 
 def encoding_of(space: Any, config: Any, *, actions: int) -> Encoding:
@@ -127,6 +189,15 @@ def check_whole(name: str, value: Any, least: int) -> None:
         raise ConfigError(f"{name} is {value!r:.60}: use a whole number of at least {least}")
     if value > most:
         raise ConfigError(f"{name} is {value:.3g}: use a whole number of at most {most}")
+
+
+def check_steps(name: str, value: Any, least: int = 0) -> None:
+    """Refuse what is neither a number of env steps of at least so much nor a fraction of the training."""
+    if isinstance(value, float):
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{name} is {value!r}: use a whole number of env steps, or a fraction from 0.0 to 1.0")
+    else:
+        check_whole(name, value, least)
 
 
 def check_flag(name: str, value: Any) -> None:

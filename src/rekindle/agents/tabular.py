@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.agents.names import advice_on
+from rekindle.agents.settings import RunSteps, check_steps, refuse_fractions
 from rekindle.checks import refuses_misfits
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations, Transitions
@@ -47,8 +48,8 @@ class TabularConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How likely a random action is at first."""
     epsilon_end: float = 0.05
     """How likely a random action is from `epsilon_steps` on."""
-    epsilon_steps: int = 10_000
-    """Env steps over which epsilon moves from start to end, in a straight line."""
+    epsilon_steps: RunSteps = 10_000
+    """Env steps over which epsilon moves linearly from start to end, or a fraction of the training."""
     capacity: int = 10_000
     """Transitions remembered. One that was not learned from when its place is needed is lost."""
     replay_updates: int = 0
@@ -62,7 +63,8 @@ class TabularConfig(msgspec.Struct, frozen=True, kw_only=True):
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             _require(is_number and 0 <= value <= 1, name, value, "a number from 0 to 1")
         _require(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0, at most 1")
-        for name, least in (("epsilon_steps", 0), ("capacity", 1), ("replay_updates", 0)):
+        check_steps("epsilon_steps", self.epsilon_steps)
+        for name, least in (("capacity", 1), ("replay_updates", 0)):
             value = getattr(self, name)
             is_count = isinstance(value, int) and not isinstance(value, bool)
             _require(is_count and value >= least, name, value, f"a whole number of at least {least}")
@@ -174,6 +176,7 @@ class Tabular:
             raise ConfigError(f"Tabular has no setting {unknown[0]!r}; {advice}")
         _require(isinstance(cast("Any", seed), int) and seed >= 0, "seed", seed, "a whole number of at least 0")
         self.config = TabularConfig(**config)
+        refuse_fractions(self.config)
         self.observation_space, self.action_space = observation_space, action_space
         self.env_steps = 0
         """Transitions observed so far."""

@@ -145,8 +145,7 @@ class TrainingSession:
         self._handles_signals = signals
         self._exit_stack = contextlib.ExitStack()
         _open_sessions.add(self)
-        resumed = self.resumed
-        path = None if run is None else str(run.path)
+        resumed, path = self.resumed, None if run is None else str(run.path)
         try:
             stamp = self._parts.counts.stamp()
             self._parts.outbox.emit(TrainingStarted(stamp, resumed.step if resumed else None, path))
@@ -297,6 +296,10 @@ class TrainingSession:
         self._ending.check_open()
         self._ending.add(function)
 
+    def warn(self, message: str) -> None:
+        """Warn of something that training survives: in the log, in `warnings.jsonl`, and with a `Warned` event."""
+        self._parts.outbox.warn(message)
+
     def mark_inexact(self, what: str) -> None:
         """Record in the run that it differs from an uninterrupted one, and why."""
         self._ending.check_open()
@@ -319,9 +322,7 @@ class TrainingSession:
             return
         self._parts.streams.check_all_announced()
         if (failure := self._parts.learner.failure) is not None:
-            raise AgentError(
-                "checkpoint(): the agent failed in an earlier call, so its state is not saved"
-            ) from failure
+            raise AgentError("checkpoint(): the agent failed in an earlier call; its state is not saved") from failure
         self._due.take_checkpoint(saver)
         if wait:
             error = saver.settle()

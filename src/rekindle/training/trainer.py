@@ -13,6 +13,7 @@ import msgspec
 
 from rekindle.agent import LearningAgent
 from rekindle.agents.presets import find_preset, presets
+from rekindle.agents.settings import resolved
 from rekindle.checkpoint import KeepEvery, KeepLast, RetentionPolicy
 from rekindle.checkpoint.retention import retention
 from rekindle.checks import required_count
@@ -41,6 +42,7 @@ from rekindle.training.config import (
 )
 from rekindle.training.evaluation import Evaluator
 from rekindle.training.evaluations import Evaluations
+from rekindle.training.forecast import check_rollout, foreseen
 from rekindle.training.handlers import Handlers
 from rekindle.training.opening import Opening
 from rekindle.training.rebuilding import find_parent
@@ -100,7 +102,8 @@ class Trainer:
                 a new one created. Without a name the run is temporary.
             root: the directory of runs.
             seed: seed of all random numbers.
-            agent_settings: settings of the algorithm, if the agent is given by name.
+            agent_settings: settings of the algorithm, if the agent is given by name. Fractions of the training become
+                env steps, as in `{"epsilon_steps": 0.5}` or `Linear(1e-3, 0.0, 1.0)`.
             start_from: start with the weights and normalisation of another run's checkpoint: `PATH` (its latest),
                 `PATH@best` or `PATH@STEP`.
             with_optimiser: also take over its optimiser and counters.
@@ -129,6 +132,7 @@ class Trainer:
             close_env(example, self._factory.name)
         if interrupter is not None:
             interrupter.check_start()
+        agent_settings = None if agent_settings is None else resolved(agent_settings, steps)
         self.agent = self._made_agent(agent, seed, agent_settings)
         self._opening = Opening(self.agent, name=name, root=root, is_new=new)
         if start_from is not None:
@@ -143,6 +147,7 @@ class Trainer:
             steps=steps,
             keep_checkpoints=keep.count if isinstance(keep, KeepLast) else None,
         )
+        check_rollout(self.agent, self.config.num_envs)
         self.session: TrainingSession | None = None
         """The session during a training."""
         self._keep = keep
@@ -295,6 +300,9 @@ class Trainer:
                 self._opening.describe(run, self.config)
                 self._handlers.join(session)
                 self._evaluations.join(session, self.config, was_finished=was_finished)
+                if session.resumed is None:
+                    for warning in foreseen(self.agent, self.config):
+                        session.warn(warning)
                 make = self._make_sampler or self._default_sampler
                 components = Components(session, envs, make(session, envs))
                 # Nearly all existing objects live to the end, so the garbage collector need not visit them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -10,7 +11,7 @@ import msgspec
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from rekindle.agents.settings import Linear
+from rekindle.agents.settings import Linear, RunSteps
 
 __all__ = ["AsJson", "Modules", "PARSING", "RunPath", "Stay", "Trust", "Trusted", "Ui"]
 
@@ -40,31 +41,66 @@ class Trusted(msgspec.Struct, frozen=True):
 Trust = OmitArgPrefixes[Trusted]
 
 
-def _schedule(words: list[str]) -> float | Linear:
-    parts = words[0].split(":")
+def _run_steps(words: list[str]) -> RunSteps:
+    text = words[0]
     try:
-        return float(words[0]) if len(parts) == 1 else Linear(float(parts[0]), float(parts[1]), int(parts[2]))
+        if text.endswith("%"):
+            return float(text.removesuffix("%")) / 100
+        return float(text) if "." in text else int(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is neither a number of env steps nor a percentage of the training") from error
+
+
+def _shown_steps(value: RunSteps) -> str:
+    return f"{value:.6%}".rstrip("%").rstrip("0").rstrip(".") + "%" if isinstance(value, float) else str(value)
+
+
+def _schedule(words: list[str]) -> float | Linear | None:
+    parts = words[0].split(":")
+    if parts == ["None"]:
+        return None
+    try:
+        return (
+            float(words[0])
+            if len(parts) == 1
+            else Linear(float(parts[0]), float(parts[1]), _run_steps([":".join(parts[2:])]))
+        )
     except (ValueError, IndexError) as error:
-        raise ValueError(f"{words[0]!r} is neither a number nor START:END:STEPS") from error
+        raise ValueError(f"{words[0]!r} is neither a number nor START:END:STEPS nor START:END:PERCENT%") from error
 
 
-def _shown_schedule(value: float | Linear) -> list[str]:
-    return [f"{value.start}:{value.end}:{value.steps}" if isinstance(value, Linear) else str(value)]
+def _shown_schedule(value: float | Linear | None) -> list[str]:
+    is_schedule = isinstance(value, Linear)
+    return [f"{value.start}:{value.end}:{_shown_steps(value.steps)}" if is_schedule else str(value)]
 
 
 REGISTRY = tyro.constructors.ConstructorRegistry()
 
 
 @cast("Any", REGISTRY).primitive_rule
-def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | Linear] | None:
+def _steps(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[RunSteps] | None:
+    """Parse env steps, or a percentage of the training, from one word."""
+    if set(typing.get_args(info.type)) != {int, float}:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="STEPS|PERCENT%",
+        instance_from_str=_run_steps,
+        is_instance=lambda value: isinstance(value, int | float),
+        str_from_instance=lambda value: [_shown_steps(value)],
+    )
+
+
+@cast("Any", REGISTRY).primitive_rule
+def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | Linear | None] | None:
     """Parse a number, or a schedule, from one word."""
-    if set(typing.get_args(info.type)) != {float, Linear}:
+    if set(typing.get_args(info.type)) - {types.NoneType} != {float, Linear}:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar="FLOAT|START:END:STEPS",
         instance_from_str=_schedule,
-        is_instance=lambda value: isinstance(value, int | float | Linear),
+        is_instance=lambda value: value is None or isinstance(value, int | float | Linear),
         str_from_instance=_shown_schedule,
     )
 

@@ -1,0 +1,86 @@
+"""What a training will not do with its settings, told before it starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rekindle.agent import LearningAgent
+from rekindle.agents.counting import UpdateRatio
+from rekindle.agents.settings import Linear
+from rekindle.errors import ConfigError
+from rekindle.training.algorithms import algorithm_of
+from rekindle.training.config import TrainerConfig
+
+__all__ = ["check_rollout", "foreseen"]
+
+
+def check_rollout(agent: LearningAgent, num_envs: int) -> None:
+    """Refuse environments that make more steps in a round than a rollout holds: PPO would have to drop some."""
+    rollout_steps = getattr(_settings(agent), "rollout_steps", None)
+    if rollout_steps is not None and num_envs > rollout_steps:
+        raise ConfigError(
+            f"num_envs is {num_envs}, and rollout_steps {rollout_steps} transitions of all environments together: use "
+            f"at least {num_envs} for rollout_steps (--agent.rollout-steps), or fewer environments"
+        )
+
+
+def foreseen(agent: LearningAgent, config: TrainerConfig) -> Iterator[str]:
+    """Warnings about a training that is about to start: no updates, or schedules that do not come to their end."""
+    settings = _settings(agent)
+    if settings is None or config.steps is None:
+        return
+    # Rounds are whole, so the last may go beyond the end.
+    end = agent.env_steps + math.ceil(max(0, config.steps - agent.env_steps) / config.num_envs) * config.num_envs
+    if end > agent.env_steps and (name := _too_long(settings, agent, end)) is not None:
+        value, flag = getattr(settings, name), _flag(name)
+        yield f"{name} is {value}, and the training ends after {end} env steps: it makes no update; lower {flag}"
+        return
+    yield from _unfinished(settings, end)
+
+
+def _settings(agent: LearningAgent) -> Any:
+    """The config of an agent of ours; what that of another means is not known."""
+    return None if algorithm_of(agent) is None else getattr(agent, "config", None)
+
+
+def _too_long(settings: Any, agent: LearningAgent, end: int) -> str | None:
+    """The setting that lets no update happen before the end."""
+    if hasattr(settings, "rollout_steps"):
+        return "rollout_steps" if settings.rollout_steps > end - agent.env_steps else None
+    if not hasattr(settings, "warmup_steps"):
+        return None
+    ratio = UpdateRatio(
+        warmup_steps=settings.warmup_steps, update_every=settings.update_every, updates_each=settings.updates_each
+    )
+    if ratio.due(end):
+        return None
+    return "warmup_steps" if settings.warmup_steps > settings.update_every else "update_every"
+
+
+def _unfinished(settings: Any, end: int) -> Iterator[str]:
+    unused = {
+        *(("priority_beta",) if not getattr(settings, "prioritised", True) else ()),
+        *(("temperature",) if getattr(settings, "exploration", None) == "epsilon" else ()),
+    }
+    for name in settings.__struct_fields__:
+        value = getattr(settings, name)
+        if isinstance(value, Linear) and name not in unused and value.steps > end and value.start != value.end:
+            yield (
+                f"{name} goes from {value.start:g} to {value.end:g} in {value.steps} env steps, and the training ends "
+                f"after {end}, at {value.at(end):.3g}: use a shorter schedule, such as "
+                f"{_flag(name)} {value.start:g}:{value.end:g}:100%"
+            )
+    epsilon_steps = getattr(settings, "epsilon_steps", 0)
+    is_epsilon = getattr(settings, "exploration", "epsilon") == "epsilon"
+    if is_epsilon and epsilon_steps > end and settings.epsilon_start != settings.epsilon_end:
+        epsilon = Linear(settings.epsilon_start, settings.epsilon_end, epsilon_steps)
+        yield (
+            f"epsilon goes from {epsilon.start:g} to {epsilon.end:g} in {epsilon_steps} env steps, and the training "
+            f"ends after {end}, at {epsilon.at(end):.3g}: use fewer steps, such as {_flag('epsilon_steps')} 50%"
+        )
+
+
+def _flag(name: str) -> str:
+    return f"--agent.{name.replace('_', '-')}"
