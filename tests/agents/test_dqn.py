@@ -337,6 +337,13 @@ def test_an_exported_cnn_acts_as_the_compiled_one() -> None:
     np.testing.assert_allclose(policy.output(images), learner._actor.output(images, None), rtol=1e-3, atol=1e-5)
 
 
+def test_noisy_layers_explore_without_epsilon() -> None:
+    learner = agent(noisy=True, epsilon_start=1.0, epsilon_end=1.0)
+    assert learner.exploration == 0.0
+    assert learner.policy().head.exploration == 0.0  # type: ignore[union-attr]
+    assert agent(noisy=True, exploration="softmax", temperature=2.0).exploration == 2.0
+
+
 def test_noise_is_there_when_exploring_and_only_then() -> None:
     learner = agent(noisy=True, epsilon_start=0.0, epsilon_end=0.0, hidden_sizes=(8,))
     rng = np.random.default_rng(0)

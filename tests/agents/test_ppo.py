@@ -726,6 +726,58 @@ def test_interrupted_updates_are_made_up_for_as_if_there_had_been_no_interruptio
     assert same(learner.state(), after)
 
 
+class TestTheFirstRollout:
+    """Until anything was counted, observations are normalised with mean 0 and variance 1."""
+
+    FAR: Any = Box(-np.inf, np.inf, (1,), np.float32)
+
+    def collect(self, learner: PPO, low: float, high: float, steps: int = 32) -> Array:
+        """A rollout of numbers between two; returns what the network is shown of it."""
+        rng = np.random.default_rng(0)
+        for seen in rng.uniform(low, high, steps).astype(np.float32)[:, None, None]:
+            action = learner.act(seen, EXPLORE, ONE)
+            learner.observe(Transitions(seen, action, np.ones(1), seen, np.array([1], np.uint8)), ONE)
+        learner.update(1)
+        assert learner._learning is not None
+        return np.asarray(learner._learning.columns["observations"])
+
+    def test_is_normalised_by_its_first_steps_if_these_would_be_clipped(self) -> None:
+        learner = agent(self.FAR, normalise_observations=True)
+        shown = self.collect(learner, 500.0, 1_500.0)
+        assert 0.5 < shown.std() < 5
+        assert (np.abs(shown) < 10).all()
+        learner.update(learner.updates_due())
+        assert normaliser_of(learner).mean == pytest.approx(1_000, rel=0.1), "each step is counted once"
+        assert learner.stale_steps == 0
+
+    def test_is_not_changed_otherwise(self) -> None:
+        learner = agent(self.FAR, normalise_observations=True)
+        shown = self.collect(learner, -9.0, 9.0)
+        assert np.abs(shown).max() > 7
+        assert learner.policy_version == 0
+
+    def test_is_scored_with_what_chose_each_action(self) -> None:
+        learner = agent(self.FAR, normalise_observations=True)
+        self.collect(learner, 500.0, 1_500.0)
+        assert learner._learning is not None
+        numbers = np.asarray(learner._learning.columns["numbers"])
+        clipped = learner._scorer.rows(learner._previous, np.full((1, 1), 10, np.float32), None, None)[1]
+        assert (numbers[:4, 1] == clipped).all(), "the first steps were seen clipped"
+        assert len(set(numbers[4:, 1].tolist())) == 28
+
+    def test_goes_on_later_to_the_bit(self) -> None:
+        learner, other = (agent(self.FAR, seed=seed, normalise_observations=True) for seed in (0, 1))
+        for steps in (3, 5):
+            learner.load_state(agent(self.FAR, seed=2, normalise_observations=True).state())
+            for number in range(steps):
+                seen = np.full((1, 1), 500 + number, np.float32)
+                action = learner.act(seen, EXPLORE, ONE)
+                learner.observe(Transitions(seen, action, np.ones(1), seen, np.array([1], np.uint8)), ONE)
+            other.load_state(codec.decode(b"".join(map(bytes, codec.encode(learner.state()))), name="state"))
+            assert np.array_equal(self.collect(other, 0, 900, 32 - steps), self.collect(learner, 0, 900, 32 - steps))
+            assert same(other.state(), learner.state())
+
+
 @pytest.mark.parametrize("table", [np.zeros((2, 3), np.float32), np.zeros(7, np.float32), [[0.0] * 7]])
 def test_metrics_of_updates_that_cannot_be_are_refused(table: Any) -> None:
     with pytest.raises(StateError, match="not the metrics of updates"):

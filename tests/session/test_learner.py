@@ -217,6 +217,30 @@ def test_the_agent_is_told_which_policy_chose() -> None:
     assert told == [([1], [0]), ([0, 2, 3], [0, 1, 1])]
 
 
+def test_a_policy_that_comes_without_an_update_is_acted_with_too() -> None:
+    class Versioned(PolicyAgent):
+        policy_version = 0
+
+        def chose(self, streams: Array, versions: Array) -> None:
+            chosen.extend(versions.tolist())
+
+        def observe(self, transitions: Transitions, streams: Array) -> None:
+            super().observe(transitions, streams)
+            self.policy_version = 7
+
+        def updates_due(self) -> int:
+            return 0
+
+    chosen: list[int] = []
+    learner = background(Versioned())
+    learner.observe(batch(1.0), SLOT)
+    assert eventually(lambda: learner._published[1] == 7)
+    learner.act(np.zeros((1, 1), np.float32), ActMode.EXPLORE, SLOT)
+    learner.observe(batch(1.0), SLOT)
+    learner.close()
+    assert chosen == [0, 7]
+
+
 def test_updates_that_an_agent_did_not_make_are_not_counted() -> None:
     class Lazy(ToyAgent):
         def update(self, n: int) -> Metrics:

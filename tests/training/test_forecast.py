@@ -34,11 +34,11 @@ def warnings_of(trainer: Trainer) -> list[str]:
 @pytest.mark.parametrize(
     ("algorithm", "steps", "settings", "message"),
     [
-        ("dqn", 5_000, {}, "warmup_steps is 10000, and the training ends after 5000 env steps: it makes no update; "),
-        ("sac", 10_000, {}, "warmup_steps is 10000, and the training ends after 10000 env steps"),
+        ("dqn", 5_000, {}, "warmup_steps is 10000, and the training makes 5000 env steps: too few for an update; "),
+        ("sac", 10_000, {}, "warmup_steps is 10000, and the training makes 10000 env steps"),
         ("td3", 8_000, {}, "lower --agent.warmup-steps"),
-        ("dqn", 50, {"warmup_steps": 10, "update_every": 64}, "update_every is 64, and the training ends after 50"),
-        ("ppo", 1_500, {}, "rollout_steps is 2048, and the training ends after 1500 env steps: it makes no update"),
+        ("dqn", 50, {"warmup_steps": 10, "update_every": 64}, "update_every is 64, and the training makes 50"),
+        ("ppo", 1_500, {}, "rollout_steps is 2048, and the training makes 1500 env steps: too few for an update"),
     ],
 )
 def test_one_that_makes_no_update(algorithm: str, steps: int, settings: dict[str, Any], message: str) -> None:
@@ -68,6 +68,12 @@ def test_schedules_that_do_not_come_to_their_end(
 ) -> None:
     (warning,) = warnings_of(make(algorithm, steps, **settings))
     assert message in warning
+
+
+def test_epsilon_beside_noisy_layers_has_no_effect() -> None:
+    assert warnings_of(make("dqn", 20_000, noisy=True)) == []
+    (warning,) = warnings_of(make("dqn", 20_000, noisy=True, epsilon_start=0.5))
+    assert "epsilon_start and epsilon_end have no effect" in warning
 
 
 def test_tabular_schedules_too() -> None:
@@ -114,7 +120,7 @@ def test_it_is_a_warning_like_any_other_once(tmp_path: Path, caplog: pytest.LogC
         for step in trainer.steps():
             if step.total_steps == 10:
                 break
-    message = "warmup_steps is 10000, and the training ends after 30 env steps: it makes no update; lower "
+    message = "warmup_steps is 10000, and the training makes 30 env steps: too few for an update; lower "
     assert heard == [f"{message}--agent.warmup-steps"]
     assert heard[0] in caplog.messages
     Trainer(env_worlds.Path, "dqn", **options).train()

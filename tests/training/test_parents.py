@@ -79,6 +79,29 @@ def test_optimiser_and_counters_come_along_when_asked_for(tmp_path: Path, algori
     assert report.updates > parent.report.updates
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3"])
+@pytest.mark.parametrize("with_optimiser", [True, False])
+def test_a_child_with_an_empty_memory_warms_up(tmp_path: Path, algorithm: str, with_optimiser: bool) -> None:
+    parent = make(tmp_path, algorithm, "parent")
+    parent.train()
+    begins = parent.agent.env_steps if with_optimiser else 0
+    options: dict[str, Any] = {"start_from": tmp_path / "parent", "with_optimiser": with_optimiser}
+    child = make(tmp_path, algorithm, "child", steps=begins + 40, **options)
+    agent: Any = child.agent
+    held: list[int] = []
+    before = agent.updates
+    for _ in child.steps():
+        if agent.updates > before:
+            held.append(len(agent.replay()))
+            before = agent.updates
+    assert held[0] >= agent.config.warmup_steps
+    assert held[0] <= agent.config.warmup_steps + 3 * agent.config.update_every + 4
+    whole = make(tmp_path, algorithm, "whole", steps=40)
+    whole.train()
+    made = agent.updates - (parent.agent.updates if with_optimiser else 0)
+    assert made == whole.agent.updates, "as many as without a parent"
+
+
 def test_best_and_steps_can_be_chosen(tmp_path: Path) -> None:
     parent = make(tmp_path, "tabular", "parent")
     parent.train()

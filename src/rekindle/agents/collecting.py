@@ -13,7 +13,7 @@ from rekindle.agent import State, StreamSlots
 from rekindle.agents.configs import OnPolicyConfig
 from rekindle.agents.counting import saved_count
 from rekindle.errors import InputError, StateError
-from rekindle.experience import Array, Transitions
+from rekindle.experience import Array, Observations, Transitions
 from rekindle.replay import Rollout
 from rekindle.replay.rollout import Steps
 
@@ -50,6 +50,15 @@ class Collector:
     def is_full(self) -> bool:
         """Whether the one that is being collected is full."""
         return len(self._current) == self._rollout_steps
+
+    @property
+    def collected(self) -> int:
+        """Transitions in the rollout that is being collected."""
+        return len(self._current)
+
+    def observations(self) -> Observations:
+        """The observations in it."""
+        return self._current.steps().observations
 
     # Collecting
 
@@ -114,6 +123,10 @@ class Collector:
         """The rollout that waited is being learned from, and is not needed here any more."""
         self._waiting.clear()
         self.is_waiting, self.is_learning = False, True
+
+    def change_policy(self) -> None:
+        """There is a new policy, though nothing was learned; the rollout goes on with it."""
+        self.version += 1
 
     def end_learning(self) -> None:
         """There is a new policy."""

@@ -29,6 +29,10 @@ class UpdateRatio:
         """Owe `n` updates less."""
         self.settled += n
 
+    def restart(self, env_steps: int) -> None:
+        """Begin another warm-up after so many env steps."""
+        self.settled = env_steps // self._every * self._each
+
 
 class LossMean:
     """The mean of losses that may still be on a device; they are read when it is asked for."""

@@ -103,7 +103,8 @@ class DQNConfig(OffPolicyConfig, frozen=True, kw_only=True):
     loss: Literal["huber", "mse"] = "huber"
     """How errors count; with atoms it is the cross entropy."""
     noisy: bool = False
-    """Explore by noise on the weights of the dense layers, which learns how much of it there should be."""
+    """Explore by noise on the weights of the dense layers, which learns how much of it there should be, and not by
+    epsilon."""
     noisy_sigma: float = 0.5
     """How much noise there is at first."""
     exploration: Literal["epsilon", "softmax"] = "epsilon"
@@ -148,6 +149,8 @@ class DQNConfig(OffPolicyConfig, frozen=True, kw_only=True):
         """How much exploration there is after so many env steps: epsilon, or the temperature of softmax."""
         if self.exploration == "softmax":
             return value_at(self.temperature, env_steps)
+        if self.noisy:
+            return 0.0
         if env_steps >= self.epsilon_steps:
             return self.epsilon_end
         return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * env_steps / self.epsilon_steps

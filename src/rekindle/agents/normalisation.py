@@ -55,6 +55,16 @@ class RunningMoments:
             variance = (self._squares / self._count).astype(np.float32)
             self.published = Normaliser(self._mean.astype(np.float32), variance, self.clip)
 
+    def preview(self, rows: Array) -> bool:
+        """Normalise by these rows for now, if nothing was counted so far and they would be clipped; returns whether."""
+        if self._count or np.abs(rows).max(initial=0) <= self.clip:
+            return False
+        first = RunningMoments(len(self._mean), clip=self.clip)
+        first.add(rows)
+        first.publish()
+        self.published = first.published
+        return True
+
     def weights(self) -> State:
         """What a policy needs."""
         return {"mean": self.published.mean, "variance": self.published.variance}

@@ -304,12 +304,14 @@ class OffPolicyAgent(Generic[Config]):
     def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
         """Begin with what another agent has learned: its weights, all networks, and its normalisation.
 
-        `with_optimiser` takes over the optimisers, the temperature of SAC and the counters too.
+        `with_optimiser` takes over the optimisers, the temperature of SAC and the counters too. The memory is empty, so
+        that there is another warm-up before the next update.
         """
         names = {"algorithm", "weights", "moments", *self._algorithm.weights}
         if with_optimiser:
-            names |= {"optimiser", "env_steps", "updates", "settled"}
+            names |= {"optimiser", "env_steps", "updates"}
         self.load_state({**self.state(), **{name: state[name] for name in names if name in state}})
+        self._ratio.restart(self.env_steps)
 
     def load_weights(self, weights: State) -> None:
         """Act, and go on learning, with the weights of another agent's state, and nothing else of it."""

@@ -45,6 +45,8 @@ __all__ = ["OnPolicyAgent"]
 Config = TypeVar("Config", bound=OnPolicyConfig)
 
 _EXPLORE = ActMode.EXPLORE
+_MOST_PREVIEWED = 256
+"""Steps from which the first normalisation of observations is estimated."""
 _LARGE_MINIBATCH = 1 << 24
 """Rows times weights of a minibatch from which on a dispatch makes few updates, so that a stop need not wait long."""
 
@@ -113,7 +115,7 @@ class OnPolicyAgent(Generic[Config]):
 
     @property
     def policy_version(self) -> int:
-        """Rollouts learned from so far."""
+        """How often the policy has changed: after each rollout, and if the first is normalised by its first steps."""
         return self._collector.version
 
     @property
@@ -150,11 +152,22 @@ class OnPolicyAgent(Generic[Config]):
     # Collecting
 
     def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
-        """Collect transitions."""
+        """Collect transitions; raises `InputError` if there are more at once than two rollouts hold."""
+        before = self._collector.collected
         self._collector.add(transitions, streams)
+        if self._moments is not None and self.policy_version == 0:
+            self._preview_moments(self._moments, before)
         if self._reward_scale is not None:
             self._reward_scale.add(transitions.rewards, transitions.statuses, streams)
         self.env_steps += len(transitions)
+
+    def _preview_moments(self, moments: RunningMoments, before: int) -> None:
+        """Normalise the rest of the first rollout by its first steps if these are clipped."""
+        collector, enough = self._collector, min(_MOST_PREVIEWED, self.config.rollout_steps // 8)
+        if before < enough <= collector.collected and moments.preview(self._encoding.encode(collector.observations())):
+            self._previous, self._acting = self._acting, Version(self._acting.params, self._normaliser)
+            collector.change_policy()
+            self._publish()
 
     def cut(self, streams: StreamSlots) -> None:
         """Link nothing to the last transitions of these streams."""

@@ -13,6 +13,7 @@ from rekindle.envs import Determinism
 from rekindle.errors import ConfigError
 from rekindle.interrupt import Interrupter
 from rekindle.policy import policy as policies
+from rekindle.rng import episode_seed
 from rekindle.run.finding import find_run
 from rekindle.stats import EvalReport
 from rekindle.text import decimal, path_text, whole
@@ -46,7 +47,8 @@ def evaluate_run(
     checkpoints = checkpoint_files(run, checkpoint)
     rebuilt = rebuild(run, modules=modules, files=files)
     config = rebuilt.config
-    first = config.seed if seed is None else seed
+    # The best agent was chosen by the episodes of the run's own seed, so that its score in these is too good.
+    first = episode_seed(config.seed, "rekindle eval", 0) if seed is None else seed
     rebuilds = config.determinism is Determinism.LEAKS
     most = config.eval_max_steps if max_steps is None else max_steps
     evaluator = EpisodeEvaluator(

@@ -180,6 +180,8 @@ class BackgroundLearner:
     def _work(self) -> None:
         try:
             while self._process_messages():
+                if self._versioned is not None and self._versioned.policy_version != self._published[1]:
+                    self._publish()  # an agent may change its policy without an update
                 due = self._agent.updates_due()
                 if due > _BACKLOG and self._skipper is not None:
                     self._skipper.skip_updates(due - _BACKLOG)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from rekindle.agent import LearningAgent
-from rekindle.agents.counting import UpdateRatio
 from rekindle.agents.settings import Linear
 from rekindle.errors import ConfigError
 from rekindle.training.algorithms import algorithm_of
@@ -35,9 +34,14 @@ def foreseen(agent: LearningAgent, config: TrainerConfig) -> Iterator[str]:
     end = agent.env_steps + math.ceil(max(0, config.steps - agent.env_steps) / config.num_envs) * config.num_envs
     if end > agent.env_steps and (name := _too_long(settings, agent, end)) is not None:
         value, flag = getattr(settings, name), _flag(name)
-        yield f"{name} is {value}, and the training ends after {end} env steps: it makes no update; lower {flag}"
+        steps = end - agent.env_steps
+        yield f"{name} is {value}, and the training makes {steps} env steps: too few for an update; lower {flag}"
         return
     yield from _unfinished(settings, end)
+    if getattr(settings, "noisy", False) and settings.exploration == "epsilon":
+        given, defaults = ((each.epsilon_start, each.epsilon_end) for each in (settings, type(settings)()))
+        if given not in (defaults, (0, 0)):
+            yield "epsilon_start and epsilon_end have no effect: noisy explores by noise on the weights"
 
 
 def _settings(agent: LearningAgent) -> Any:
@@ -51,10 +55,7 @@ def _too_long(settings: Any, agent: LearningAgent, end: int) -> str | None:
         return "rollout_steps" if settings.rollout_steps > end - agent.env_steps else None
     if not hasattr(settings, "warmup_steps"):
         return None
-    ratio = UpdateRatio(
-        warmup_steps=settings.warmup_steps, update_every=settings.update_every, updates_each=settings.updates_each
-    )
-    if ratio.due(end):
+    if end - agent.env_steps >= settings.warmup_steps + settings.update_every:
         return None
     return "warmup_steps" if settings.warmup_steps > settings.update_every else "update_every"
 
@@ -73,7 +74,7 @@ def _unfinished(settings: Any, end: int) -> Iterator[str]:
                 f"{_flag(name)} {value.start:g}:{value.end:g}:100%"
             )
     epsilon_steps = getattr(settings, "epsilon_steps", 0)
-    is_epsilon = getattr(settings, "exploration", "epsilon") == "epsilon"
+    is_epsilon = getattr(settings, "exploration", "epsilon") == "epsilon" and not getattr(settings, "noisy", False)
     if is_epsilon and epsilon_steps > end and settings.epsilon_start != settings.epsilon_end:
         epsilon = Linear(settings.epsilon_start, settings.epsilon_end, epsilon_steps)
         yield (

@@ -203,7 +203,7 @@ def evaluate(
     *,
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP|all")] = "best",
     episodes: Annotated[int, arg(metavar="N")] = 20,
-    seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: the run's)")] = None,
+    seed: Annotated[int | None, arg(metavar="SEED", help_behavior_hint="(default: new episodes)")] = None,
     max_steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the run's eval_max_steps)")] = None,
     video: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None,
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
@@ -215,7 +215,7 @@ def evaluate(
         path: A run, or a version or name directory (its newest run).
         checkpoint: Which checkpoint: the best, the latest, the one at a step, or all.
         episodes: How many episodes to play.
-        seed: Seed from which the seeds of the episodes are derived.
+        seed: Seed from which the seeds of the episodes are derived; the run's own seed repeats its evaluations.
         max_steps: Truncate episodes after this many steps, if the environment has no time limit of its own.
         video: Record the first episodes as animated gifs in this directory.
         trusted: What the run's config names and the command may use.
