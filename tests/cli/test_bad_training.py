@@ -122,7 +122,7 @@ class TestFailuresOnTheWay:
     ) -> None:
         (here / "fragile.py").write_text(FRAGILE)
         command = ("train", "tabular", "fragile:make", "--steps", 120, "--ui", "none", "--determinism", "repeats")
-        options = (*vector, "--eval-episodes", 0, "--resume", "auto")
+        options = (*vector, "--eval-episodes", 0, "--resume", "auto", "--agent.epsilon-steps", "100%")
         assert rekindle(*command, *options, "--name", "whole").code == 0
         (here / "how").write_text(how)
         outcome = rekindle(*command, *options, "--name", "cut")
@@ -192,7 +192,8 @@ class TestOddEnvironments:
 
     @pytest.mark.parametrize("vector", [(), ("--vectorization", "async", "--num-envs", "2")])
     def test_what_one_prints_is_no_part_of_the_json(self, here: Path, vector: tuple[str, ...]) -> None:
-        command = ["train", "tabular", "odd:Prints", "--steps", "20", "--eval-episodes", "1", "--ui", "none", "--json"]
+        options = ["--steps", "20", "--eval-episodes", "1", "--agent.epsilon-steps", "100%", "--ui", "none", "--json"]
+        command = ["train", "tabular", "odd:Prints", *options]
         done = subprocess.run(
             [sys.executable, "-m", "rekindle", *command, *vector], capture_output=True, text=True, check=True, cwd=here
         )

@@ -20,6 +20,7 @@ from rekindle.training import ALGORITHMS, Trainer
 
 Rekindle = Callable[..., Any]
 LAKE = ("train", "tabular", "FrozenLake-v1", "--eval-every", 200, "--eval-episodes", 2, "--checkpoint-every", 100)
+WITHOUT_WARNING = ("--agent.epsilon-steps", "100%")
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,9 @@ class TestTrain:
         assert (config["seed"], config["steps"], config["agent"]["gamma"]) == (3, 500, 0.9)
 
     def test_json_goes_to_standard_output_alone(self, rekindle: Rekindle) -> None:
-        outcome = rekindle(*LAKE, "--steps", 300, "--json", "--ui", "none", "--name", "lake", "--version", "v2")
+        outcome = rekindle(
+            *LAKE, *WITHOUT_WARNING, "--steps", 300, "--json", "--ui", "none", "--name", "lake", "--version", "v2"
+        )
         assert outcome.err == ""
         assert outcome.json["env_steps"] == 300
         assert outcome.json["path"].startswith("runs/lake/v2/")
@@ -294,7 +297,7 @@ class TestProgress:
 
 @pytest.mark.parametrize("ui", ["plain", "none"])
 def test_a_warning_is_told_once(rekindle: Rekindle, here: Path, ui: str) -> None:
-    options = ("--name", "moody", "--ui", ui)
+    options = (*WITHOUT_WARNING, "--name", "moody", "--ui", ui)
     assert rekindle(*LAKE, *options, "--determinism", "random", "--steps", 97).code == 0
     outcome = rekindle("resume", "runs/moody", "--steps", 150, "--ui", ui)
     (line,) = [line for line in outcome.err.splitlines() if "does not repeat an episode" in line]
@@ -310,7 +313,7 @@ class TestRootThatIsNotUtf8:
         return here / os.fsdecode(b"r\xff")
 
     def test_its_runs_are_trained_resumed_and_looked_at(self, rekindle: Rekindle, root: Path) -> None:
-        options = ("--runs", root, "--name", "lake", "--ui", "none", "--json")
+        options = (*WITHOUT_WARNING, "--runs", root, "--name", "lake", "--ui", "none", "--json")
         outcome = rekindle(*LAKE, *options, "--steps", 60)
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.json["path"].startswith(r"r\xff/lake/v1/")

@@ -205,7 +205,7 @@ class TestOtherCommands:
         assert list((trained / "films").iterdir()) == []
 
     def test_check(self, tmp_path: Path, how: str) -> None:
-        command = Command(tmp_path, "check", "env_worlds:Endless", mark=300, hold=True).until_marked()
+        command = Command(tmp_path, "check", "env_worlds:Endless", mark=150, hold=True).until_marked()
         send(how, command, tmp_path)
         command.hold.touch()
         assert command.end() == 130

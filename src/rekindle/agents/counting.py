@@ -30,7 +30,7 @@ class UpdateRatio:
         self.settled += n
 
     def restart(self, env_steps: int) -> None:
-        """Begin another warm-up after so many env steps."""
+        """Start another warm-up at this number of env steps."""
         self.settled = env_steps // self._every * self._each
 
 

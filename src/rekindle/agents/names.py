@@ -1,4 +1,4 @@
-"""What settings are called in Stable-Baselines3, CleanRL and RLlib, for those who come from there."""
+"""The names of settings in Stable-Baselines3, CleanRL and RLlib, for error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 __all__ = ["NAMES", "Name", "advice_on", "name_here"]
 
-_FRACTION = "a fraction such as 0.1 is one of the run"
+_FRACTION = "a fraction such as 0.1 is a fraction of the training"
 _RATE = "it may be a schedule, START:END:100%"
 
 NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -155,10 +155,10 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "n_critics": (("critics",), ""),
     "twin_q": (("critics",), "how many there are"),
 }
-"""By the name elsewhere: what it is called here, the first that there is, and what is different about it."""
+"""By the name elsewhere: the names here, of which the first that exists counts, and what is different."""
 
 _NOTES = {"rollout_steps": "it counts the transitions of all environments together"}
-"""What is different about a setting of ours, whatever it is called elsewhere."""
+"""What is different about one of our settings, whatever its name elsewhere."""
 
 _ABSENT = {
     "use_sde": "there is no state-dependent exploration",
@@ -170,24 +170,24 @@ _ABSENT = {
 
 
 class Name(NamedTuple):
-    """What a setting is called here."""
+    """The name of a setting here."""
 
     ours: str
     note: str
-    """What is different about it; empty if nothing is."""
+    """What is different; empty if nothing is."""
 
 
 def name_here(elsewhere: str, known: Collection[str]) -> Name | None:
-    """The first of the settings that there are which stands for one of another library; None if there is none."""
+    """The name here of a setting of another library, among `known` settings; None if there is none."""
     candidates, note = NAMES.get(elsewhere, ((), ""))
     ours = next((name for name in candidates if name in known), None)
     return None if ours is None else Name(ours, note or _NOTES.get(ours, ""))
 
 
 def advice_on(unknown: str, known: Collection[str], *, others: Mapping[str, Collection[str]] | None = None) -> str:
-    """What to do about a setting that there is not: its name here, who has it, or names that are near.
+    """Advice on an unknown setting: its name here, whose setting it is, or similar names.
 
-    `others` are the settings of something else, by what that is, such as those of the trainer.
+    `others` are the settings of the trainer and the like, by owner.
     """
     if (name := name_here(unknown, known)) is not None:
         return f"`{unknown}` is called `{name.ours}` here{f': {name.note}' if name.note else ''}"

@@ -56,7 +56,7 @@ class RunningMoments:
             self.published = Normaliser(self._mean.astype(np.float32), variance, self.clip)
 
     def preview(self, rows: Array) -> bool:
-        """Normalise by these rows for now, if nothing was counted so far and they would be clipped; returns whether."""
+        """Normalise by these rows for now, if nothing was counted yet and they would be clipped; returns whether."""
         if self._count or np.abs(rows).max(initial=0) <= self.clip:
             return False
         first = RunningMoments(len(self._mean), clip=self.clip)

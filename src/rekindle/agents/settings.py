@@ -59,13 +59,13 @@ class Linear(msgspec.Struct, frozen=True):
             )
 
     def over(self, training_steps: int) -> Linear:
-        """The schedule in a training of so many env steps, with its own length in env steps."""
+        """The schedule with its length in env steps, for a training of `training_steps`."""
         return Linear(self.start, self.end, max(1, steps_in(self.steps, training_steps)))
 
     def at(self, env_steps: int) -> float:
         """The value after so many env steps."""
         if isinstance(self.steps, float):
-            raise ConfigError(f"{self} is over a fraction of a training: say of how many env steps, with over(steps)")
+            raise ConfigError(f"{self} is over a fraction of a training: resolve it first with over(steps)")
         return self.start + (self.end - self.start) * min(1.0, env_steps / self.steps)
 
 
@@ -79,7 +79,7 @@ def value_at(setting: Setting, env_steps: int) -> float:
 
 
 def steps_in(steps: RunSteps, training_steps: int) -> int:
-    """Env steps, in a training of so many."""
+    """Convert to env steps, in a training of `training_steps`."""
     return round(steps * training_steps) if isinstance(steps, float) else steps
 
 
@@ -90,9 +90,9 @@ def is_fraction(name: str, value: Any) -> bool:
 
 
 def resolved(settings: Mapping[str, Any], training_steps: int | None) -> dict[str, Any]:
-    """Settings in which every fraction of the training is a number of env steps.
+    """Convert every fraction of the training to env steps.
 
-    Schedules may be `Linear`, or as they stand in a config. Raises `ConfigError` if the training has no end.
+    Schedules may be `Linear` or in their JSON form. Raises `ConfigError` if the training has no limit.
     """
     found = dict(settings)
     for name, value in settings.items():
@@ -111,7 +111,7 @@ def resolved(settings: Mapping[str, Any], training_steps: int | None) -> dict[st
 
 
 def refuse_fractions(config: Any) -> None:
-    """Refuse the settings of an agent that are fractions of a training: only a trainer knows how long that is."""
+    """Raise `ConfigError` for settings that are fractions of a training: only a trainer knows its length."""
     for name in config.__struct_fields__:
         if is_fraction(name, value := getattr(config, name)):
             raise ConfigError(f"{name} is {value!r}, a fraction of a training: use env steps, or a Trainer with steps")
@@ -192,7 +192,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 
 def check_steps(name: str, value: Any, least: int = 0) -> None:
-    """Refuse what is neither a number of env steps of at least so much nor a fraction of the training."""
+    """Refuse what is neither a number of env steps (at least `least`) nor a fraction of the training."""
     if isinstance(value, float):
         if not 0 <= value <= 1:
             raise ConfigError(f"{name} is {value!r}: use a whole number of env steps, or a fraction from 0.0 to 1.0")

@@ -205,7 +205,7 @@ def converted(
 ) -> Any:
     """Check settings from a config and convert them; raises `ConfigError` that names an unknown or invalid one.
 
-    `others` are settings of the trainer and the like, by owner: if an unknown one is among them, the error says so.
+    `others` are the settings of the trainer and the like, by owner: if an unknown one is among them, the error says so.
     """
     known = _names(kind)
     unknown = sorted(settings.keys() - set(known))

@@ -1,4 +1,4 @@
-"""What a training will not do with its settings, told before it starts."""
+"""Warnings about the settings of a training, before it starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_rollout", "foreseen"]
 
 
 def check_rollout(agent: LearningAgent, num_envs: int) -> None:
-    """Refuse environments that make more steps in a round than a rollout holds: PPO would have to drop some."""
+    """Raise `ConfigError` if one step of all environments is more than a rollout holds: PPO would drop transitions."""
     rollout_steps = getattr(_settings(agent), "rollout_steps", None)
     if rollout_steps is not None and num_envs > rollout_steps:
         raise ConfigError(
@@ -26,11 +26,11 @@ def check_rollout(agent: LearningAgent, num_envs: int) -> None:
 
 
 def foreseen(agent: LearningAgent, config: TrainerConfig) -> Iterator[str]:
-    """Warnings about a training that is about to start: no updates, or schedules that do not come to their end."""
+    """Warn if a training will make no update, or end before a schedule does."""
     settings = _settings(agent)
     if settings is None or config.steps is None:
         return
-    # Rounds are whole, so the last may go beyond the end.
+    # The environments step together, so the last step may exceed the limit.
     end = agent.env_steps + math.ceil(max(0, config.steps - agent.env_steps) / config.num_envs) * config.num_envs
     if end > agent.env_steps and (name := _too_long(settings, agent, end)) is not None:
         value, flag = getattr(settings, name), _flag(name)
@@ -45,12 +45,12 @@ def foreseen(agent: LearningAgent, config: TrainerConfig) -> Iterator[str]:
 
 
 def _settings(agent: LearningAgent) -> Any:
-    """The config of an agent of ours; what that of another means is not known."""
+    """The config of a built-in agent; settings of other agents may mean something else."""
     return None if algorithm_of(agent) is None else getattr(agent, "config", None)
 
 
 def _too_long(settings: Any, agent: LearningAgent, end: int) -> str | None:
-    """The setting that lets no update happen before the end."""
+    """The setting because of which there is no update before the end; None if there is one."""
     if hasattr(settings, "rollout_steps"):
         return "rollout_steps" if settings.rollout_steps > end - agent.env_steps else None
     if not hasattr(settings, "warmup_steps"):

@@ -132,7 +132,8 @@ class Trainer:
             close_env(example, self._factory.name)
         if interrupter is not None:
             interrupter.check_start()
-        agent_settings = None if agent_settings is None else resolved(agent_settings, steps)
+        if agent_settings is not None and isinstance(agent, str) and agent in algorithms.ALGORITHMS:
+            agent_settings = resolved(agent_settings, steps)
         self.agent = self._made_agent(agent, seed, agent_settings)
         self._opening = Opening(self.agent, name=name, root=root, is_new=new)
         if start_from is not None:

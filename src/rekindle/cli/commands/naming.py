@@ -1,4 +1,4 @@
-"""Options of `train` that other libraries call differently: the error names the option here."""
+"""Errors for options of `train` that have other names in other libraries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["check_option_names"]
 
 
 def check_option_names(arguments: Sequence[str], *, agent: Sequence[str], others: Sequence[str]) -> None:
-    """Raise `ConfigError` for an option that there is not, if the table of names knows what it is called here.
+    """Raise `ConfigError` for an unknown option if the table of names has its name here.
 
-    `agent` are the settings of the agent, `others` the options that are no settings. Whatever else is wrong, the parser
-    says.
+    `agent` are the settings of the agent, `others` the options that are not settings. The parser reports all other
+    mistakes.
     """
     options = {
         **{name: f"--agent.{_dashed(name)}" for name in agent},
