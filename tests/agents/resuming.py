@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -132,11 +131,9 @@ def train_part(root: Path, name: str, part: str, agent: Any, *, cut: int, **trai
 
 def check_exact(script: str, root: Path, *arguments: str, network: str, names: Iterable[str]) -> None:
     """Run both parts of a script, each in a process of its own: the runs that were cut end as those that were not."""
-    # Convolutions that are not optimised take longer to run than to compile.
-    environment = {**os.environ, **({"XLA_FLAGS": ""} if network == "cnn" else {})}
     for part in ("first", "rest"):
         command = [sys.executable, script, str(root), *arguments, network, part]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     for name in names:
         whole, cut = (rekindle.verify(root / kind / name) for kind in ("whole", "cut"))

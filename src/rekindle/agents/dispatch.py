@@ -2,6 +2,9 @@
 
 A compiled loop runs as many updates as it is told to, over batches padded to one of two sizes. So two compilations
 serve every number of updates, and a warm-up is a run of none.
+
+Updates on images are dispatched one by one and without a loop. A dispatch costs little beside such an update, and
+XLA on a CPU is 25 times slower with a convolution inside a loop, as a user's network may have one.
 """
 
 # JAX's own types are partial.
@@ -86,19 +89,20 @@ class Dispatch(Generic[LearnerState]):
     ) -> None:
         """`example` is one batch.
 
-        `rows` is how many numbers a step gives beside its metrics; `most` limits the updates in a dispatch.
+        `rows` is how many numbers a step gives beside its metrics; `most` limits the updates in a dispatch. If it is 1,
+        there is no loop.
         """
         self._step, self._metrics, self._rows = step, list(metrics), rows
         self._example, self._packing = example, _Packing(example)
         batch_bytes = sum(array.nbytes for array in jax.tree_util.tree_leaves(example))
         many = _MANY if batch_bytes <= _SMALL_BATCH else _FEW
-        self.most = max(2, min(many, most or many))
+        self.most = min(many, most or many)
         """Updates in one dispatch at most."""
-        # Not 1: a loop over a single batch compiles to other code, whose results differ in the last bits.
-        self._sizes = [2, self.most]
+        # Not 1 beside others: a loop over a single batch compiles to other code, whose results differ in the last bits.
+        self._sizes = [2, self.most] if self.most > 1 else [1]
         # On the device once and for all: every array that a call has to move there costs microseconds.
         self._counts = [jax.device_put(np.int32(count)) for count in range(self.most + 1)]
-        self._run = jax.jit(self._loop, donate_argnums=0)
+        self._run = jax.jit(self._loop if self.most > 1 else self._once, donate_argnums=0)
 
     def split(self, n: int) -> list[int]:
         """How many updates each dispatch makes when `n` are due."""
@@ -112,14 +116,17 @@ class Dispatch(Generic[LearnerState]):
 
         The state that is passed in can no longer be used.
         """
-        few, most = self._sizes
-        size = few if count <= few else most
+        size = self._sizes[0] if count <= self._sizes[0] else self.most
         packed = self._packing.pack(batches, count, size)
         state, table, rows = self._run(state, packed, self._counts[count], inputs)
         return state, Outcome(table, rows, count)
 
     def warm_up(self, state: LearnerState, inputs: Any) -> LearnerState:
         """Compile for every size, and make no update."""
+        if self.most == 1:
+            copy = jax.tree_util.tree_map(jnp.copy, state)
+            self._run(copy, self._packing.pack(self._example, 1, 1), self._counts[1], inputs)
+            return state
         for size in self._sizes:
             packed = self._packing.pack(self._example, 1, size)
             state, _, _ = self._run(state, packed, self._counts[0], inputs)
@@ -134,14 +141,20 @@ class Dispatch(Generic[LearnerState]):
 
         def body(index: jax.Array, carry: Any) -> Any:
             state, table, rows = carry
-            batch = [entry(array, index) for array in packed]
-            state, metrics, row = self._step(state, self._packing.unpack(batch), inputs)
-            numbers = jnp.stack([metrics[name].astype(jnp.float32) for name in self._metrics])
+            state, numbers, row = self._update(state, [entry(array, index) for array in packed], inputs)
             table = with_entry(table, index, numbers)
             return state, table, None if row is None or rows is None else with_entry(rows, index, row)
 
         table, rows = jnp.zeros((size, len(self._metrics))), jnp.zeros((size, self._rows)) if self._rows else None
         return jax.lax.fori_loop(0, count, body, (state, table, rows))
+
+    def _once(self, state: Any, packed: list[jax.Array], _: jax.Array, inputs: Any) -> tuple[Any, ...]:
+        state, numbers, row = self._update(state, [array[0] for array in packed], inputs)
+        return state, numbers[None], None if row is None else row[None]
+
+    def _update(self, state: Any, batch: list[jax.Array], inputs: Any) -> tuple[Any, jax.Array, jax.Array | None]:
+        state, metrics, row = self._step(state, self._packing.unpack(batch), inputs)
+        return state, jnp.stack([metrics[name].astype(jnp.float32) for name in self._metrics]), row
 
 
 class _Packing:

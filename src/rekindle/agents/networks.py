@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from rekindle.agents.convolution import convolved
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
 from rekindle.policy.encoding import Encoding
@@ -246,7 +247,7 @@ class Activation(eqx.Module):
 
 
 class Conv(eqx.Module):
-    """A convolution without padding on an image of channels, rows and columns."""
+    """A convolution without padding on an image of (channels, rows, columns); bytes count as numbers from 0 to 1."""
 
     weight: Weight
     """(outputs, inputs, size, size)."""
@@ -256,6 +257,8 @@ class Conv(eqx.Module):
     def __init__(
         self, inputs: int, outputs: int, size: int, stride: int, *, rng: np.random.Generator, weight: Initialiser
     ):
+        if size % stride:
+            raise ConfigError(f"a convolution of size {size} has the stride {stride}: use one that divides the size")
         flat = weight(rng, (inputs * size * size, outputs))
         self.weight = flat.T.reshape(outputs, inputs, size, size)
         self.bias = np.zeros(outputs, np.float32)
@@ -263,8 +266,8 @@ class Conv(eqx.Module):
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
-        strides = (self.stride, self.stride)
-        return jax.lax.conv(x[None], jnp.asarray(self.weight), strides, "VALID")[0] + self.bias[:, None, None]
+        weight = self.weight / 255 if x.dtype == jnp.uint8 else self.weight
+        return convolved(x, weight, self.stride) + self.bias[:, None, None]
 
     def layers(self) -> list[Layer]:
         """As data."""
@@ -272,11 +275,11 @@ class Conv(eqx.Module):
 
 
 class Scale(eqx.Module):
-    """Bytes to numbers from 0 to 1."""
+    """Bytes to numbers from 0 to 1, left to the `Conv` after it: bytes are quicker to rearrange than floats."""
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """The layer's output."""
-        return x.astype(jnp.float32) / 255
+        """The bytes as they are."""
+        return x
 
     def layers(self) -> list[Layer]:
         """As data."""

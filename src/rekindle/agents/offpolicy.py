@@ -100,7 +100,7 @@ class OffPolicyAgent(Generic[Config]):
             algorithm.metrics,
             example=self._example(),
             rows=config.batch_size if config.prioritised else 0,
-            most=_MOST_PRIORITISED if config.prioritised else None,
+            most=1 if encoding.image else _MOST_PRIORITISED if config.prioritised else None,
         )
         self._actor = actor
         actor.owner = type(self).__name__

@@ -99,12 +99,12 @@ class OnPolicyAgent(Generic[Config]):
         self._minibatches = Minibatches(config)
         self._updates_each = config.epochs * len(self._minibatches.table)
         """Updates on a rollout."""
-        is_large = bool(encoding.image) or weights.size * self._minibatches.size >= _LARGE_MINIBATCH
+        is_large = weights.size * self._minibatches.size >= _LARGE_MINIBATCH
         self._dispatch = Dispatch(
             self._step,
             algorithm.metrics,
             example={"indices": self._minibatches.table[0].astype(np.int32)},
-            most=2 if is_large else None,
+            most=1 if encoding.image else 2 if is_large else None,
         )
         self._actor = actor
         actor.owner = type(self).__name__
