@@ -7,7 +7,8 @@
 What is counted is the CPU time of the program, with all threads and child processes, for each env step, from the first
 env step after warm-up and compilation to the end of the training. On our side that is what `rekindle train` does, with
 a run on disk, logs, progress, checkpoints as often as by default, five episodes of evaluation every 25 000 steps (by
-default there are more), and the last evaluation and checkpoint; the peers log to nowhere and neither evaluate nor save.
+default there are more; none on Atari), and the last evaluation and checkpoint; the peers log to nowhere and neither
+evaluate nor save.
 All programs have one processor and one thread, and take turns. Hyper-parameters
 are the same: they stand in `benchmarks/programs`. The peers are installed below `.peers`.
 
@@ -42,6 +43,8 @@ MARKS = {
     "ppo": {"sb3": 3.0, "sbx": 2.5},
     "pendulum": {"sb3": 2.2, "sbx": 1.2},
     "halfcheetah": {"sb3": 1.8},
+    "dqn-pong": {"sb3": 1.2},
+    "ppo-pong": {"sb3": 1.2},
 }
 """How many times as quick as a peer, or as the quickest of them, we want to be."""
 OVERHEAD = {"on": "--recorded", "off": "--bare"}
@@ -65,7 +68,7 @@ def missing(results: Iterable[Result], repeats: int, only: str | None) -> Iterat
     there = {(result["repeat"], result["case"], result["side"]) for result in results}
     for repeat in range(repeats):
         for case in (*CASES, "overhead"):
-            for side in OVERHEAD if case == "overhead" else SIDES:
+            for side in OVERHEAD if case == "overhead" else ("rekindle", *CASES[case].peers):
                 if only in (None, case) and (repeat, case, side) not in there:
                     yield repeat, case, side
 
@@ -107,10 +110,13 @@ def table(results: list[Result]) -> str:
     ]
     for case, known in CASES.items():
         found = times(results, case)
-        if set(found) != set(SIDES):
+        if set(found) != {"rekindle", *known.peers}:
             continue
-        ratios = {peer: ratio(found[peer], found["rekindle"]) for peer in peers}
-        cells = [f"{min(found[peer].values()):,.0f} ({ratios[peer]:.1f} times ours)" for peer in peers]
+        ratios = {peer: ratio(found[peer], found["rekindle"]) for peer in known.peers}
+        cells = [
+            f"{min(found[peer].values()):,.0f} ({ratios[peer]:.1f} times ours)" if peer in ratios else ""
+            for peer in peers
+        ]
         ratios["fastest"] = min(ratios.values())
         wanted = ", ".join(f"{SIDES.get(name, 'the fastest')} {mark:g}" for name, mark in MARKS[case].items())
         reached = "yes" if all(ratios[name] >= mark for name, mark in MARKS[case].items()) else "no"

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".peers"
 PACKAGES = {
-    "sb3": ["stable-baselines3", "gymnasium[mujoco]"],
+    "sb3": ["stable-baselines3", "gymnasium[atari,mujoco]", "opencv-python-headless"],
     "sbx": ["stable-baselines3", "gymnasium[mujoco]", "sbx-rl==0.28.0"],
 }
 """What is installed after torch 2.13.0; `constraints.txt` says which version, so that environments are the same."""

@@ -16,11 +16,25 @@ import sys
 from typing import Any
 
 import torch
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack
 from timing import CASES, Case, Stopwatch, keep_to_one_processor
 
 
 def settings_of(case: Case) -> dict[str, Any]:
+    if case.is_atari:
+        return {
+            "dqn": {
+                "learning_rate": 1e-4,
+                "batch_size": 32,
+                "buffer_size": 10_000,
+                "learning_starts": case.warmup,
+                "train_freq": 4,
+                "target_update_interval": 1_000,
+                "exploration_fraction": 1_000 / case.steps,
+            },
+            "ppo": {"n_steps": 128, "batch_size": 256, "n_epochs": 4},
+        }[case.algorithm]
     return {
         "dqn": {
             "policy_kwargs": {"net_arch": [120, 84]},
@@ -37,6 +51,16 @@ def settings_of(case: Case) -> dict[str, Any]:
     }[case.algorithm]
 
 
+def make_envs(case: Case) -> Any:
+    if not case.is_atari:
+        return make_vec_env(case.env_id, case.num_envs, seed=0)
+    import ale_py  # noqa: F401 - registers the environments
+
+    # Its preprocessing skips frames itself.
+    env = make_atari_env(case.env_id, case.num_envs, seed=0, env_kwargs={"frameskip": 1})
+    return VecFrameStack(env, 4)
+
+
 def main() -> None:
     peer, name = sys.argv[1:]
     case = CASES[name]
@@ -50,8 +74,9 @@ def main() -> None:
     watch = Stopwatch(case.first)
     library = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[peer])
     make = getattr(library, case.algorithm.upper())
-    env = make_vec_env(case.env_id, case.num_envs, seed=0)
-    model = make("MlpPolicy", env, seed=0, device="cpu", **settings_of(case))
+    model = make(
+        "CnnPolicy" if case.is_atari else "MlpPolicy", make_envs(case), seed=0, device="cpu", **settings_of(case)
+    )
 
     def look(*_: Any) -> bool:
         watch.look(model.num_timesteps)

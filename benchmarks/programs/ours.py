@@ -35,6 +35,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"rollout_steps": 1_024, "minibatch_size": 256, "epochs": 4},
     "sac": {"hidden_sizes": (256, 256), "batch_size": 256, "learning_rate": 3e-4},
 }
+ATARI_SETTINGS: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "batch_size": 32,
+        "capacity": 10_000,
+        "update_every": 4,
+        "target_update_every": 250,
+        "double": False,
+        "epsilon_steps": 1_000,
+        "frame_stack": 4,
+    },
+    "ppo": {"rollout_steps": 1_024, "minibatch_size": 256, "epochs": 4},
+}
 
 
 class Timed:
@@ -50,13 +62,19 @@ class Timed:
 
 
 def settings_of(case: Case) -> dict[str, Any]:
-    return {**SETTINGS[case.algorithm], **({"warmup_steps": case.warmup} if case.warmup else {})}
+    settings = (ATARI_SETTINGS if case.is_atari else SETTINGS)[case.algorithm]
+    return {**settings, **({"warmup_steps": case.warmup} if case.warmup else {})}
+
+
+def factory_of(case: Case) -> EnvFactory:
+    atari = {"atari": True, "frame_stack": 4, "sign_rewards": True} if case.is_atari else {}
+    return EnvFactory(case.env_id, **atari)
 
 
 def train(case: Case, watch: Stopwatch, **options: Any) -> None:
     with tempfile.TemporaryDirectory() as root:
         trainer = Trainer(
-            case.env_id,
+            factory_of(case),
             case.algorithm,
             steps=case.steps,
             num_envs=case.num_envs,
@@ -72,8 +90,7 @@ def train(case: Case, watch: Stopwatch, **options: Any) -> None:
 
 
 def train_bare(case: Case, watch: Stopwatch) -> None:
-    factory = EnvFactory(case.env_id)
-    envs = make_envs(factory, case.num_envs)
+    envs = make_envs(factory_of(case), case.num_envs)
     spaces = (envs.observation_space, envs.action_space)
     agent = make_agent(case.algorithm, *spaces, seed=0, settings=settings_of(case))
     with TrainingSession(agent, seed=0, max_steps=case.steps, metrics_every=None) as session:
@@ -91,8 +108,9 @@ def main() -> None:
     elif flags == ["--recorded"]:
         train(CASES[case], watch, checkpoint_every=None, eval_episodes=0)
     else:
-        # Evaluations as the scripts of Stable-Baselines3 (RL Zoo) make them; checkpoints as often as by default.
-        train(CASES[case], watch, eval_every=25_000, eval_episodes=5)
+        # Evaluations as the scripts of Stable-Baselines3 (RL Zoo) make them, but none on Atari: the last one would take
+        # as many steps as are timed. Checkpoints as often as by default.
+        train(CASES[case], watch, eval_every=25_000, eval_episodes=0 if CASES[case].is_atari else 5)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ class Case(NamedTuple):
     steps: int
     """Env steps in all."""
     num_envs: int = 1
+    is_atari: bool = False
+    """With the usual preprocessing: 4 frames a step, 84 x 84 gray, 4 frames stacked, the sign of rewards."""
+    peers: tuple[str, ...] = ("sb3", "sbx", "cleanrl")
 
 
 CASES = {
@@ -29,6 +32,20 @@ CASES = {
     "ppo": Case("PPO, CartPole-v1", "ppo", "CartPole-v1", warmup=0, first=8_192, steps=73_728, num_envs=8),
     "pendulum": Case("SAC, Pendulum-v1", "sac", "Pendulum-v1", warmup=500, first=1_000, steps=3_000),
     "halfcheetah": Case("SAC, HalfCheetah-v5", "sac", "HalfCheetah-v5", warmup=500, first=1_000, steps=3_000),
+    "dqn-pong": Case(
+        "DQN, ALE/Pong-v5", "dqn", "ALE/Pong-v5", warmup=500, first=600, steps=2_600, is_atari=True, peers=("sb3",)
+    ),
+    "ppo-pong": Case(
+        "PPO, ALE/Pong-v5",
+        "ppo",
+        "ALE/Pong-v5",
+        warmup=0,
+        first=1_024,
+        steps=4_096,
+        num_envs=8,
+        is_atari=True,
+        peers=("sb3",),
+    ),
 }
 
 
