@@ -179,15 +179,26 @@ def _signed_root(noise: Array) -> Array:
     return np.copysign(np.sqrt(np.abs(noise)), noise)
 
 
+_FEW_IMAGES = 4
+"""Images that are convolved together: their windows stay in the cache."""
+
+
 def _conv(weight: Array, bias: Array, stride: int) -> Forward:
     outputs, _, size, _ = weight.shape
-    shift = bias.reshape(1, outputs, 1, 1)
+
+    def few(images: Array) -> Array:
+        # With the channels last, a row of a window is in one piece, and so it is in the output for the next layer.
+        images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+        windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+        count, rows, columns = windows.shape[:3]
+        flat = windows.transpose(0, 1, 2, 4, 5, 3).reshape(count * rows * columns, weight[0].size)
+        output = flat.dot(weight.transpose(0, 2, 3, 1).reshape(outputs, -1).T)
+        output += bias
+        return output.reshape(count, rows, columns, outputs)
 
     def run(images: Array, _: Array | None) -> Array:
-        windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(2, 3))
-        windows = windows[:, :, ::stride, ::stride]
-        output = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
-        return np.ascontiguousarray(output.transpose(0, 3, 1, 2)) + shift
+        parts = [few(images[first : first + _FEW_IMAGES]) for first in range(0, max(1, len(images)), _FEW_IMAGES)]
+        return np.concatenate(parts).transpose(0, 3, 1, 2)
 
     return run
 
