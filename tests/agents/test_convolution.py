@@ -36,22 +36,31 @@ def expected(images: Any, weight: Any, stride: int) -> jax.Array:
     return jax.lax.conv(images.astype(jnp.float32), weight, (stride, stride), "VALID")
 
 
-def many(images: Any, weight: Any, stride: int) -> jax.Array:
-    return jax.vmap(lambda image: convolved(image, weight, stride))(images)
+def one(image: Any, weight: Any, stride: int, *, channels_first: bool = True) -> jax.Array:
+    image = image if channels_first else image.transpose(1, 2, 0)
+    return convolved(image, weight, stride, channels_first=channels_first).transpose(2, 0, 1)
 
 
-@pytest.mark.parametrize("most_numbers", [1, 1 << 19], ids=["one image at a time", "many"])
+def many(images: Any, weight: Any, stride: int, *, channels_first: bool) -> jax.Array:
+    return jax.vmap(lambda image: one(image, weight, stride, channels_first=channels_first))(images)
+
+
+@pytest.mark.parametrize(
+    ("channels_first", "most_numbers"),
+    [(True, 1 << 19), (False, 1)],
+    ids=["channels first, many images at a time", "channels last, one at a time"],
+)
 @pytest.mark.parametrize("is_bytes", [True, False], ids=["bytes", "floats"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_the_convolution_of_xla_with_its_gradients(
-    name: str, is_bytes: bool, most_numbers: int, monkeypatch: pytest.MonkeyPatch
+    name: str, is_bytes: bool, channels_first: bool, most_numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convolution, "_MOST_NUMBERS", most_numbers)
     count, shape, size, stride = SHAPES[name]
     images = drawn((count, *shape), is_bytes=is_bytes)
     weight = drawn((6, shape[0], size, size), is_bytes=False) / (255 if is_bytes else 1)
-    output, to_inputs = jax.vjp(lambda *inputs: many(*inputs, stride), images, weight)
-    other, to_other_inputs = jax.vjp(lambda *inputs: expected(*inputs, stride), images, weight)
+    output, to_inputs = jax.vjp(lambda *inputs: many(*inputs, stride, channels_first=channels_first), images, weight)
+    other, to_other_inputs = jax.vjp(lambda images, weight: expected(images, weight, stride), images, weight)
     np.testing.assert_allclose(output, other, rtol=1e-4, atol=1e-3)
     slope = drawn(output.shape, is_bytes=False)
     of_images, of_weight = to_inputs(slope)
@@ -63,10 +72,11 @@ def test_it_is_the_convolution_of_xla_with_its_gradients(
 
 def test_one_image_and_many_weights_are_convolved_as_well() -> None:
     images, weights = drawn((3, 2, 12, 12), is_bytes=False), drawn((3, 5, 2, 4, 4), is_bytes=False)
-    one = convolved(images[0], weights[0], 2)
-    np.testing.assert_allclose(one, expected(images[:1], weights[0], 2)[0], rtol=1e-4, atol=1e-4)
-    each = jax.vmap(lambda image, weight: convolved(image, weight, 2))(images, weights)
-    all_of_one = jax.vmap(lambda weight: convolved(images[0], weight, 2))(weights)
+    np.testing.assert_allclose(
+        one(images[0], weights[0], 2), expected(images[:1], weights[0], 2)[0], rtol=1e-4, atol=1e-4
+    )
+    each = jax.vmap(lambda image, weight: one(image, weight, 2))(images, weights)
+    all_of_one = jax.vmap(lambda weight: one(images[0], weight, 2))(weights)
     for index in range(3):
         wanted = expected(images, weights[index], 2)
         np.testing.assert_allclose(each[index], wanted[index], rtol=1e-4, atol=1e-4)
@@ -81,7 +91,8 @@ def test_images_are_learned_from_without_a_convolution_of_xla() -> None:
     def total(weight: jax.Array, images: jax.Array) -> jax.Array:
         def features(x: jax.Array) -> jax.Array:
             for module in modules:
-                x = convolved(x, weight / 255, 4) if module is modules[1] else module(x)
+                is_first = module is modules[1]
+                x = convolved(x, weight / 255, 4, channels_first=True) if is_first else module(x)
             return x
 
         return jax.vmap(features)(images).sum()
@@ -94,4 +105,4 @@ def test_images_are_learned_from_without_a_convolution_of_xla() -> None:
 
 def test_a_stride_that_does_not_divide_the_size_is_refused() -> None:
     with pytest.raises(ConfigError, match="size 3 has the stride 2"):
-        Conv(1, 1, 3, 2, rng=np.random.default_rng(0), weight=uniform_fan_in)
+        Conv(1, 1, 3, 2, rng=np.random.default_rng(0), weight=uniform_fan_in, channels_first=True)

@@ -33,22 +33,27 @@ _hidden = jax.lax.optimization_barrier
 """Keeps XLA from combining what is quicker apart."""
 
 
-def convolved(image: jax.Array, weight: Any, stride: int) -> jax.Array:
-    """An image of (channels, rows, columns), floats or bytes, convolved without padding.
+def convolved(image: jax.Array, weight: Any, stride: int, *, channels_first: bool) -> jax.Array:
+    """An image convolved without padding: (rows, columns, outputs).
 
-    `weight` is (outputs, channels, size, size); `stride` must divide `size`.
+    It is of floats or bytes, and its channels come first or last; `weight` is (outputs, channels, size, size), and
+    `stride` must divide `size`. Channels last are quicker, with what is added to them, and the sums of gradients.
     """
 
     @jax.custom_batching.custom_vmap
     def one(image: jax.Array, weight: jax.Array) -> jax.Array:
-        return _convolved(image[None], weight, stride)[0]
+        return many(image[None], weight)[0]
 
     @one.def_vmap
-    def many(_: int, batched: Sequence[bool], images: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
+    def _(_: int, batched: Sequence[bool], images: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
         if list(batched) == [True, False]:
-            return _convolved(images, weight, stride), True
+            return many(images, weight), True
         axes = [0 if is_batched else None for is_batched in batched]
-        return jax.vmap(lambda image, weight: _convolved(image[None], weight, stride)[0], axes)(images, weight), True
+        return jax.vmap(lambda image, weight: many(image[None], weight)[0], axes)(images, weight), True
+
+    def many(images: jax.Array, weight: jax.Array) -> jax.Array:
+        images = images if channels_first else images.transpose(0, 3, 1, 2)
+        return _convolved(images, weight, stride)
 
     return one(image, jnp.asarray(weight))
 
@@ -61,7 +66,7 @@ def _convolved(images: jax.Array, weight: jax.Array, stride: int) -> jax.Array:
     order = (3, 1, 5) if images.dtype == jnp.uint8 else (3, 5, 1)
     by_block = weight.reshape(outputs, channels, across, stride, across, stride).transpose(2, 4, *order, 0)
     blocks = _in_blocks(images, size, stride, order)
-    return _over_windows(blocks, by_block.reshape(-1, outputs), across).transpose(0, 3, 1, 2)
+    return _over_windows(blocks, by_block.reshape(-1, outputs), across)
 
 
 def _in_blocks(images: jax.Array, size: int, stride: int, order: tuple[int, int, int]) -> jax.Array:

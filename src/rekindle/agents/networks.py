@@ -125,10 +125,10 @@ def _product_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[
 def _product_backward(known: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = known
     inputs, outputs = weight.shape
-    if inputs >= _NARROW * outputs:
-        of_weight = _hidden(_hidden(slope.T) @ x).T
-    elif weight.size >= _LARGE:
+    if weight.size >= _LARGE:
         of_weight = _turned(x) @ slope
+    elif inputs >= _NARROW * outputs:
+        of_weight = _hidden(_hidden(slope.T) @ x).T
     else:
         of_weight = x.T @ slope
     return slope @ weight.T, of_weight
@@ -247,27 +247,37 @@ class Activation(eqx.Module):
 
 
 class Conv(eqx.Module):
-    """A convolution without padding on an image of (channels, rows, columns); bytes count as numbers from 0 to 1."""
+    """A convolution without padding: an image to (rows, columns, outputs); bytes count as numbers from 0 to 1."""
 
     weight: Weight
     """(outputs, inputs, size, size)."""
     bias: Weight
     stride: int = eqx.field(static=True)
+    channels_first: bool = eqx.field(static=True)
+    """Whether it takes (channels, rows, columns), as encoded observations are, or (rows, columns, channels)."""
 
     def __init__(
-        self, inputs: int, outputs: int, size: int, stride: int, *, rng: np.random.Generator, weight: Initialiser
-    ):
+        self,
+        inputs: int,
+        outputs: int,
+        size: int,
+        stride: int,
+        *,
+        rng: np.random.Generator,
+        weight: Initialiser,
+        channels_first: bool,
+    ) -> None:
         if size % stride:
             raise ConfigError(f"a convolution of size {size} has the stride {stride}: use one that divides the size")
         flat = weight(rng, (inputs * size * size, outputs))
         self.weight = flat.T.reshape(outputs, inputs, size, size)
         self.bias = np.zeros(outputs, np.float32)
-        self.stride = stride
+        self.stride, self.channels_first = stride, channels_first
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         weight = self.weight / 255 if x.dtype == jnp.uint8 else self.weight
-        return convolved(x, weight, self.stride) + self.bias[:, None, None]
+        return convolved(x, weight, self.stride, channels_first=self.channels_first) + self.bias
 
     def layers(self) -> list[Layer]:
         """As data."""
@@ -287,11 +297,11 @@ class Scale(eqx.Module):
 
 
 class Flatten(eqx.Module):
-    """Any array to a vector."""
+    """The output of a `Conv` as a vector, in the order of channels, rows and columns."""
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
-        return x.ravel()
+        return x.transpose(2, 0, 1).ravel()
 
     def layers(self) -> list[Layer]:
         """As data."""
@@ -363,8 +373,8 @@ def convolutions(encoding: Encoding, *, rng: np.random.Generator, weight: Initia
     """The three convolutions of the Nature paper, and what comes out of them as a vector."""
     modules: list[Any] = [Scale()] if encoding.is_bytes else []
     inputs = encoding.shape[0]
-    for outputs, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-        conv = Conv(inputs, outputs, size, stride, rng=rng, weight=weight)
+    for index, (outputs, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1))):
+        conv = Conv(inputs, outputs, size, stride, rng=rng, weight=weight, channels_first=index == 0)
         modules += [conv, Activation("relu")]
         inputs = outputs
     return [*modules, Flatten()]
