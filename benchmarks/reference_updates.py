@@ -17,7 +17,8 @@ from typing import Any
 MEMORY, IMAGES = 100_000, 5_000
 """Transitions in memory; the latter where they are images."""
 DQN_SHAPE = {"observations": 4, "actions": 2, "hidden": 128, "batch": 128}
-IMAGE_SHAPE = {"observations": (4, 84, 84), "actions": 6, "hidden": 512, "batch": 32}
+IMAGE = (4, 84, 84)
+IMAGE_SHAPE = {"actions": 6, "hidden": 512, "batch": 32}
 PPO_SHAPE = {"observations": 4, "actions": 2, "hidden": 64, "batch": 64, "rollout": 2048, "epochs": 10}
 CONTINUOUS = {"observations": 17, "dimensions": 6, "batch": 256}
 SIZES = {"sac": (256, 256), "td3": (400, 300)}
@@ -79,7 +80,7 @@ def torch_images() -> Callable[[], None]:
         nn.ReLU(),
         nn.Linear(shape["hidden"], shape["actions"]),
     )
-    seen, following = (rng.integers(0, 256, (IMAGES, *shape["observations"]), np.uint8) for _ in range(2))
+    seen, following = (rng.integers(0, 256, (IMAGES, *IMAGE), np.uint8) for _ in range(2))
     return double_dqn(network, seen, following, actions=shape["actions"], batch=shape["batch"])
 
 

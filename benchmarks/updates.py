@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 import reference_updates
-from reference_updates import CONTINUOUS, DQN_SHAPE, IMAGE_SHAPE, IMAGES, MEMORY, PPO_SHAPE, SIZES, one_thread
+from reference_updates import CONTINUOUS, DQN_SHAPE, IMAGE, IMAGE_SHAPE, IMAGES, MEMORY, PPO_SHAPE, SIZES, one_thread
 
 REPEATS = 9
 TITLES = {
@@ -86,16 +86,13 @@ def make(name: str) -> Any:
     from rekindle import agents
 
     shape = {"dqn": DQN_SHAPE, "images": IMAGE_SHAPE, "ppo": PPO_SHAPE}.get(name, CONTINUOUS)
-    memory = IMAGES if name == "images" else MEMORY
-    if name == "images":
-        space = Box(0, 255, shape["observations"], np.uint8)
-        actions, hidden = Discrete(shape["actions"]), (shape["hidden"],)
-    elif "actions" in shape:
-        actions, hidden = Discrete(shape["actions"]), (shape["hidden"], shape["hidden"])
+    is_images = name == "images"
+    memory = IMAGES if is_images else MEMORY
+    space = Box(0, 255, IMAGE, np.uint8) if is_images else Box(-10, 10, (shape["observations"],), np.float32)
+    if "actions" in shape:
+        actions, hidden = Discrete(shape["actions"]), (shape["hidden"],) * (1 if is_images else 2)
     else:
         actions, hidden = Box(-1, 1, (shape["dimensions"],), np.float32), SIZES[name]
-    if name != "images":
-        space = Box(-10, 10, (shape["observations"],), np.float32)
     if name == "ppo":
         settings = {
             "rollout_steps": shape["rollout"],
@@ -105,7 +102,7 @@ def make(name: str) -> Any:
         }
     else:
         settings = {"batch_size": shape["batch"], "capacity": memory}
-    algorithm = "DQN" if name == "images" else name.upper()
+    algorithm = "DQN" if is_images else name.upper()
     agent = getattr(agents, algorithm)(space, actions, seed=0, hidden_sizes=hidden, **settings)
     agent.warm_up()
     if name != "ppo":

@@ -54,9 +54,8 @@ def settings_of(case: Case) -> dict[str, Any]:
 def make_envs(case: Case) -> Any:
     if not case.is_atari:
         return make_vec_env(case.env_id, case.num_envs, seed=0)
-    import ale_py  # noqa: F401 - registers the environments
-
-    # Its preprocessing skips frames itself.
+    importlib.import_module("ale_py")  # registers the environments
+    # The preprocessing skips frames itself.
     env = make_atari_env(case.env_id, case.num_envs, seed=0, env_kwargs={"frameskip": 1})
     return VecFrameStack(env, 4)
 

@@ -59,7 +59,9 @@ def test_it_is_the_convolution_of_xla_with_its_gradients(
     count, shape, size, stride = SHAPES[name]
     images = drawn((count, *shape), is_bytes=is_bytes)
     weight = drawn((6, shape[0], size, size), is_bytes=False) / (255 if is_bytes else 1)
-    output, to_inputs = jax.vjp(lambda *inputs: many(*inputs, stride, channels_first=channels_first), images, weight)
+    output, to_inputs = jax.vjp(
+        lambda images, weight: many(images, weight, stride, channels_first=channels_first), images, weight
+    )
     other, to_other_inputs = jax.vjp(lambda images, weight: expected(images, weight, stride), images, weight)
     np.testing.assert_allclose(output, other, rtol=1e-4, atol=1e-3)
     slope = drawn(output.shape, is_bytes=False)
