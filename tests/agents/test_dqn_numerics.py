@@ -273,5 +273,5 @@ def test_updates_are_split_by_how_many_are_due_and_by_nothing_else() -> None:
     assert learner._dispatch.split(150) == [64, 64, 22]
     prioritised = DQN(SPACE, Discrete(2), seed=0, batch_size=4, prioritised=True)
     assert prioritised._dispatch.split(19) == [8, 8, 3]
-    images = DQN(Box(0, 255, (4, 84, 84), np.uint8), Discrete(2), seed=0, batch_size=32, capacity=10)
+    images = DQN(Box(0, 255, (4, 84, 84), np.uint8), Discrete(2), seed=0, batch_size=32, capacity=32)
     assert images._dispatch.split(3) == [1, 1, 1]
