@@ -252,6 +252,10 @@ class Endless(gymnasium.Env[Any, Any]):
         return np.zeros((8, 8, 3), np.uint8)
 
 
+def normalised_rewards() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.NormalizeReward(gymnasium.make("CartPole-v1"))
+
+
 def no_env() -> str:
     return "not an environment"
 

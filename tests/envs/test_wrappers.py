@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import env_worlds
 import gymnasium
 import pytest
 from gymnasium import wrappers
@@ -34,6 +35,11 @@ def rows_of(make: Callable[[], Any], kind: Any = SyncVectorEnv) -> Callable[[int
     return rows
 
 
+def spawned(makers: Any) -> AsyncVectorEnv:
+    """Worker processes that are no forks, which JAX warns of."""
+    return AsyncVectorEnv(makers, context="spawn")
+
+
 def around(wrapper: Any) -> Callable[[int], Any]:
     def wrapped(num_envs: int) -> Any:
         return vector.RecordEpisodeStatistics(wrapper(SyncVectorEnv([pole] * num_envs)))
@@ -50,7 +56,7 @@ REFUSED = {
         REWARDS,
     ),
     "in the rows of a vector": (rows_of(lambda: wrappers.NormalizeObservation(pole())), OBSERVATIONS),
-    "in other processes": (rows_of(lambda: wrappers.NormalizeReward(pole()), AsyncVectorEnv), REWARDS),
+    "in other processes": (rows_of(env_worlds.normalised_rewards, spawned), REWARDS),
     "around a vector": (around(vector.NormalizeObservation), OBSERVATIONS),
     "of rewards around a vector": (around(vector.NormalizeReward), REWARDS),
 }

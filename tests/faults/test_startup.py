@@ -36,9 +36,12 @@ COMMON = (
     *("--eval-every", "60", "--eval-episodes", "1", "--env.max-episode-steps", "20", "--ui", "none", "--json"),
 )
 SETTINGS = {
-    "tabular": ("FrozenLake-v1", "--agent.capacity", "50", "--agent.replay-updates", "1"),
+    "tabular": (
+        *("FrozenLake-v1", "--agent.capacity", "50", "--agent.replay-updates", "1", "--agent.epsilon-steps", "90"),
+    ),
     "dqn": (
         *("CartPole-v1", "--agent.hidden-sizes", "4", "--agent.capacity", "60", "--agent.warmup-steps", "20"),
+        *("--agent.epsilon-steps", "90"),
         *("--agent.update-every", "10", "--agent.batch-size", "8"),
     ),
     "ppo": (
