@@ -47,7 +47,7 @@ def test_nothing_compiles_after_the_warm_up(
         np.testing.assert_array_equal(array, before[name])
     compilations.clear()
     rng, sizes = np.random.default_rng(0), itertools.cycle([1, 2, 3, 7, 8, 9, 63, 64, 65, 130])
-    for streams in (1, 2, 3, 5, 8, 100, 129, 200, 300):
+    for streams in (1, 2, 3, 5, 8, 40, 65, 100):
         observations: Any = rng.normal(size=(streams, 3)).astype(np.float32)
         if observation_space is MASKED:
             observations = {"seen": observations, "action_mask": rng.integers(2, size=(streams, 3)).astype(np.int8)}
