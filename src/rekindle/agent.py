@@ -12,6 +12,7 @@ from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.spaces import ArraySpec
 
 __all__ = [
+    "ChecksLearner",
     "HasPolicy",
     "HasReplay",
     "InterruptibleUpdates",
@@ -217,6 +218,15 @@ class TakesOver(Protocol):
 
     def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
         """Load the weights and normalisation of another agent's state; optimiser and counters only if requested."""
+        ...
+
+
+@runtime_checkable
+class ChecksLearner(Protocol):
+    """An agent that cannot train with every learner."""
+
+    def check_learner(self, learner: str) -> None:
+        """Raise `ConfigError` if the agent cannot train with this learner: `inline`, `manual` or `background`."""
         ...
 
 

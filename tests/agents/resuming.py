@@ -1,4 +1,4 @@
-"""A training that is cut in two, for every kind of memory; run by test_agent_resume.py in processes of their own."""
+"""A training cut in two, for every kind of memory and noise; run by test_agent_resume.py in processes of their own."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ MEMORIES: dict[str, dict[str, dict[str, Any]]] = {
         "n-step": {**SETTINGS, "n_step": 3, "policy_delay": 2, "target_update_every": 3},
         "prioritised": {**SETTINGS, "prioritised": True, "critics": 3, "layer_norm": True},
         "frames": {**SETTINGS, **_FRAMES, "temperature": 0.1},
+        "pink-noise": {**SETTINGS, "noise": "pink"},
     },
     "td3": {
         "ring": {**SETTINGS, **_RING},
         "n-step": {**SETTINGS, "n_step": 3, "policy_delay": 3},
         "prioritised": {**SETTINGS, "prioritised": True, "critics": 3},
         "frames": {**SETTINGS, **_FRAMES},
+        "ou-noise": {**SETTINGS, "noise": "ou"},
     },
 }
 

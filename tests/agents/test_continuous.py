@@ -485,6 +485,8 @@ BAD: list[tuple[str, Any]] = [
     ("critics", 0),
     ("layer_norm", "yes"),
     ("policy_delay", 0),
+    ("noise", "brown"),
+    ("noise_timescale", 0.0),
     ("n_step", 0),
     ("prioritised", None),
     ("priority_alpha", 1.5),

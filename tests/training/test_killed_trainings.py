@@ -60,6 +60,7 @@ SETTINGS = {
     "td3": (
         *("--agent.hidden-sizes", "16", "--agent.capacity", "400", "--agent.warmup-steps", "200"),
         *("--agent.update-every", "4", "--agent.batch-size", "32", "--agent.n-step", "2"),
+        *("--agent.noise", "ou"),
     ),
 }
 STEPS = 1_200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -10,6 +11,7 @@ from rekindle.agents.settings import (
     Linear,
     RunSteps,
     Setting,
+    check_choice,
     check_flag,
     check_number,
     check_sizes,
@@ -95,7 +97,8 @@ class ActorCriticConfig(OffPolicyConfig, frozen=True, kw_only=True):
     """The settings that agents with an actor and several critics have beside those."""
 
     warmup_steps: RunSteps = 10_000
-    """Env steps before the first update, or a fraction of the training; until then, actions are random."""
+    """Env steps before the first update, or a fraction of the training; until then, actions are uniform within the
+    bounds, and correlated over time as `noise` is."""
     network: str | None = None
     """A network of your own from an observation to features, as `package.module:Name`; the hidden layers follow it."""
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -110,6 +113,10 @@ class ActorCriticConfig(OffPolicyConfig, frozen=True, kw_only=True):
     """How far targets move towards what they follow, above 0 and at most 1."""
     target_update_every: int = 1
     """Updates between such moves."""
+    noise: Literal["white", "ou", "pink"] = "white"
+    """The correlation of exploration noise over time: `white` (none), `ou` (Ornstein-Uhlenbeck) or `pink` (1/f)."""
+    noise_timescale: float = 20.0
+    """With `ou`: env steps after which the correlation has fallen to 1/e, above 0."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
@@ -119,6 +126,8 @@ class ActorCriticConfig(OffPolicyConfig, frozen=True, kw_only=True):
         for name in ("critics", "policy_delay", "target_update_every"):
             check_whole(name, getattr(self, name), 1)
         check_flag("layer_norm", self.layer_norm)
+        check_choice("noise", self.noise, ("white", "ou", "pink"))
+        check_number("noise_timescale", self.noise_timescale, above=True)
 
 
 class OnPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):

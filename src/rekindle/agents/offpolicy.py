@@ -21,12 +21,13 @@ from rekindle.agents.acting import Actor, CompiledPolicy, device_of, zero_observ
 from rekindle.agents.configs import OffPolicyConfig
 from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
+from rekindle.agents.noise import stream_noise
 from rekindle.agents.normalisation import RunningMoments, moments_of
 from rekindle.agents.settings import Linear, check_whole, value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.updates import Minibatch, OffPolicyUpdate
 from rekindle.checks import refuses_misfits
-from rekindle.errors import AgentError, InputError, StateError
+from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
@@ -78,6 +79,7 @@ class OffPolicyAgent(Generic[Config]):
         """Gradient steps made so far."""
         self._encoding, self._head, self._reports = encoding, head, reports
         self._exploring, self._sampling = exploring, sampling
+        self._noise = stream_noise(config, action_space, exploring)
         self._ratio = UpdateRatio(
             warmup_steps=int(config.warmup_steps), update_every=config.update_every, updates_each=config.updates_each
         )
@@ -119,15 +121,26 @@ class OffPolicyAgent(Generic[Config]):
 
     # Acting
 
-    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
+    def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:
         """An action for each row."""
         rng = self._exploring if mode is _EXPLORE else None
         output = self._actor.output(observations, rng)
-        return self._head(self.env_steps).choose(output, self._encoding.mask(observations), rng)
+        head, mask = self._head(self.env_steps), self._encoding.mask(observations)
+        if self._noise is None or rng is None:
+            return head.choose(output, mask, rng)
+        return head.choose(output, mask, rng, self._noise.draw(streams))
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
         return self._actor.policy(self._head(self.env_steps), self._algorithm.algorithm)
+
+    def check_learner(self, learner: str) -> None:
+        """Refuse correlated noise in the background: there a policy acts, and policies explore with white noise."""
+        if learner == "background" and self._noise is not None:
+            raise ConfigError(
+                f"noise is {self._noise.kind!r}: with learner='background' exploration noise is not correlated; "
+                "use learner='inline' or 'manual', or noise='white'"
+            )
 
     # Remembering
 
@@ -136,11 +149,17 @@ class OffPolicyAgent(Generic[Config]):
         self._memory.append(transitions, streams)
         if self._moments is not None:
             self._moments.add(self._encoding.encode(transitions.observations))
+        if self._noise is not None:
+            for row in transitions.statuses.nonzero()[0].tolist():
+                self._noise.restart(int(streams[row]))
         self.env_steps += len(streams)
 
     def cut(self, streams: StreamSlots) -> None:
         """Link nothing to the last transitions of these streams."""
         self._memory.cut(streams)
+        if self._noise is not None:
+            for stream in streams.tolist():
+                self._noise.restart(stream)
 
     def replay(self) -> Memory | PrioritizedMemory:
         """The memory."""
@@ -267,6 +286,7 @@ class OffPolicyAgent(Generic[Config]):
             "losses": self._losses.state(),
             "exploring": generator_state(self._exploring),
             "sampling": generator_state(self._sampling),
+            **({} if self._noise is None else {"noise": self._noise.state()}),
         }
 
     @refuses_misfits
@@ -293,10 +313,15 @@ class OffPolicyAgent(Generic[Config]):
             moments = self._moments.loaded(state.get("moments"), weights.get("normaliser"))
         elif state.get("moments") is not None:
             raise StateError("the state has a normaliser of observations, which the agent has not")
+        noise = None
+        if self._noise is not None:
+            noise = self._noise.loaded(state.get("noise"))
+        elif state.get("noise") is not None:
+            raise StateError("the state has correlated exploration noise, but the agent's noise is white")
         self._memory.load_state(state.get("memory") or {})
         self._learned = placed(learned, self._device)
         self._moments = moments
-        self._exploring, self._sampling = exploring, sampling
+        self._exploring, self._sampling, self._noise = exploring, sampling, noise
         self.env_steps, self.updates, self._ratio.settled = env_steps, updates, settled
         self._losses.load(losses)
         self._publish()

@@ -51,7 +51,7 @@ class TD3Config(ActorCriticConfig, frozen=True, kw_only=True):
     target_update_every: int = 2
     """Updates between moves of the targets."""
     exploration_noise: float = 0.1
-    """The standard deviation of the noise on actions from -1 to 1 when exploring, at least 0."""
+    """The standard deviation of the noise on actions from -1 to 1 when exploring, at least 0, whatever `noise` is."""
     target_noise: float = 0.2
     """The same for the actions in targets."""
     target_noise_clip: float = 0.5

@@ -13,6 +13,7 @@ import numpy as np
 from rekindle.experience import Array
 
 __all__ = ["ActionHead"]
+_SQRT_HALF = math.sqrt(0.5)
 # For a few numbers, numpy is faster with arrays than with scalars, and without added axes.
 _ONE, _MINUS_ONE, _MOST_LOG_STD = (np.full((), value, np.float32) for value in (1, -1, 2))
 
@@ -74,11 +75,19 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
         """`exploration` as an array, because numpy multiplies it faster."""
         return np.full((), self.exploration, np.float32)
 
-    def choose(self, output: Array, mask: Array | None, rng: np.random.Generator | None) -> Array:
-        """Choose an action for each row of a network's output; explores if a generator is given."""
+    def choose(
+        self, output: Array, mask: Array | None, rng: np.random.Generator | None, noise: Array | None = None
+    ) -> Array:
+        """Choose an action for each row of a network's output; explores if a generator is given.
+
+        `noise`, a row of standard Gaussian numbers for each action, is for `noisy_tanh` and `squashed`: they explore
+        with it and not with the generator.
+        """
         if mask is not None:
             output = np.where(mask, output, np.float32(-np.inf))
-        if self.anywhere and rng is not None:
+        if noise is not None:
+            actions = _uniform(self, noise) if self.anywhere else _NOISED[self.kind](self, output, noise)
+        elif self.anywhere and rng is not None:
             actions = rng.uniform(self.low, self.high, (len(output), self.low.size))
         else:
             actions = _CHOOSERS[self.kind](self, output, rng)
@@ -125,26 +134,39 @@ def _gaussian(head: ActionHead, mean: Array, rng: np.random.Generator | None) ->
 
 
 def _noisy_tanh(head: ActionHead, mean: Array, rng: np.random.Generator | None) -> Array:
+    if rng is None:
+        return _within_bounds(head, np.tanh(mean))
+    return _noised_tanh(head, mean, rng.standard_normal(mean.shape, np.float32))
+
+
+def _noised_tanh(head: ActionHead, mean: Array, noise: Array) -> Array:
     unit = np.tanh(mean)
-    if rng is not None:
-        noise = rng.standard_normal(unit.shape, np.float32)
-        noise *= head.deviation
-        unit += noise
-        # np.clip is several times as slow for a few numbers.
-        np.minimum(np.maximum(unit, _MINUS_ONE, out=unit), _ONE, out=unit)
+    unit += noise * head.deviation
+    # np.clip is several times as slow for a few numbers.
+    np.minimum(np.maximum(unit, _MINUS_ONE, out=unit), _ONE, out=unit)
     return _within_bounds(head, unit)
 
 
 def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None) -> Array:
+    mean = output[:, : head.low.size]
+    if rng is None:
+        return _within_bounds(head, np.tanh(mean))
+    return _noised_squashed(head, output, rng.standard_normal(mean.shape, np.float32))
+
+
+def _noised_squashed(head: ActionHead, output: Array, noise: Array) -> Array:
     size = head.low.size
-    before = output[:, :size]
-    if rng is not None:
-        noise = rng.standard_normal(before.shape, np.float32)
-        # A lower limit is not needed for the action to be the same: exp(-20) is negligible.
-        noise *= np.exp(np.minimum(output[:, size:], _MOST_LOG_STD))
-        noise += before
-        before = noise
+    # A lower limit is not needed for the action to be the same: exp(-20) is negligible.
+    before = np.exp(np.minimum(output[:, size:], _MOST_LOG_STD))
+    before *= noise
+    before += output[:, :size]
     return _within_bounds(head, np.tanh(before))
+
+
+def _uniform(head: ActionHead, noise: Array) -> Array:
+    """Actions that are uniform within the bounds if the noise is standard Gaussian."""
+    unit = [math.erf(number * _SQRT_HALF) for number in noise.ravel().tolist()]
+    return _within_bounds(head, np.array(unit, np.float32).reshape(noise.shape))
 
 
 def _within_bounds(head: ActionHead, unit: Array) -> Array:
@@ -163,6 +185,12 @@ _CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None], A
     "gaussian": _gaussian,
     "noisy_tanh": _noisy_tanh,
     "squashed": _squashed,
+}
+
+
+_NOISED: dict[str, Callable[[ActionHead, Array, Array], Array]] = {
+    "noisy_tanh": _noised_tanh,
+    "squashed": _noised_squashed,
 }
 
 

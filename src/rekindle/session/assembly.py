@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rekindle.agent import LearningAgent, Stateful, WarmsUp
+from rekindle.agent import ChecksLearner, LearningAgent, Stateful, WarmsUp
 from rekindle.checkpoint.retention import RetentionPolicy, retention
 from rekindle.checks import checked_choice, checked_count
 from rekindle.errors import ConfigError, StorageError
@@ -73,6 +73,8 @@ def assemble(  # noqa: PLR0913 - the options of a session
     if missing:
         raise ConfigError(f"{type(agent).__name__} is not a LearningAgent: it has no {', '.join(missing)}")
     checked_choice("learner", learner, ("inline", "manual", "background"))
+    if isinstance(agent, ChecksLearner):
+        agent.check_learner(learner)
     checked_choice("bad_values", bad_values, ("refuse", "drop"))
     checkpoint_every = checked_count("checkpoint_every", checkpoint_every, 1)
     metrics_every = checked_count("metrics_every", metrics_every, 1)
