@@ -80,6 +80,16 @@ class Torch:
 
 def make(name: str) -> Any:
     """An agent that is ready to learn; one with a memory has it full."""
+    agent = fresh(name)
+    agent.warm_up()
+    if name != "ppo":
+        rows = IMAGES if name == "images" else MEMORY
+        watch(agent, lambda: agent.env_steps == rows)
+    return agent
+
+
+def fresh(name: str, **more: Any) -> Any:
+    """A new agent, with more settings."""
     import numpy as np
     from gymnasium.spaces import Box, Discrete
 
@@ -103,11 +113,7 @@ def make(name: str) -> Any:
     else:
         settings = {"batch_size": shape["batch"], "capacity": memory}
     algorithm = "DQN" if is_images else name.upper()
-    agent = getattr(agents, algorithm)(space, actions, seed=0, hidden_sizes=hidden, **settings)
-    agent.warm_up()
-    if name != "ppo":
-        watch(agent, lambda: agent.env_steps == memory)
-    return agent
+    return getattr(agents, algorithm)(space, actions, seed=0, hidden_sizes=hidden, **settings, **more)
 
 
 def watch(agent: Any, is_enough: Callable[[], bool]) -> None:
@@ -185,7 +191,12 @@ def main() -> None:
                         theirs.append(reference)
                         ratios[size].append(reference / seconds)
         calls = 200 if name == "images" else 2_000
-        acting = {mode: min(microseconds_to_act(agent, mode, calls) for _ in range(REPEATS)) for mode in ActMode}
+        actors = {mode.value: (agent, mode) for mode in ActMode}
+        for noise in ("ou", "pink") if name in SIZES else ():
+            actors[f"explore, noise={noise}"] = fresh(name, noise=noise, warmup_steps=0), ActMode.EXPLORE
+        acting = {
+            what: min(microseconds_to_act(*actor, calls) for _ in range(REPEATS)) for what, actor in actors.items()
+        }
 
         table = Table(TITLES[name], "µs an update", "times as quick as torch", "at least")
         if theirs:
@@ -196,8 +207,8 @@ def main() -> None:
             table.add_row(label, f"{min(ours[size]) * 1e6:.0f}", ratio, f"{least}" if least else "")
         console.print(table)
         table = Table("acting on one observation", "µs", "at most")
-        for mode, microseconds in acting.items():
-            table.add_row(mode.value, f"{microseconds:.1f}", "" if name == "images" else "15")
+        for what, microseconds in acting.items():
+            table.add_row(what, f"{microseconds:.1f}", "" if name == "images" else "15")
         console.print(table)
     if torch is not None:
         torch.close()
