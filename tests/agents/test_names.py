@@ -36,6 +36,7 @@ OBSERVATIONS, DISCRETE, CONTINUOUS = Box(-1, 1, (3,)), Discrete(2), Box(-1, 1, (
         (SAC, CONTINUOUS, "ent_coef", "`temperature`"),
         (SAC, CONTINUOUS, "qf_learning_rate", "`learning_rate` here: actor and critics share it"),
         (TD3, CONTINUOUS, "action_noise", "`exploration_noise`"),
+        (SAC, CONTINUOUS, "action_noise", "`noise`"),
         (TD3, CONTINUOUS, "policy_frequency", "`policy_delay`"),
     ],
 )

@@ -150,7 +150,7 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "target_policy_noise": (("target_noise",), ""),
     "policy_noise": (("target_noise",), ""),
     "noise_clip": (("target_noise_clip",), ""),
-    "action_noise": (("exploration_noise",), ""),
+    "action_noise": (("exploration_noise", "noise"), "noise is 'white', 'ou' or 'pink'"),
     "smooth_target_policy": (("target_noise",), ""),
     "n_critics": (("critics",), ""),
     "twin_q": (("critics",), "how many there are"),
