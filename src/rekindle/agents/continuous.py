@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 
+from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import ActorCriticConfig
 from rekindle.agents.networks import (
     Dense,
@@ -26,29 +27,19 @@ from rekindle.agents.networks import (
     layers_of,
     user_network,
 )
+from rekindle.agents.offpolicy import OffPolicyAgent, generators
+from rekindle.agents.settings import encoding_of
+from rekindle.agents.updates import OffPolicyUpdate
 from rekindle.agents.weights import Parts, Weights
 from rekindle.experience import Array
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer
 
-__all__ = [
-    "ActorNetwork",
-    "Critics",
-    "draw_pairs",
-    "followed",
-    "head_by_steps",
-    "in_turn",
-    "networks",
-]
+__all__ = ["ActorCriticAgent", "ActorNetwork", "Critics", "draw_pairs", "followed", "in_turn"]
 
+Config = TypeVar("Config", bound=ActorCriticConfig)
 State = TypeVar("State")
-
-
-def head_by_steps(head: ActionHead, warmup_steps: float) -> Callable[[int], ActionHead]:
-    """The head after so many env steps: one that explores anywhere in the bounds while warming up, then the given."""
-    anywhere = msgspec.structs.replace(head, anywhere=True)
-    return lambda env_steps: anywhere if env_steps < warmup_steps else head
 
 
 # Networks
@@ -119,32 +110,6 @@ class Critics(eqx.Module):
         return jax.vmap(lambda body, rows: jax.vmap(body)(rows))(bodies, inputs)[..., 0]
 
 
-def networks(
-    encoding: Encoding,
-    config: ActorCriticConfig,
-    *,
-    outputs: int,
-    dimensions: int,
-    network: Any,
-    rng: np.random.Generator,
-) -> tuple[Weights[ActorNetwork], Weights[Critics]]:
-    """An actor with so many outputs, and critics of actions with so many dimensions."""
-    actor = ActorNetwork(encoding, outputs, config.hidden_sizes, network=network, rng=rng)
-    critics = Critics(
-        encoding,
-        dimensions,
-        config.hidden_sizes,
-        count=config.critics,
-        layer_norm=config.layer_norm,
-        network=network,
-        rng=rng,
-    )
-    return Weights(actor), Weights(critics)
-
-
-# Parts of an update
-
-
 def draw_pairs(rng: np.random.Generator, critics: int, count: int) -> Array | None:
     """Two different critics for each of so many updates, one pair after the other; None if there is no choice."""
     if critics <= 2:
@@ -167,3 +132,60 @@ def followed(config: ActorCriticConfig, target: Parts, newest: Parts, updates: j
         return nearer
     is_time = updates % config.target_update_every == 0
     return each(lambda nearer, target: jnp.where(is_time, nearer, target), nearer, target)
+
+
+# The agent
+
+
+class ActorCriticAgent(OffPolicyAgent[Config]):
+    """An actor with critics, and an update that improves both."""
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        config: Config,
+        update: Callable[[Config, ActionHead, Weights[ActorNetwork], Weights[Critics]], OffPolicyUpdate],
+        head: ActionHead,
+        *,
+        outputs: int,
+        network: Any,
+        seed: int,
+    ) -> None:
+        """`outputs` is how many numbers the actor gives for each dimension of an action."""
+        initial, exploring, sampling = generators(seed)
+        encoding, dimensions = encoding_of(observation_space, config, actions=0), head.low.size
+        actor = Weights(ActorNetwork(encoding, outputs * dimensions, config.hidden_sizes, network=network, rng=initial))
+        critics = Weights(
+            Critics(
+                encoding,
+                dimensions,
+                config.hidden_sizes,
+                count=config.critics,
+                layer_norm=config.layer_norm,
+                network=network,
+                rng=initial,
+            )
+        )
+        super().__init__(
+            observation_space,
+            action_space,
+            config,
+            update(config, head, actor, critics),
+            Actor(
+                actor,
+                encoding,
+                lambda network, x, _: network(x),
+                device=device_of(config.acting_device, "acting_device"),
+            ),
+            encoding=encoding,
+            head=_head_by_steps(head, config.warmup_steps),
+            exploring=exploring,
+            sampling=sampling,
+        )
+
+
+def _head_by_steps(head: ActionHead, warmup_steps: float) -> Callable[[int], ActionHead]:
+    """The head after so many env steps: one that explores anywhere in the bounds while warming up, then the given."""
+    anywhere = msgspec.structs.replace(head, anywhere=True)
+    return lambda env_steps: anywhere if env_steps < warmup_steps else head

@@ -24,13 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import ActorCriticConfig
-from rekindle.agents.continuous import ActorNetwork, Critics, draw_pairs, followed, head_by_steps, in_turn, networks
+from rekindle.agents.continuous import ActorCriticAgent, ActorNetwork, Critics, draw_pairs, followed, in_turn
 from rekindle.agents.distributions import bounded_head, squashed_gaussian, to_unit
-from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
-from rekindle.agents.settings import Linear, Setting, check_number, encoding_of, make_config, network_setting
+from rekindle.agents.settings import Linear, Setting, check_number, make_config, network_setting
 from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.errors import ConfigError
@@ -239,7 +237,7 @@ class SACUpdate:
 # The agent
 
 
-class SAC(OffPolicyAgent[SACConfig]):
+class SAC(ActorCriticAgent[SACConfig]):
     """Learns continuous actions from remembered transitions, and how random they should be.
 
     The settings are the fields of `SACConfig`: `SAC(observation_space, action_space, seed=0, gamma=0.98)`. `network`
@@ -250,27 +248,8 @@ class SAC(OffPolicyAgent[SACConfig]):
     def __init__(
         self, observation_space: Any, action_space: Any, *, seed: int, network: Any = None, **settings: Any
     ) -> None:
-        initial, exploring, sampling = generators(seed)
         config = make_config(SACConfig, {**settings, "network": network_setting(network)})
         head = bounded_head(action_space, "squashed", agent="SAC")
-        encoding = encoding_of(observation_space, config, actions=0)
-        dimensions = head.low.size
-        actor, critics = networks(
-            encoding, config, outputs=2 * dimensions, dimensions=dimensions, network=network, rng=initial
-        )
         super().__init__(
-            observation_space,
-            action_space,
-            config,
-            SACUpdate(config, head, actor, critics),
-            Actor(
-                actor,
-                encoding,
-                lambda network, x, _: network(x),
-                device=device_of(config.acting_device, "acting_device"),
-            ),
-            encoding=encoding,
-            head=head_by_steps(head, config.warmup_steps),
-            exploring=exploring,
-            sampling=sampling,
+            observation_space, action_space, config, SACUpdate, head, outputs=2, network=network, seed=seed
         )

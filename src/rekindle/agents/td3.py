@@ -23,13 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import ActorCriticConfig
-from rekindle.agents.continuous import ActorNetwork, Critics, draw_pairs, followed, head_by_steps, in_turn, networks
+from rekindle.agents.continuous import ActorCriticAgent, ActorNetwork, Critics, draw_pairs, followed, in_turn
 from rekindle.agents.distributions import bounded_head, to_unit
-from rekindle.agents.offpolicy import OffPolicyAgent, generators
 from rekindle.agents.optimiser import optimised, optimiser_of
-from rekindle.agents.settings import Setting, check_number, encoding_of, make_config, network_setting
+from rekindle.agents.settings import Setting, check_number, make_config, network_setting
 from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.policy.actions import ActionHead
@@ -185,7 +183,7 @@ class TD3Update:
 # The agent
 
 
-class TD3(OffPolicyAgent[TD3Config]):
+class TD3(ActorCriticAgent[TD3Config]):
     """Learns one best continuous action from remembered transitions.
 
     The settings are the fields of `TD3Config`: `TD3(observation_space, action_space, seed=0, gamma=0.98)`. `network`
@@ -196,27 +194,8 @@ class TD3(OffPolicyAgent[TD3Config]):
     def __init__(
         self, observation_space: Any, action_space: Any, *, seed: int, network: Any = None, **settings: Any
     ) -> None:
-        initial, exploring, sampling = generators(seed)
         config = make_config(TD3Config, {**settings, "network": network_setting(network)})
         head = bounded_head(action_space, "noisy_tanh", agent="TD3", exploration=config.exploration_noise)
-        encoding = encoding_of(observation_space, config, actions=0)
-        dimensions = head.low.size
-        actor, critics = networks(
-            encoding, config, outputs=dimensions, dimensions=dimensions, network=network, rng=initial
-        )
         super().__init__(
-            observation_space,
-            action_space,
-            config,
-            TD3Update(config, head, actor, critics),
-            Actor(
-                actor,
-                encoding,
-                lambda network, x, _: network(x),
-                device=device_of(config.acting_device, "acting_device"),
-            ),
-            encoding=encoding,
-            head=head_by_steps(head, config.warmup_steps),
-            exploring=exploring,
-            sampling=sampling,
+            observation_space, action_space, config, TD3Update, head, outputs=1, network=network, seed=seed
         )
