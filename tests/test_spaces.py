@@ -183,7 +183,7 @@ def test_a_space_is_one_part_and_a_dict_has_one_for_each_key() -> None:
     assert named.parts["seen"].spec == layout("i1", 3)
 
 
-@pytest.mark.parametrize("space", [None, gym.spaces.Text(5), gym.spaces.Tuple([gym.spaces.Discrete(2)]), object()])
+@pytest.mark.parametrize("space", [None, gym.spaces.Text(5), gym.spaces.OneOf([gym.spaces.Discrete(2)]), object()])
 def test_a_space_without_arrays_is_a_part_without_a_spec(space: Any) -> None:
     (part,) = SpaceParts.of(space).parts.values()
     assert (part.space, part.spec, part.kind) == (space, None, "other")

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from rekindle.errors import InputError, StateError
+from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Array, Observations
+from rekindle.nesting import Nesting
 
 __all__ = ["ArraySpec", "Layout", "REWARDS", "STATUSES", "SpacePart", "SpaceParts", "discrete_values"]
 _MAX_SIZE = 2**31
@@ -93,7 +94,7 @@ def _array(value: Any, what: str) -> Array:
 
 
 class SpacePart(NamedTuple):
-    """A space that is not a Dict, or one entry of a Dict."""
+    """A space that is neither a Dict nor a Tuple, alone or inside of one."""
 
     space: Any
     spec: ArraySpec | None
@@ -115,21 +116,40 @@ class SpaceParts(NamedTuple):
     """The parts of a Gymnasium space; the only code that inspects spaces."""
 
     parts: dict[str, SpacePart]
-    """By the key in a Dict; under an empty name for a space that is not a Dict."""
-    is_dict: bool
+    """By the keys and positions that lead to them, such as `arm/0`; under an empty name if there is only the space."""
+    nesting: Nesting | None
+    """How the parts lie in Dict and Tuple spaces; None if there is only the space."""
+
+    @property
+    def is_dict(self) -> bool:
+        """Whether an agent sees a dict of arrays."""
+        return self.nesting is not None
 
     @classmethod
     def of(cls, space: Any) -> SpaceParts:
-        """The parts of any space, supported or not."""
-        named = getattr(space, "spaces", None)
-        if isinstance(named, Mapping):
-            return cls({name: _part(part) for name, part in cast("Mapping[str, Any]", named).items()}, is_dict=True)
-        return cls({"": _part(space)}, is_dict=False)
+        """The parts of any space, supported or not; raises `ConfigError` if two have the same name."""
+        parts: list[SpacePart] = []
+        tree = _tree(space, parts)
+        if tree is None:
+            return cls({"": parts[0]}, None)
+        try:
+            nesting = Nesting(tree)
+        except ValueError as error:
+            raise ConfigError(f"{space!r:.120}: {error}") from None
+        return cls(dict(zip(nesting.names, parts, strict=True)), nesting)
 
 
-def _part(space: Any) -> SpacePart:
+def _tree(space: Any, parts: list[SpacePart]) -> Any:
+    """The tree of a nesting; its leaves are added to `parts`."""
+    inside = getattr(space, "spaces", None)
+    if isinstance(inside, Mapping):
+        return {key: _tree(part, parts) for key, part in cast("Mapping[str, Any]", inside).items()}
+    if type(space).__name__ == "Tuple" and isinstance(inside, tuple):
+        return tuple(_tree(part, parts) for part in cast("tuple[Any, ...]", inside))
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
-    return SpacePart(space, None if shape is None or dtype is None else ArraySpec(np.dtype(dtype), tuple(shape)))
+    spec = None if shape is None or dtype is None else ArraySpec(np.dtype(dtype), tuple(shape))
+    parts.append(SpacePart(space, spec))
+    return None
 
 
 def discrete_values(space: Any) -> tuple[list[int], list[int]]:
@@ -141,11 +161,16 @@ def discrete_values(space: Any) -> tuple[list[int], list[int]]:
 
 
 class Layout:
-    """The layout of an observation: one array, or named arrays."""
+    """The layout of an observation: one array, or named arrays.
 
-    def __init__(self, leaves: Mapping[str, ArraySpec], *, is_dict: bool) -> None:
+    The host may nest them in dicts and tuples; an agent gets a flat dict of them.
+    """
+
+    def __init__(self, leaves: Mapping[str, ArraySpec], *, is_dict: bool, nesting: Nesting | None = None) -> None:
         self.leaves = dict(leaves)
         self.is_dict = is_dict
+        self.nesting = None if nesting is None or nesting.is_flat else nesting
+        """How the host nests named arrays; None for one array, or a flat dict."""
         self.plain = None if is_dict else self.leaves[""]
         """The layout of an observation that is one array."""
 
@@ -154,41 +179,72 @@ class Layout:
         """From a Gymnasium space; None if its values are not arrays."""
         read = SpaceParts.of(space)
         known = {name: part.spec for name, part in read.parts.items() if part.spec is not None}
-        return cls(known, is_dict=read.is_dict) if len(known) == len(read.parts) else None
+        if len(known) < len(read.parts):
+            return None
+        return cls(known, is_dict=read.is_dict, nesting=read.nesting)
 
     @classmethod
     def of_value(cls, value: Any) -> Layout:
-        """From the first observation."""
-        if isinstance(value, Mapping):
-            named = cast("Mapping[str, Any]", value)
-            return cls(
-                {name: _spec_of(part, f"observation {name!r}") for name, part in named.items()},
-                is_dict=True,
-            )
-        return cls({"": _spec_of(value, "observation")}, is_dict=False)
+        """From the first observation; a tuple in it becomes an array, as there is no space that says otherwise."""
+        if not isinstance(value, Mapping):
+            return cls({"": _spec_of(value, "observation")}, is_dict=False)
+        leaves: list[Any] = []
+        try:
+            nesting = Nesting(_value_tree(cast("Mapping[str, Any]", value), leaves))
+        except ValueError as error:
+            raise InputError(f"observation: {error}") from None
+        named = zip(nesting.names, leaves, strict=True)
+        specs = {name: _spec_of(part, f"observation {name!r}") for name, part in named}
+        return cls(specs, is_dict=True, nesting=nesting)
 
     def conform(self, value: Any, what: str, *, rows: int | None = None) -> list[Array]:
-        """Convert an observation to arrays in the order of this layout; raises `InputError`."""
+        """Convert an observation to arrays in the order of this layout; raises `InputError`.
+
+        Named arrays may be nested as the host nests them, or be a flat dict.
+        """
         if self.plain is not None:
             return [self.plain.conform(value, what, rows=rows)]
+        if self.nesting is not None:
+            named = zip(self.leaves.items(), self.nesting.leaves(value, what), strict=True)
+            return [leaf.conform(part, f"{what} {name!r}", rows=rows) for (name, leaf), part in named]
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(self.leaves):
             raise InputError(f"{what} must be a dict with the keys {sorted(self.leaves)}, got {value!r:.120}")
         return [leaf.conform(value[name], f"{what} {name!r}", rows=rows) for name, leaf in self.leaves.items()]
 
     def observations(self, arrays: Sequence[Array]) -> Observations:
-        """These arrays in the form that an agent takes."""
+        """These arrays in the form that an agent takes: one array, or a flat dict."""
         return dict(zip(self.leaves, arrays, strict=True)) if self.is_dict else arrays[0]
+
+    def nested(self, arrays: Sequence[Array]) -> Any:
+        """These arrays in the form of the host."""
+        return self.observations(arrays) if self.nesting is None else self.nesting.build(arrays)
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint."""
         leaves = {name: [leaf.dtype.str, list(leaf.shape)] for name, leaf in self.leaves.items()}
-        return {"is_dict": self.is_dict, "leaves": leaves}
+        nesting = {} if self.nesting is None else {"nesting": self.nesting.state()}
+        return {"is_dict": self.is_dict, "leaves": leaves, **nesting}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Layout:
-        """Restore a saved state."""
+        """Restore a saved state; raises `StateError`."""
         leaves = {name: ArraySpec.of_state(leaf) for name, leaf in state["leaves"].items()}
-        return cls(leaves, is_dict=state["is_dict"])
+        nesting = None if state.get("nesting") is None else Nesting.of_state(state["nesting"])
+        if nesting is not None and (not state["is_dict"] or nesting.names != tuple(leaves)):
+            raise StateError(f"the nesting has the parts {list(nesting.names)}, but the arrays are {list(leaves)}")
+        return cls(leaves, is_dict=state["is_dict"], nesting=nesting)
+
+
+def _value_tree(value: Mapping[str, Any], leaves: list[Any]) -> Any:
+    """The tree of a nesting; its leaves are added to `leaves`."""
+    tree: dict[str, Any] = {}
+    for key, part in value.items():
+        if isinstance(part, Mapping):
+            tree[key] = _value_tree(cast("Mapping[str, Any]", part), leaves)
+        else:
+            leaves.append(part)
+            tree[key] = None
+    return tree
 
 
 def _spec_of(value: Any, what: str) -> ArraySpec:

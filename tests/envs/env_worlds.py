@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rekindle.rng import generator_from_state, generator_state
@@ -50,6 +50,20 @@ class Path(gymnasium.Env[Any, Any]):
     def _observation(self) -> Any:
         place = np.array([self._place, self._steps + self._level], np.float32)
         return {"place": place, "level": self._level} if self._named else place
+
+
+class Nested(Path):
+    """The walk, seen through a Dict in a Dict and a Tuple."""
+
+    def __init__(self, *, limit: int = 9) -> None:
+        super().__init__(limit=limit)
+        walk = Dict({"place": Box(-9, 9, (1,), np.float32), "steps": Discrete(50)})
+        self.observation_space = Dict({"walk": walk, "signs": Tuple([Discrete(3), Box(-9, 9, (2,), np.float32)])})
+
+    def _observation(self) -> Any:
+        place = np.array([self._place], np.float32)
+        signs = (int(np.sign(self._place)) + 1, np.array([self._place, -self._place], np.float32))
+        return {"signs": signs, "walk": {"place": place, "steps": self._steps}}
 
 
 class Chatty(Path):

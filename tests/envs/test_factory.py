@@ -6,7 +6,7 @@ import env_worlds
 import numpy as np
 import pytest
 from gymnasium import Wrapper
-from gymnasium.spaces import Box, Tuple
+from gymnasium.spaces import Box, Text, Tuple
 
 from rekindle.envs import EnvFactory, EnvSettings
 from rekindle.envs.factory import required_modules
@@ -103,7 +103,7 @@ class TestRefusals:
         class Odd(env_worlds.Path):
             def __init__(self) -> None:
                 super().__init__()
-                self.observation_space = Tuple([Box(0, 1, (2,))])
+                self.observation_space = Tuple([Box(0, 1, (2,)), Text(3)])
 
         with pytest.raises(ConfigError, match=r"the observation space Tuple.* is not supported"):
             EnvFactory(Odd)()

@@ -26,6 +26,7 @@ STEPS = 60
 FACTORIES: dict[str, EnvFactory] = {
     "array": EnvFactory(env_worlds.Path),
     "dict": EnvFactory("env_worlds:Path", arguments={"named": True}),
+    "nested": EnvFactory("env_worlds:Nested"),
     "lambda": EnvFactory(lambda: env_worlds.Path(limit=4)),
     "chatty": EnvFactory(env_worlds.Chatty),
     "lake": EnvFactory("FrozenLake-v1"),
@@ -41,9 +42,16 @@ def rows_of(observations: Any) -> list[Any]:
 
 
 def plain(observation: Any) -> Any:
-    if isinstance(observation, dict):
-        return {name: np.asarray(part).tolist() for name, part in observation.items()}
-    return np.asarray(observation).tolist()
+    """An observation, or a flat dict of its parts, by the names that lead to them."""
+    if not isinstance(observation, dict | tuple):
+        return np.asarray(observation).tolist()
+    flat: dict[str, Any] = {}
+    items: Any = observation.items() if isinstance(observation, dict) else enumerate(observation)
+    for key, part in items:
+        inner = plain(part)
+        parts = {f"/{name}": value for name, value in inner.items()} if isinstance(inner, dict) else {"": inner}
+        flat |= {f"{key}{path}": value for path, value in parts.items()}
+    return flat
 
 
 def actions_for(envs: Envs) -> Iterator[Any]:
@@ -64,6 +72,7 @@ KINDS: dict[str, Callable[[EnvFactory], Envs]] = {
     [
         *((kind, world) for kind in ("local", "rebuilt") for world in FACTORIES),
         ("workers", "dict"),
+        ("workers", "nested"),
         ("workers", "lambda"),
     ],
 )
@@ -100,7 +109,9 @@ VECTORS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "world"), [("sync", "array"), ("sync", "dict"), ("async", "dict")])
+@pytest.mark.parametrize(
+    ("kind", "world"), [("sync", "array"), ("sync", "dict"), ("sync", "nested"), ("async", "dict")]
+)
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_every_autoreset_mode_gives_true_last_observations(kind: str, mode: AutoresetMode, world: str) -> None:
     factory = FACTORIES[world]

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rekindle.errors import FileRefused
 from rekindle.experience import ActMode
@@ -51,6 +52,7 @@ def continuous(kind: Any, size: int) -> ActionHead:
 VECTOR = Box(-1, 1, (2,), np.float32)
 IMAGE = Box(0, 255, (40, 36), np.uint8)
 NAMED = Dict({"a": Discrete(3), "b": MultiDiscrete([2, 4]), "action_mask": Box(0, 1, (3,), np.int8)})
+NESTED = Dict({"a": Tuple([Discrete(3), Dict({"c": MultiBinary(3)})]), "action_mask": Box(0, 1, (3,), np.int8)})
 RAINBOW = [
     dense(2, 8),
     Layer("layer_norm", {"weight": array(8), "bias": array(8)}),
@@ -69,6 +71,7 @@ POLICIES = {
     "rainbow": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), RAINBOW, discrete("greedy", 3))),
     "image": (IMAGE, NetworkPolicy(Encoding.of(IMAGE), CONVOLUTION, discrete("softmax", 3))),
     "named": (NAMED, NetworkPolicy(Encoding.of(NAMED), [dense(9, 3)], discrete("categorical", 3))),
+    "nested": (NESTED, NetworkPolicy(Encoding.of(NESTED), [dense(6, 3)], discrete("categorical", 3))),
     "several": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), [dense(2, 5)], discrete("categorical", 2, 3))),
     "gaussian": (
         VECTOR,
@@ -81,9 +84,7 @@ POLICIES = {
 
 def rows(space: Any) -> Any:
     """Two observations of a space."""
-    if isinstance(space, Dict):
-        return {name: np.stack([part.sample()] * 2) for name, part in space.spaces.items()}
-    return np.stack([space.sample()] * 2)
+    return concatenate(space, [space.sample()] * 2, create_empty_array(space, 2))
 
 
 @pytest.fixture(params=POLICIES)

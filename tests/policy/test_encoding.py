@@ -76,7 +76,14 @@ def test_images_keep_their_bytes_with_channels_first(
 
 @pytest.mark.parametrize(
     "space",
-    [Text(3), Tuple([Discrete(2)]), Dict({"deep": Dict({"a": Discrete(2)})}), Dict({"action_mask": Discrete(2)})],
+    [
+        Text(3),
+        Tuple([Text(3)]),
+        Tuple([]),
+        Dict({"deep": Dict({"a": Text(3)})}),
+        Dict({"deep": Dict()}),
+        Dict({"action_mask": Discrete(2)}),
+    ],
 )
 def test_what_cannot_be_encoded_is_refused(space: Space[Any]) -> None:
     with pytest.raises(ConfigError, match=r"not supported|no part to learn from"):

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rekindle.errors import FileRefused, InputError
-from rekindle.experience import ActMode, stack
+from rekindle.experience import ActMode
 from rekindle.policy import network, policy
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
@@ -164,6 +165,8 @@ SPACES = {
     "bits": MultiBinary(4),
     "image": Box(0, 255, (40, 36, 3), np.uint8),
     "dict": Dict({"place": Box(-1, 1, (2,), np.float32), "level": Discrete(3)}),
+    "nested": Dict({"arm": Tuple([Box(-1, 1, (2,), np.float32), Discrete(3)]), "at": Dict({"x": MultiBinary(2)})}),
+    "tuple": Tuple([Discrete(4), Box(-1, 1, (3,), np.float32)]),
     "masked": Dict({"place": Box(-1, 1, (2,), np.float32), "action_mask": Box(0, 1, (3,), np.int8)}),
 }
 
@@ -172,13 +175,18 @@ BOX = head("gaussian", scale=np.ones(2, np.float32))
 ASKED = [(kind, head("greedy")) for kind in SPACES] + [(kind, BOX) for kind in SPACES if kind != "masked"]
 
 
+def batch_of(space: Any, singles: list[Any]) -> Any:
+    """A batch in the structure of a space."""
+    return concatenate(space, singles, create_empty_array(space, len(singles)))
+
+
 @pytest.mark.parametrize(("kind", "chosen"), ASKED, ids=[f"{kind}, {chosen.kind}" for kind, chosen in ASKED])
 def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(kind: str, chosen: ActionHead) -> None:
     space = SPACES[kind]
     space.seed(4)
     singles = [space.sample() for _ in range(5)]
     acting = policy_of(space, chosen)
-    batch = stack(singles)
+    batch = batch_of(space, singles)
     actions, outputs = acting.act(batch), acting.output(batch)
     assert actions.shape == (5, *chosen.shape)
     for row, single in enumerate(singles):
@@ -187,7 +195,7 @@ def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(kind: str, c
         np.testing.assert_allclose(action, actions[row], rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(acting.output(single), outputs[row], rtol=1e-4, atol=1e-4)
         explored = acting.act(single, "explore", rng(row))
-        np.testing.assert_array_equal(explored, acting.act(stack([single]), EXPLORE, rng(row))[0])
+        np.testing.assert_array_equal(explored, acting.act(batch_of(space, [single]), EXPLORE, rng(row))[0])
 
 
 @pytest.mark.parametrize(
@@ -200,6 +208,10 @@ def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(kind: str, c
         ("image", np.zeros((36, 40, 3), np.uint8), r"one has \(40, 36, 3\)"),
         ("dict", np.zeros(2), r"a dict with the keys \['level', 'place'\]"),
         ("dict", {"place": np.zeros(2)}, "has no 'level'"),
+        ("tuple", (1, np.zeros(3), 2), r"the observation must be a tuple of 2, got"),
+        ("nested", {"arm": (np.zeros(2), 1)}, r"the observation must be a dict with the keys \['arm', 'at'\]"),
+        ("nested", {"arm": (1,), "at": {"x": np.zeros(2)}}, "the observation 'arm' must be a tuple of 2"),
+        ("nested", {"arm": (np.zeros(2), 1), "at": {"x": np.zeros(3)}}, r"the observation 'at/x' has the shape \(3,\)"),
         ("dict", {"place": np.zeros((3, 2)), "level": 1}, "'level' is a single observation, but the rest is a batch"),
     ],
 )

@@ -227,7 +227,7 @@ def test_a_million_stacked_frames_take_little_more_than_the_frames() -> None:
         ((1, Discrete(2), Discrete(2)), {}, "capacity is 1: one transition can take 2 rows"),
         ((7, Box(0, 1, (4,)), Discrete(2)), {"frame_stack": 4}, "capacity is 7: one transition can take 8 rows"),
         ((9, Text(3), Discrete(2)), {}, "the space of observation is Text"),
-        ((9, Dict({"a": Dict({"b": Discrete(2)})}), Discrete(2)), {}, "the space of observation.a is Dict"),
+        ((9, Dict({"a": Dict({"b": Text(2)})}), Discrete(2)), {}, "the space of observation.a/b is Text"),
         ((9, Discrete(2), Tuple([Discrete(2)])), {}, "the space of action is Tuple"),
         ((9, Discrete(2), Dict({"a": Discrete(2)})), {}, "the space of action is Dict"),
         ((9, Discrete(2), Discrete(2)), {"frame_stack": 4}, r"the shape of an observation is \(\)"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from rekindle.envs.autoreset import AutoresetEnvs
 from rekindle.errors import ConfigError
-from rekindle.experience import EpisodeStatus, Observations
+from rekindle.experience import EpisodeStatus
 
 __all__ = ["AloneEnv"]
 
@@ -32,14 +32,14 @@ class AloneEnv(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         chosen = int(self.np_random.integers(2**31)) if seed is None else seed
-        return _first(self._envs.reset(np.ones(1, np.bool_), [chosen], options)), {}
+        return self._envs.first(self._envs.reset(np.ones(1, np.bool_), [chosen], options)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step; only the numbers of the final info are kept."""
         outcome = self._envs.step(np.asarray(action, self.action_space.dtype)[None])
         status = outcome.statuses[0]
         return (
-            _first(outcome.observations),
+            self._envs.first(outcome.observations),
             float(outcome.rewards[0]),
             bool(status == EpisodeStatus.TERMINATED),
             bool(status == EpisodeStatus.TRUNCATED),
@@ -54,9 +54,3 @@ class AloneEnv(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         """Close the environment."""
         self._envs.close()
-
-
-def _first(observations: Observations) -> Any:
-    if isinstance(observations, dict):
-        return {name: column[0] for name, column in observations.items()}
-    return cast("Any", observations)[0]

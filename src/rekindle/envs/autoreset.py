@@ -109,11 +109,19 @@ class AutoresetEnvs:
         arrays = [array.copy() for array in self._layout.conform(observations, "observations", rows=self.num_envs)]
         final = infos["final_obs"]
         is_named = type(final) is dict  # otherwise there is one observation per row
+        nesting = self._layout.nesting
         for row in ended.tolist():
-            true: Any = {name: final[name][row] for name in self._layout.leaves} if is_named else final[row]
+            if nesting is not None:
+                true: Any = nesting.row(final, row)
+            else:
+                true = {name: final[name][row] for name in self._layout.leaves} if is_named else final[row]
             for array, value in zip(arrays, self._layout.conform(true, "final_obs"), strict=True):
                 array[row] = value
         return self._layout.observations(arrays)
+
+    def first(self, observations: Observations) -> Any:
+        """The observation of row 0, in the structure of the observation space."""
+        return self._layout.nested([array[0] for array in self._layout.conform(observations, "", rows=self.num_envs)])
 
     def render(self) -> Any:
         """Render each row, if the environment supports it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import msgspec
@@ -20,7 +20,7 @@ from rekindle.errors import EnvError, InputError, Interrupted
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
 from rekindle.rng import episode_seed
-from rekindle.spaces import Layout
+from rekindle.spaces import Layout, SpaceParts
 from rekindle.traces import EpisodeTrace
 
 __all__ = ["Finding", "check_env"]
@@ -94,12 +94,9 @@ def _spaces(slot: EnvSlot) -> Iterator[Finding]:
 
 
 def _boxes(space: Any, name: str) -> Iterator[tuple[str, Any]]:
-    named = getattr(space, "spaces", None)
-    if isinstance(named, Mapping):
-        for key, part in cast("Mapping[str, Any]", named).items():
-            yield from _boxes(part, f"{name}'s part {key!r}")
-    elif type(space).__name__ == "Box":
-        yield name, space
+    for key, part in SpaceParts.of(space).parts.items():
+        if type(part.space).__name__ == "Box":
+            yield f"{name}'s part {key!r}" if key else name, part.space
 
 
 class _Examination:
@@ -198,7 +195,7 @@ def _has_length(answer: Any, length: int) -> bool:
 
 
 def _contains(space: Any, layout: Layout, arrays: list[Array]) -> bool:
-    values = layout.observations([array if array.ndim else array[()] for array in arrays])
+    values = layout.nested([array if array.ndim else array[()] for array in arrays])
     return bool(space.contains(values))
 
 

@@ -118,7 +118,7 @@ class EnvFactory:
             close_env(env, self.name)
             raise ConfigError(
                 f"{self.name}: the observation space {env.observation_space!r:.120} is not supported: use Box, "
-                "Discrete, MultiDiscrete, MultiBinary, or a Dict of those; gymnasium.wrappers.FlattenObservation helps"
+                "Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those"
             )
         return env
 

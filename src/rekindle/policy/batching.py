@@ -9,6 +9,7 @@ import numpy as np
 
 from rekindle.errors import InputError
 from rekindle.experience import Observations
+from rekindle.nesting import Nesting
 from rekindle.policy.encoding import Encoding
 
 __all__ = ["Batching"]
@@ -20,6 +21,7 @@ class Batching:
     def __init__(self, encoding: Encoding) -> None:
         self._shapes = {part.name: tuple(part.shape) for part in encoding.parts}
         self._plain = None if encoding.is_dict else tuple(encoding.parts[0].shape)
+        self._nesting = None if encoding.nesting is None else Nesting.of_state(encoding.nesting)
 
     def __call__(self, observations: Any) -> tuple[Observations, bool]:
         """Return a batch, and whether the input was a single observation.
@@ -32,6 +34,9 @@ class Batching:
                 return array, False
             is_single = _is_single(array.shape, self._plain, "the observation")
             return (array[None], True) if is_single else (array, False)
+        if self._nesting is not None:
+            leaves = self._nesting.leaves(observations, "the observation")
+            observations = dict(zip(self._nesting.names, leaves, strict=True))
         if not isinstance(observations, Mapping):
             raise InputError(f"the observation must be a dict with the keys {sorted(self._shapes)}")
         named = {name: np.asarray(value) for name, value in cast("Mapping[str, Any]", observations).items()}

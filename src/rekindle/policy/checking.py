@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from rekindle.errors import StateError
 from rekindle.experience import Array
+from rekindle.nesting import Nesting
 from rekindle.policy.actions import ActionHead
-from rekindle.policy.encoding import Encoding
+from rekindle.policy.encoding import ACTION_MASK, Encoding
 from rekindle.policy.network import ARRAYS, Layer, Normaliser
 
 __all__ = ["check_policy"]
@@ -77,6 +80,17 @@ def _check_encoding(encoding: Encoding) -> None:
         _require(is_image, f"its observations are not images ({encoding.image})")
     elif not encoding.is_dict:
         _require(len(encoding.parts) == 1, "it has several observations without names")
+    if encoding.nesting is not None:
+        nested = sorted(_nesting(encoding.nesting).names)
+        named = sorted([*(part.name for part in encoding.parts), *([ACTION_MASK] if encoding.mask_size else [])])
+        _require(encoding.is_dict and nested == named, f"its nesting has the parts {nested}, not {named}")
+
+
+def _nesting(state: Any) -> Nesting:
+    try:
+        return Nesting.of_state(state)
+    except StateError as error:
+        raise ValueError(error) from None
 
 
 def _output(layers: Sequence[Layer], shape: Shape) -> Shape:

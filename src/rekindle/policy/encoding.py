@@ -11,7 +11,7 @@ import numpy as np
 
 from rekindle.errors import ConfigError
 from rekindle.experience import Array, Observations
-from rekindle.spaces import SpacePart, SpaceParts, discrete_values
+from rekindle.spaces import Layout, SpacePart, SpaceParts, discrete_values
 
 __all__ = ["ACTION_MASK", "Encoding", "Part"]
 
@@ -28,7 +28,7 @@ class Part(msgspec.Struct, frozen=True):
     """One part of an observation space."""
 
     name: str
-    """The key in a Dict space; empty for other spaces."""
+    """The keys and positions in Dict and Tuple spaces, such as `camera` or `arm/0`; empty for other spaces."""
     kind: Literal["box", "discrete"]
     shape: list[int]
     """The shape of one value."""
@@ -57,6 +57,8 @@ class Encoding(msgspec.Struct, frozen=True):
     """Whether an image is uint8, which a network scales to 0..1."""
     mask_size: int = 0
     """The number of actions in an `action_mask`; 0 if there is none."""
+    nesting: Any = None
+    """How the parts lie in dicts and tuples, as `Nesting.state`; None for one array, or a flat dict."""
 
     @classmethod
     def of(cls, space: Any) -> Encoding:
@@ -67,7 +69,13 @@ class Encoding(msgspec.Struct, frozen=True):
             parts = [_part(name, part) for name, part in read.parts.items()]
             if not parts:
                 raise ConfigError(f"{space!r} has no part to learn from")
-            return cls(parts, is_dict=True, mask_size=0 if mask is None else math.prod(mask.space.shape))
+            layout = cast("Layout", Layout.of_space(space))
+            return cls(
+                parts,
+                is_dict=True,
+                mask_size=0 if mask is None else math.prod(mask.space.shape),
+                nesting=None if layout.nesting is None else layout.nesting.state(),
+            )
         part = _part("", read.parts[""])
         image = _image(part)
         return cls([part], image=image, is_bytes=bool(image) and space.dtype == np.uint8)
@@ -147,7 +155,7 @@ def _part(name: str, part: SpacePart) -> Part:
             where = f" (the part {name!r})" if name else ""
             raise ConfigError(
                 f"the observation space {part.space!r}{where} is not supported: use Box, Discrete, MultiDiscrete, "
-                "MultiBinary, or a Dict of those"
+                "MultiBinary, or a Dict or Tuple of those"
             )
 
 

@@ -61,7 +61,11 @@ class Intake:
 
     def rows(self, observations: Any) -> int:
         """The number of rows in a batch of observations; raises `InputError` for an empty batch."""
-        rows = row_count(observations)
+        layout = self._table.observation_layout
+        if layout is not None and layout.nesting is not None and self._encoder is None:
+            rows = len(layout.nesting.leaves(observations, "observations")[0])
+        else:
+            rows = row_count(observations)
         if not rows:
             raise InputError("the batch is empty: give at least one observation")
         return rows
@@ -69,7 +73,8 @@ class Intake:
     def observations(self, observations: Any, what: str, rows: int) -> list[Array]:
         """Convert a batch of observations."""
         if self._encoder is not None:
-            observations = _stacked([self._encoder.encode(_row(observations, row)) for row in range(rows)])
+            encoded = [self.observation(_row(observations, row), what) for row in range(rows)]
+            return [np.stack(column) for column in zip(*encoded, strict=True)]
         layout = self._table.observation_layout
         if layout is None:
             layout = Layout.of_value(_row(observations, 0))
@@ -112,19 +117,12 @@ class Intake:
 
 def row_count(observations: Any) -> int:
     """The number of rows in a batch of observations."""
-    if type(observations) is not np.ndarray and isinstance(observations, Mapping):
-        return len(next(iter(cast("Mapping[str, Any]", observations).values()), ()))
+    while type(observations) is not np.ndarray and isinstance(observations, Mapping):
+        observations = next(iter(cast("Mapping[str, Any]", observations).values()), ())
     return len(observations)
 
 
 def _row(observations: Any, row: int) -> Any:
     if isinstance(observations, Mapping):
-        return {name: values[row] for name, values in cast("Mapping[str, Any]", observations).items()}
+        return {name: _row(values, row) for name, values in cast("Mapping[str, Any]", observations).items()}
     return observations[row]
-
-
-def _stacked(items: list[Any]) -> Any:
-    if isinstance(items[0], Mapping):
-        names = cast("Mapping[str, Any]", items[0])
-        return {name: np.stack([item[name] for item in items]) for name in names}
-    return np.stack(items)

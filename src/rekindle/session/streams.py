@@ -15,11 +15,11 @@ import numpy as np
 from rekindle.agent import State, StreamSlots
 from rekindle.checks import all_finite, checked_reward, checked_status, every_row, finite_rows
 from rekindle.errors import InputError, StateError
-from rekindle.experience import Array, EpisodeStatus, Experience, Observations, Transitions
+from rekindle.experience import Array, EpisodeStatus, Experience, Transitions
 from rekindle.session.intake import Intake
 from rekindle.session.table import Phase, Places, StreamId, StreamTable
 from rekindle.session.taken import Begun, Claims, Closed, Taken
-from rekindle.spaces import REWARDS, STATUSES
+from rekindle.spaces import REWARDS, STATUSES, Layout
 from rekindle.stats import EpisodeRecord
 from rekindle.traces import EpisodeTrace, bytes_of_each
 
@@ -384,13 +384,13 @@ class Streams:
         trace.start(arrays)
         self.table.traces[slot] = trace
 
-    def bring_back(self, slot: int) -> Observations:
+    def bring_back(self, slot: int) -> Any:
         """Record that the environment of a restored episode is restored too; returns its newest observation."""
         table = self.table
         if slot not in self.restored:
             raise InputError(f"{table.name(slot)}: no episode was open there before a resume")
         self.replayed.add(slot)
-        return table.observations([array[slot].copy() for array in table.last])
+        return cast("Layout", table.observation_layout).nested([array[slot].copy() for array in table.last])
 
     # State
 

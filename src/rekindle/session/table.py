@@ -245,7 +245,7 @@ class StreamTable:
         loaded = StreamTable()
         loaded.load_ids(state["ids"])
         count = len(loaded.ids)
-        if layout := saved or known:
+        if layout := known or saved:
             loaded.use_observation_layout(layout)
         if (action := _loaded("action_layout", ArraySpec.of_state, state)) is not None:
             loaded.use_action_layout(action)
@@ -258,8 +258,9 @@ class StreamTable:
         if saved is not None:
             if len(state["last"]) != len(loaded.last):
                 raise StateError(f"last: {len(state['last'])} arrays, not {len(loaded.last)}")
-            for array, last in zip(loaded.last, state["last"], strict=True):
-                _fill(array, count, last, "last")
+            columns = dict(zip(cast("Layout", layout).leaves, loaded.last, strict=True))
+            for name, last in zip(saved.leaves, state["last"], strict=True):
+                _fill(columns[name], count, last, "last")
         if state["action_layout"] is not None:
             _fill(loaded.pending, count, state["pending"], "pending")
         for slot in loaded.open_slots():

@@ -12,9 +12,10 @@ from rekindle.agent import State
 from rekindle.envs import AutoresetEnvs, Envs, Outcome
 from rekindle.envs.vector import failed, numbers_in
 from rekindle.errors import EnvError, InputError, Interrupted
-from rekindle.experience import Array, EpisodeStatus, Experience, Observations, Transitions
+from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.session.session import TrainingSession
 from rekindle.session.stream import Stream
+from rekindle.spaces import Layout
 from rekindle.stats import EpisodeRecord
 from rekindle.traces import ResettableEnv
 
@@ -84,6 +85,7 @@ class _Starts:
         self.streams = [session.stream(row) for row in range(envs.num_envs)]
         self._session, self._envs = session, envs
         self._processor, self._options = processor, reset_options
+        self._layout = cast("Layout", Layout.of_space(envs.observation_space))
         self.steps_made = session.total_steps
         """Env steps that the environments have made; the session may not have processed the last of them."""
         self._states: dict[str, State] = {}
@@ -107,7 +109,7 @@ class _Starts:
     def reset(self, row: int) -> Any:
         """The first observation of a new episode, or the newest observation of an open one."""
         stream, single = self.streams[row], self._envs.one(row)
-        env = single if self._processor is None else _Processed(single, row, self._processor)
+        env = single if self._processor is None else _Processed(single, row, self._processor, self._layout)
         state = self._states.pop(str(row), None)
         try:
             if state is not None:
@@ -159,8 +161,8 @@ class _Ends:
 class _Processed:
     """An environment with processed rewards, so that a replay compares what the agent saw."""
 
-    def __init__(self, env: ResettableEnv, row: int, processor: StepProcessor) -> None:
-        self._env, self._row, self._processor = env, row, processor
+    def __init__(self, env: ResettableEnv, row: int, processor: StepProcessor, layout: Layout) -> None:
+        self._env, self._row, self._processor, self._layout = env, row, processor, layout
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._last, info = self._env.reset(seed=seed, options=options)
@@ -169,9 +171,17 @@ class _Processed:
     def step(self, action: Any, /) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         before = self._last
         self._last, reward, terminated, truncated, info = self._env.step(action)
-        status = EpisodeStatus.of(terminated, truncated)
-        transitions = Transitions.of([Experience(before, action, float(reward), self._last, status)])
+        transitions = Transitions(
+            self._batch_of_one(before),
+            np.asarray(action)[None],
+            np.array([float(reward)]),
+            self._batch_of_one(self._last),
+            np.array([EpisodeStatus.of(terminated, truncated)], np.uint8),
+        )
         return self._last, self._processor(transitions, [self._row])[0], terminated, truncated, info
+
+    def _batch_of_one(self, observation: Any) -> Observations:
+        return self._layout.observations([array[None] for array in self._layout.conform(observation, "observation")])
 
 
 class StreamSampler:
@@ -218,6 +228,7 @@ class VectorSampler:
 
     def __init__(self, session: TrainingSession, envs: Envs, starts: _Starts, ends: _Ends) -> None:
         self._session, self._envs, self._starts, self._ends = session, envs, starts, ends
+        self._layout = cast("Layout", Layout.of_space(envs.observation_space))
         self._rows = range(envs.num_envs)
         self._to_start: Sequence[int] = self._rows
         self._observations: Observations | None = None
@@ -238,14 +249,17 @@ class VectorSampler:
     def _start(self, rows: Sequence[int]) -> None:
         firsts = [self._starts.reset(row) for row in rows]
         if self._observations is None:
-            self._observations = _stacked(firsts, self._envs.observation_space)
+            columns = zip(*[self._layout.conform(first, "the observation") for first in firsts], strict=True)
+            self._observations = self._layout.observations([np.stack(column) for column in columns])
+            return
+        if not isinstance(self._observations, Mapping):
+            for row, first in zip(rows, firsts, strict=True):
+                self._observations[row] = first
             return
         for row, first in zip(rows, firsts, strict=True):
-            if isinstance(self._observations, Mapping):
-                for name, column in self._observations.items():
-                    column[row] = first[name]
-            else:
-                self._observations[row] = first
+            arrays = self._layout.conform(first, "the observation")
+            for column, array in zip(self._observations.values(), arrays, strict=True):
+                column[row] = array
 
 
 class AutoresetSampler:
@@ -305,11 +319,3 @@ def _taken(observations: Observations, rows: Array) -> Observations:
     if isinstance(observations, Mapping):
         return {name: column[rows] for name, column in observations.items()}
     return observations[rows]
-
-
-def _stacked(firsts: Sequence[Any], space: Any) -> Observations:
-    named = getattr(space, "spaces", None)
-    if isinstance(named, Mapping):
-        parts = cast("Mapping[str, Any]", named)
-        return {name: np.stack([first[name] for first in firsts]).astype(part.dtype) for name, part in parts.items()}
-    return np.stack(firsts).astype(space.dtype)
