@@ -7,14 +7,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.nesting import Nesting
-from rekindle.spaces import Layout, SpaceParts
+from rekindle.spaces import ActionStructure, Layout, SpaceParts
 
 TREES = st.recursive(
     st.none(),
@@ -140,3 +140,44 @@ def test_a_row_of_a_batch_may_be_an_object_in_an_array() -> None:
     pairs[:] = [(1, 2), (3, 4)]
     assert nesting.row({"a": pairs, "b": np.array([5, 6])}, 1) == {"a": (3, 4), "b": 6}
     assert nesting.row({"a": (np.array([1, 3]), np.array([2, 4])), "b": np.array([5, 6])}, 1) == {"a": (3, 4), "b": 6}
+
+
+# Composite actions
+
+
+@given(SPACES.filter(lambda space: isinstance(space, Dict | Tuple)), st.integers(0, 99))
+def test_an_action_of_any_composite_space_comes_back_from_its_row(space: Any, seed: int) -> None:
+    structure = ActionStructure.of(space)
+    assert structure is not None
+    space.seed(seed)
+    actions = [space.sample() for _ in range(3)]
+    rows = np.stack([structure.flat(action, "action") for action in actions])
+    assert (rows.dtype, rows.shape[1:]) == (structure.spec.dtype, structure.spec.shape)
+    for action, row in zip(actions, rows, strict=True):
+        assert space.contains(structure.nested(row))
+        np.testing.assert_equal(structure.nested(row), action)
+        np.testing.assert_array_equal(structure.flat(row, "action"), row)
+    batch = concatenate(space, actions, create_empty_array(space, 3))
+    np.testing.assert_array_equal(structure.flat(batch, "actions", rows=3), rows)
+    np.testing.assert_equal(structure.nested(rows), batch)
+    assert structure.flat(structure.nested(structure.idle), "action").tolist() == structure.idle.tolist()
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (Tuple([Discrete(3), MultiBinary(2)]), np.int64),
+        (Tuple([Discrete(3), Box(-1, 1, (2,), np.float32)]), np.float32),
+        (Tuple([Discrete(3), Box(-1, 1, (2,), np.float64)]), np.float64),
+        (Tuple([Discrete(3, start=10**9), Box(-1, 1, (2,), np.float32)]), np.float64),
+    ],
+)
+def test_a_row_holds_every_part_exactly(space: Any, dtype: Any) -> None:
+    structure = ActionStructure.of(space)
+    assert structure is not None
+    assert structure.spec.dtype == dtype
+
+
+@pytest.mark.parametrize("space", [None, Discrete(2), Box(-1, 1), Text(3), Tuple([Text(3)]), Tuple([])])
+def test_other_spaces_have_no_structure(space: Any) -> None:
+    assert ActionStructure.of(space) is None

@@ -42,8 +42,8 @@ class Nesting:
     @property
     def is_flat(self) -> bool:
         """Whether it is one dict of arrays."""
-        tree = cast("Any", self.tree)
-        return isinstance(tree, dict) and all(child is None for _, child in _children(cast("Tree", tree)))
+        tree = self.tree
+        return isinstance(tree, dict) and _is_shallow(cast("dict[str, Tree]", tree))
 
     def leaves(self, value: Any, what: str) -> list[Any]:
         """The parts of a value in order; it may also be a flat dict of them, by name. Raises `InputError`."""
@@ -56,6 +56,15 @@ class Nesting:
     def build(self, leaves: Sequence[Any]) -> Any:
         """The nested value with these parts."""
         return _built(self.tree, iter(leaves))
+
+    def only(self, kept: Sequence[bool]) -> Nesting | None:
+        """The nesting of some of the arrays, without dicts and tuples that are empty then; None if there are none.
+
+        >>> Nesting({"arm": (None, None), "camera": None}).only([False, True, False]).names
+        ('arm/0',)
+        """
+        tree = _pruned(self.build(kept))
+        return None if tree is _NOTHING else Nesting(tree)
 
     def row(self, values: Any, index: int) -> Any:
         """One row of a nested batch; where an array of objects stands for a dict or a tuple, the object of that row."""
@@ -83,6 +92,10 @@ def _names(tree: Tree, path: str) -> Iterator[str]:
             yield from _names(child, name)
 
 
+def _is_shallow(tree: dict[str, Tree]) -> bool:
+    return all(child is None for child in tree.values())
+
+
 def _children(tree: Tree) -> Iterator[tuple[Any, Tree]]:
     yield from tree.items() if isinstance(tree, dict) else enumerate(tree)
 
@@ -108,6 +121,20 @@ def _built(tree: Tree, leaves: Iterator[Any]) -> Any:
     if isinstance(tree, dict):
         return {key: _built(child, leaves) for key, child in cast("dict[str, Tree]", tree).items()}
     return tuple(_built(child, leaves) for child in tree)
+
+
+_NOTHING = object()
+
+
+def _pruned(kept: Any) -> Any:
+    """The tree of the leaves that are true."""
+    if isinstance(kept, dict):
+        parts = {key: _pruned(part) for key, part in cast("dict[str, Any]", kept).items()}
+        return {key: part for key, part in parts.items() if part is not _NOTHING} or _NOTHING
+    if isinstance(kept, tuple):
+        parts = [_pruned(part) for part in cast("tuple[Any, ...]", kept)]
+        return tuple(part for part in parts if part is not _NOTHING) or _NOTHING
+    return None if kept else _NOTHING
 
 
 def _row(tree: Tree, values: Any, index: int) -> Any:

@@ -13,7 +13,16 @@ from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Array, Observations
 from rekindle.nesting import Nesting
 
-__all__ = ["ArraySpec", "Layout", "REWARDS", "STATUSES", "SpacePart", "SpaceParts", "discrete_values"]
+__all__ = [
+    "ActionStructure",
+    "ArraySpec",
+    "Layout",
+    "REWARDS",
+    "STATUSES",
+    "SpacePart",
+    "SpaceParts",
+    "discrete_values",
+]
 _MAX_SIZE = 2**31
 """The largest size of one value that a file may declare."""
 
@@ -153,9 +162,15 @@ def _tree(space: Any, parts: list[SpacePart]) -> Any:
 
 
 def discrete_values(space: Any) -> tuple[list[int], list[int]]:
-    """The number of values of each element of a Discrete or MultiDiscrete space, and the first of them."""
-    if type(space).__name__ == "Discrete":
-        return [int(space.n)], [int(space.start)]
+    """The number of values of each element of a Discrete, MultiDiscrete or MultiBinary space, and the first of them."""
+    match type(space).__name__:
+        case "Discrete":
+            return [int(space.n)], [int(space.start)]
+        case "MultiBinary":
+            size = math.prod(space.shape)
+            return [2] * size, [0] * size
+        case _:
+            pass
     starts = np.broadcast_to(getattr(space, "start", 0), np.shape(space.nvec))
     return np.asarray(space.nvec).ravel().tolist(), starts.ravel().tolist()
 
@@ -250,6 +265,114 @@ def _value_tree(value: Mapping[str, Any], leaves: list[Any]) -> Any:
 def _spec_of(value: Any, what: str) -> ArraySpec:
     array = _array(value, what)
     return ArraySpec(array.dtype, array.shape)
+
+
+class ActionStructure:
+    """Converts composite actions between the structure of their space (dicts and tuples) and one row of numbers each.
+
+    Agents, replay buffers and checkpoints hold the rows; hosts, environments and users of a policy see the structure.
+    A row is int64 if all parts are whole numbers, otherwise float32, or float64 if a part needs it.
+    """
+
+    def __init__(
+        self,
+        nesting: Nesting,
+        specs: Sequence[ArraySpec],
+        dtype: np.dtype[Any],
+        *,
+        masks: Nesting | None = None,
+        bounds: tuple[Array, Array] | None = None,
+    ) -> None:
+        self.nesting = nesting
+        self.masks = masks
+        """The structure of masks: that of the actions with only the discrete parts."""
+        self._specs = tuple(specs)
+        ends = np.cumsum([0, *(math.prod(spec.shape) for spec in specs)]).tolist()
+        self.places = tuple(map(slice, ends[:-1], ends[1:]))
+        """Where each part is in a row."""
+        self.spec = ArraySpec(dtype, (ends[-1],))
+        """The dtype and shape of a row."""
+        self._bounds = bounds
+        """The least and the greatest number of discrete parts; infinite where there is no limit."""
+
+    @classmethod
+    def of(cls, space: Any) -> ActionStructure | None:
+        """From a Gymnasium space; None if it is neither a Dict nor a Tuple, or if its values are not arrays."""
+        read = SpaceParts.of(space)
+        specs = [part.spec for part in read.parts.values() if part.spec is not None]
+        if read.nesting is None or not specs or len(specs) < len(read.parts):
+            return None
+        low: list[float] = []
+        high: list[float] = []
+        is_discrete = [type(part.space).__name__ in _DISCRETE for part in read.parts.values()]
+        for part, spec, has_counts in zip(read.parts.values(), specs, is_discrete, strict=True):
+            if has_counts:
+                counts, starts = discrete_values(part.space)
+                low += starts
+                high += [start + count - 1 for start, count in zip(starts, counts, strict=True)]
+            else:
+                low += [-math.inf] * math.prod(spec.shape)
+                high += [math.inf] * math.prod(spec.shape)
+        return cls(
+            read.nesting,
+            specs,
+            _row_dtype(specs, [*low, *high]),
+            masks=read.nesting.only(is_discrete),
+            bounds=(np.array(low), np.array(high)),
+        )
+
+    @property
+    def idle(self) -> Array:
+        """A row of zeros, or of what is nearest to zero in a discrete part."""
+        zeros = np.zeros(self.spec.shape)
+        return (zeros if self._bounds is None else np.clip(zeros, *self._bounds)).astype(self.spec.dtype)
+
+    def flat(self, action: Any, what: str, *, rows: int | None = None) -> Array:
+        """Convert an action to a row, or with `rows` a batch of them; raises `InputError`.
+
+        It may be nested, a flat dict by name, or a row already.
+        """
+        lead = () if rows is None else (rows,)
+        if type(action) is np.ndarray:
+            flat = self.spec.conform(action, what, rows=rows)
+        else:
+            flat = np.empty((*lead, *self.spec.shape), self.spec.dtype)
+            leaves = zip(self.nesting.names, self._specs, self.places, self.nesting.leaves(action, what), strict=True)
+            for name, spec, place, part in leaves:
+                flat[..., place] = spec.conform(part, f"{what} {name!r}", rows=rows).reshape(*lead, -1)
+        if self._bounds is not None:
+            is_inside: Array = (flat >= self._bounds[0]) & (flat <= self._bounds[1])
+            if not is_inside.all():
+                raise self._outside(flat, is_inside, what)
+        return flat
+
+    def _outside(self, flat: Array, is_inside: Array, what: str) -> InputError:
+        for name, place in zip(self.nesting.names, self.places, strict=True):
+            if not is_inside[..., place].all():
+                return InputError(f"{what} {name!r} is outside the space: {flat[..., place].tolist()!r:.80}")
+        raise AssertionError("every part is inside the space")
+
+    def nested(self, rows: Array) -> Any:
+        """The action of a row, or of a batch of rows, in the structure of its space; the arrays are copies."""
+        lead = rows.shape[:-1]
+        return self.nesting.build(
+            [
+                rows[..., place].reshape((*lead, *spec.shape)).astype(spec.dtype)[()]  # a number, not an array of one
+                for spec, place in zip(self._specs, self.places, strict=True)
+            ]
+        )
+
+
+_DISCRETE = ("Discrete", "MultiDiscrete", "MultiBinary")
+
+
+def _row_dtype(specs: Sequence[ArraySpec], bounds: Sequence[float]) -> np.dtype[Any]:
+    if all(spec.dtype.kind in "iub" for spec in specs):
+        return np.dtype(np.int64)
+    # A float32 holds whole numbers up to 2^24 exactly.
+    largest = max((abs(bound) for bound in bounds if math.isfinite(bound)), default=0)
+    is_single = largest <= 2**24 and all(spec.dtype.kind != "f" or spec.dtype.itemsize <= 4 for spec in specs)
+    return np.dtype(np.float32 if is_single else np.float64)
 
 
 REWARDS = ArraySpec(np.dtype(np.float64))

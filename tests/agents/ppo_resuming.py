@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from gymnasium.spaces import Dict, Discrete, MultiBinary, Tuple
 from resuming import Track, train_part
 
 from rekindle.agents import PPO, Linear
 
 STEPS = 110
-CUTS = {"one": 37, "several": 53, "gradual": 59}
+CUTS = {"one": 37, "several": 53, "gradual": 59, "composite": 41}
 """By kind of loop, where it is cut: in the middle of a rollout, or of the updates on one."""
 SETTINGS: dict[str, Any] = {
     "hidden_sizes": (8,),
@@ -30,9 +32,38 @@ class Gradual(PPO):
         return min(1, super().updates_due())
 
 
+class Both(Track):
+    """The walk with composite actions, seen through a Tuple in a Dict."""
+
+    def __init__(self) -> None:
+        super().__init__("ppo", is_stacked=False, is_image=False)
+        self.push = self.action_space
+        self.observation_space: Any = Dict({"seen": Tuple([self.observation_space, Discrete(12)])})
+        self.action_space: Any = Tuple([Dict({"push": self.push, "brake": Discrete(2, start=1)}), MultiBinary(2)])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        move, flags = action
+        return super().step(np.sum(move["push"]) / move["brake"] + 0.1 * flags[0])
+
+    def _observation(self) -> Any:
+        return {"seen": (super()._observation(), self._steps)}
+
+
+def worlds_of(kind: str, *, is_image: bool) -> list[Any]:
+    """The worlds of a kind of loop."""
+    if kind == "composite":
+        return [Both(), Both()]
+    return [Track("ppo", is_stacked=False, is_image=is_image) for _ in range(1 if kind == "one" else 3)]
+
+
+def kinds(network: str) -> list[str]:
+    """The kinds of loop for a network."""
+    return [kind for kind in CUTS if kind != "composite" or network == "mlp"]
+
+
 def make(kind: str, *, is_image: bool) -> PPO:
     """An agent for a kind of loop."""
-    world = Track("ppo", is_stacked=False, is_image=is_image)
+    world = worlds_of(kind, is_image=is_image)[0]
     settings = {**SETTINGS, "normalise_observations": not is_image, "target_kl": 0.05 if kind == "several" else None}
     agent = (Gradual if kind == "gradual" else PPO)(world.observation_space, world.action_space, seed=3, **settings)
     agent.warm_up = lambda: None  # compile what is needed, and not what could be
@@ -42,8 +73,8 @@ def make(kind: str, *, is_image: bool) -> PPO:
 def main(root: Path, network: str, part: str) -> None:
     """Train with every kind of loop."""
     is_image = network == "cnn"
-    for kind, cut in CUTS.items():
-        worlds = [Track("ppo", is_stacked=False, is_image=is_image) for _ in range(1 if kind == "one" else 3)]
+    for kind in kinds(network):
+        cut, worlds = CUTS[kind], worlds_of(kind, is_image=is_image)
         agent = make(kind, is_image=is_image)
 
         def at_cut(agent: PPO = agent, kind: str = kind) -> None:

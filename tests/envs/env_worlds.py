@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rekindle.rng import generator_from_state, generator_state
@@ -64,6 +64,34 @@ class Nested(Path):
         place = np.array([self._place], np.float32)
         signs = (int(np.sign(self._place)) + 1, np.array([self._place, -self._place], np.float32))
         return {"signs": signs, "walk": {"place": place, "steps": self._steps}}
+
+
+class Both(gymnasium.Env[Any, Any]):
+    """Shows a side and a force. Choosing both earns 1 a step; another force earns less, and the other side costs 1."""
+
+    def __init__(self, *, limit: int = 5) -> None:
+        self._limit = limit
+        self.observation_space = Dict(
+            {"force": Dict({"x": Box(-1, 1, (1,), np.float32)}), "side": Tuple([Discrete(2)])}
+        )
+        self.action_space = Dict({"push": Tuple([Box(-2, 2, (1,), np.float32)]), "side": Discrete(2, start=3)})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Answer:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action} is not an action")
+        distance = abs(float(action["push"][0][0]) - self._force)
+        reward = 1 - distance if action["side"] == 3 + self._side else -1.0
+        self._steps += 1
+        return self._observation(), reward, False, self._steps >= self._limit, {}
+
+    def _observation(self) -> Any:
+        self._force, self._side = float(self.np_random.choice([-1, 1])), int(self.np_random.integers(2))
+        return {"force": {"x": np.array([self._force], np.float32)}, "side": (self._side,)}
 
 
 class Chatty(Path):
@@ -150,6 +178,28 @@ class Masked(gymnasium.Env[Any, Any]):
         for part in self._mask:
             part[self.np_random.permutation(len(part))[: len(part) // 2]] = 1
         return {"place": self.np_random.random(2).astype(np.float32), "action_mask": np.concatenate(self._mask)}
+
+
+class MaskedParts(Masked):
+    """Actions with a number and two discrete parts, and a mask for each of these, or one for both."""
+
+    def __init__(self, *, by_part: bool) -> None:
+        super().__init__(MultiDiscrete([4, 2]))
+        self._by_part = by_part
+        self.action_space = Tuple([Box(-1, 1, (2,), np.float32), Dict({"a": Discrete(4), "b": Discrete(2, start=1)})])
+        if by_part:
+            masks = Tuple([Dict({"a": MultiBinary(4), "b": MultiBinary(2)})])
+            self.observation_space = Dict({"place": Box(0, 1, (2,)), "action_mask": masks})
+
+    def step(self, action: Any) -> Answer:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action} is not an action")
+        return super().step([action[1]["a"], action[1]["b"] - 1])
+
+    def _observation(self) -> dict[str, Any]:
+        observation = super()._observation()
+        masks = ({"a": self._mask[0], "b": self._mask[1]},)
+        return {**observation, "action_mask": masks} if self._by_part else observation
 
 
 class DrawsFromItsActions(gymnasium.Env[Any, Any]):
@@ -268,6 +318,11 @@ class Endless(gymnasium.Env[Any, Any]):
 
 def normalised_rewards() -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.NormalizeReward(gymnasium.make("CartPole-v1"))
+
+
+def many(num_envs: int, *, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> SyncVectorEnv:
+    """A vector environment with composite actions and nested observations."""
+    return SyncVectorEnv([Both] * num_envs, autoreset_mode=mode)
 
 
 def no_env() -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import env_worlds
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 
 from rekindle.envs import Determinism, EnvFactory, Finding, check_env, probe
 from rekindle.envs.determinism import LEAST_PROBE_STEPS
@@ -27,6 +27,9 @@ from rekindle.errors import ConfigError, EnvError
         (lambda: env_worlds.Masked(MultiDiscrete([4, 2])), Determinism.REPEATS),
         (lambda: env_worlds.Masked(MultiBinary(3)), Determinism.REPEATS),
         (lambda: env_worlds.Masked(seeded=False), Determinism.RANDOM),
+        (env_worlds.Both, Determinism.REPEATS),
+        (lambda: env_worlds.MaskedParts(by_part=False), Determinism.REPEATS),
+        (lambda: env_worlds.MaskedParts(by_part=True), Determinism.REPEATS),
         (env_worlds.DrawsFromItsActions, Determinism.RANDOM),
     ],
 )
@@ -101,12 +104,17 @@ def test_actions_that_no_agent_takes_are_an_error() -> None:
     class Odd(env_worlds.Path):
         def __init__(self) -> None:
             super().__init__()
-            self.action_space = Dict({"move": self.action_space})
+            self.action_space = Dict({"move": self.action_space, "say": Text(3)})
 
         def step(self, action: dict[str, int]) -> env_worlds.Answer:
             return super().step(action["move"])
 
     assert any("no agent supports the action space" in finding.message for finding in check_env(Odd))
+
+
+def test_composite_actions_are_fine() -> None:
+    for source in (env_worlds.Both, lambda: env_worlds.MaskedParts(by_part=True)):
+        assert not [finding for finding in check_env(source) if finding.level == "error"]
 
 
 def test_an_environment_that_cannot_be_made_raises() -> None:

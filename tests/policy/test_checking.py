@@ -49,10 +49,16 @@ def continuous(kind: Any, size: int) -> ActionHead:
     return ActionHead(kind, "<f4", [size], **bounds, scale=np.ones(size, np.float32))
 
 
+def composite() -> ActionHead:
+    parts = [discrete("categorical", 2), continuous("gaussian", 2), discrete("categorical", 2, 3)]
+    return ActionHead("product", "<f4", [5], parts=parts, nesting=[None, {"b": None}, None])
+
+
 VECTOR = Box(-1, 1, (2,), np.float32)
 IMAGE = Box(0, 255, (40, 36), np.uint8)
 NAMED = Dict({"a": Discrete(3), "b": MultiDiscrete([2, 4]), "action_mask": Box(0, 1, (3,), np.int8)})
 NESTED = Dict({"a": Tuple([Discrete(3), Dict({"c": MultiBinary(3)})]), "action_mask": Box(0, 1, (3,), np.int8)})
+BY_PART = Dict({"a": Discrete(3), "action_mask": Tuple([Box(0, 1, (2,), np.int8), Box(0, 1, (5,), np.int8)])})
 RAINBOW = [
     dense(2, 8),
     Layer("layer_norm", {"weight": array(8), "bias": array(8)}),
@@ -72,6 +78,7 @@ POLICIES = {
     "image": (IMAGE, NetworkPolicy(Encoding.of(IMAGE), CONVOLUTION, discrete("softmax", 3))),
     "named": (NAMED, NetworkPolicy(Encoding.of(NAMED), [dense(9, 3)], discrete("categorical", 3))),
     "nested": (NESTED, NetworkPolicy(Encoding.of(NESTED), [dense(6, 3)], discrete("categorical", 3))),
+    "composite": (BY_PART, NetworkPolicy(Encoding.of(BY_PART), [dense(3, 9)], composite())),
     "several": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), [dense(2, 5)], discrete("categorical", 2, 3))),
     "gaussian": (
         VECTOR,
@@ -98,7 +105,14 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Any, Pat
 def test_policies_that_fit_come_back(saved: tuple[Any, Any, Path]) -> None:
     space, _, path = saved
     loaded = policy.load(path)
-    assert len(loaded.act(rows(space), ActMode.EXPLORE, np.random.default_rng(0))) == 2
+    assert count(loaded.act(rows(space), ActMode.EXPLORE, np.random.default_rng(0))) == 2
+
+
+def count(actions: Any) -> int:
+    """How many actions there are in a batch."""
+    while isinstance(actions, dict | tuple):
+        actions = next(iter(actions.values() if isinstance(actions, dict) else actions))
+    return len(actions)
 
 
 Place = tuple[Any, ...]
@@ -154,7 +168,7 @@ def test_a_changed_file_is_refused_or_acts_within_its_means(saved: tuple[Any, An
                 for generator in (None, np.random.default_rng(0)):
                     mode = ActMode.EXPLOIT if generator is None else ActMode.EXPLORE
                     with np.errstate(all="ignore"):
-                        assert len(loaded.act(seen, mode, generator)) == 2, (at, other)
+                        assert count(loaded.act(seen, mode, generator)) == 2, (at, other)
                 acted += 1
     assert refused > acted > 0
 

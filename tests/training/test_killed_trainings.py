@@ -36,6 +36,7 @@ WORLDS = {
     "lander": World("LunarLander-v3", "Discrete", needs="Box2D"),
     "continuous lander": World("LunarLander-v3", "Box", ("--env.arguments", "continuous", "true"), "Box2D"),
     "walker": World("BipedalWalker-v3", "Box", (), "Box2D"),
+    "composite": World("env_worlds:Both", "Dict"),
     "cheetah": World("HalfCheetah-v5", "Box", (), "mujoco"),
 }
 VECTORS = {
@@ -73,6 +74,7 @@ QUICK = {
     ("dqn", "cartpole", "four"),
     ("ppo", "lander", "four"),
     ("ppo", "continuous lander", "workers"),
+    ("ppo", "composite", "four"),
     ("sac", "walker", "one"),
     ("td3", "cheetah", "workers"),
 }
@@ -110,6 +112,8 @@ class Training:
             "XLA_FLAGS": "--xla_backend_optimization_level=0",
             "JAX_COMPILATION_CACHE_DIR": str(root.parent / "compiled"),
         }
+        places = (str(Path(__file__).parents[1] / "envs"), os.environ.get("PYTHONPATH"))
+        self._environment["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
         environment = {**self._environment, **variables}
@@ -165,10 +169,7 @@ def test_killed_at_random_instants_it_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_a_resume_twice_it_ends_as_if_it_had_not_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "envs"))
+def test_killed_in_the_middle_of_a_resume_twice_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     deadly = World("env_worlds:Deadly", "Discrete", ("--determinism", "repeats", "--checkpoint-every", "130"))
     whole, killed = (Training(tmp_path / name, "tabular", deadly) for name in ("whole", "killed"))
     whole.finish()

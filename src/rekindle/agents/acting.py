@@ -215,7 +215,8 @@ class CompiledPolicy:
         batch, is_single = self._batching(observations)
         rng = exploring(mode, rng)
         actions = self.head.choose(self._output(batch, rng), self._encoding.mask(batch), rng)
-        return actions[0] if is_single else actions
+        chosen = actions[0] if is_single else actions
+        return chosen if self.head.structure is None else self.head.structure.nested(chosen)
 
 
 def zero_observations(space: Any, rows: int) -> Observations:

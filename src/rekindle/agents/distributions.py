@@ -11,7 +11,8 @@ draws actions from the same output with numpy.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +22,13 @@ from rekindle.agents.networks import Weight
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
 from rekindle.policy.actions import ActionHead
-from rekindle.spaces import discrete_values
+from rekindle.spaces import ActionStructure, SpaceParts, discrete_values
 
 __all__ = [
     "Categorical",
     "CensoredGaussian",
     "Distribution",
+    "Product",
     "bounded_head",
     "categorical",
     "censored_gaussian",
@@ -59,6 +61,11 @@ class Distribution(Protocol):
         """How many actions an action mask speaks of."""
         ...
 
+    @property
+    def mask_sizes(self) -> Mapping[str, int] | None:
+        """The sizes of masks by the path below `action_mask`, such as `move`; None unless actions are composite."""
+        ...
+
     def zeros(self, rows: int) -> Array:
         """Actions as `flat` gives them, all zero."""
         ...
@@ -82,14 +89,11 @@ class Categorical:
     """One or several discrete actions, independent of each other: Discrete, MultiDiscrete, MultiBinary."""
 
     deviations = 0
+    mask_sizes = None
 
     def __init__(self, space: Any) -> None:
-        shape: list[int] = list(space.shape or ())
-        if type(space).__name__ == "MultiBinary":
-            counts, starts = [2] * math.prod(shape), [0] * math.prod(shape)
-        else:
-            counts, starts = discrete_values(space)
-        self._head = ActionHead("categorical", np.dtype(space.dtype).str, shape, counts, starts)
+        counts, starts = discrete_values(space)
+        self._head = ActionHead("categorical", np.dtype(space.dtype).str, list(space.shape or ()), counts, starts)
         self._counts, self._starts = tuple(counts), np.array(starts)
         self.outputs = self.masked = sum(counts)
 
@@ -134,6 +138,7 @@ class CensoredGaussian:
     """Continuous actions that are drawn from a Gaussian and clipped to the bounds of a Box."""
 
     masked = 0
+    mask_sizes = None
 
     def __init__(self, space: Any) -> None:
         self._low, self._high = _inside(space.low), -_inside(-space.high)
@@ -187,16 +192,92 @@ def _inside(low: Array) -> Array:
     return np.where(single < low.ravel(), np.nextafter(single, np.float32(np.inf)), single)
 
 
+class Product:
+    """Composite actions (Dict and Tuple, nested or not), whose parts are independent of each other.
+
+    Outputs, log standard deviations and masks of the parts are concatenated in the order of the space.
+    """
+
+    def __init__(self, structure: ActionStructure, parts: Sequence[Categorical | CensoredGaussian]) -> None:
+        self._structure, self._parts = structure, tuple(parts)
+        self.outputs = sum(part.outputs for part in parts)
+        self.deviations = sum(part.deviations for part in parts)
+        self.masked = sum(part.masked for part in parts)
+        names = () if structure.masks is None else structure.masks.names
+        self.mask_sizes = dict(zip(names, (part.masked for part in parts if part.masked), strict=True))
+        self._dtype = np.float32 if self.deviations else np.int32
+
+    def zeros(self, rows: int) -> Array:
+        """Actions as `flat` gives them, all zero."""
+        return np.zeros((rows, *self._structure.spec.shape), self._dtype)
+
+    def flat(self, actions: Array) -> Array:
+        """Rows of numbers, discrete ones counted from 0."""
+        pairs = zip(self._parts, self._structure.places, strict=True)
+        return np.concatenate([part.flat(actions[:, place]) for part, place in pairs], axis=1).astype(self._dtype)
+
+    def score(
+        self, outputs: jax.Array, log_std: Weight | None, mask: jax.Array | None, actions: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Log-probability and entropy, each row: the sums over the parts."""
+        log_probs, entropies = jnp.zeros(len(outputs)), jnp.zeros(len(outputs))
+        at = _Places()
+        for part, place in zip(self._parts, self._structure.places, strict=True):
+            at = at.next(part)
+            log_prob, entropy = part.score(
+                outputs[:, at.outputs],
+                None if log_std is None else log_std[at.deviations],
+                mask[:, at.masked] if mask is not None and part.masked else None,
+                actions[:, place],
+            )
+            log_probs, entropies = log_probs + log_prob, entropies + entropy
+        return log_probs, entropies
+
+    def head(self, log_std: Array | None) -> ActionHead:
+        """What draws each part from its own numbers."""
+        heads: list[ActionHead] = []
+        at = _Places()
+        for part in self._parts:
+            at = at.next(part)
+            heads.append(part.head(None if log_std is None else log_std[at.deviations]))
+        spec = self._structure.spec
+        nesting = self._structure.nesting.state()
+        return ActionHead("product", spec.dtype.str, list(spec.shape), parts=heads, nesting=nesting)
+
+
+class _Places(NamedTuple):
+    """Where the numbers of a part are among those of all parts."""
+
+    outputs: slice = slice(0, 0)
+    deviations: slice = slice(0, 0)
+    masked: slice = slice(0, 0)
+
+    def next(self, part: Categorical | CensoredGaussian) -> _Places:
+        """The places of the part after this one."""
+        sizes = (part.outputs, part.deviations, part.masked)
+        return _Places(*(slice(last.stop, last.stop + size) for last, size in zip(self, sizes, strict=True)))
+
+
 def distribution_of(space: Any, *, agent: str) -> Distribution:
     """The distribution over the actions of a space; raises `ConfigError` if there is none."""
+    structure = ActionStructure.of(space)
+    if structure is None:
+        return _part_of(space, agent, "")
+    parts = SpaceParts.of(space).parts.items()
+    return Product(structure, [_part_of(part.space, agent, name) for name, part in parts])
+
+
+def _part_of(space: Any, agent: str, name: str) -> Categorical | CensoredGaussian:
     match type(space).__name__:
         case "Discrete" | "MultiDiscrete" | "MultiBinary":
             return Categorical(space)
         case "Box" if np.dtype(space.dtype).kind == "f":
             return CensoredGaussian(space)
         case _:
+            where = f"action_space has the part {name!r}, {space!r}" if name else f"action_space is {space!r}"
             raise ConfigError(
-                f"action_space is {space!r}: {agent} needs Discrete, MultiDiscrete, MultiBinary, or a Box of floats"
+                f"{where}: {agent} needs Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Dict or Tuple of "
+                "those"
             )
 
 
@@ -228,7 +309,8 @@ def bounded_head(space: Any, kind: Any, *, agent: str, exploration: float = 0.0)
     """How an actor's output becomes an action of a Box; raises `ConfigError` for a space that has no bounds."""
     dtype = getattr(space, "dtype", None)
     if type(space).__name__ != "Box" or np.dtype(dtype).kind != "f" or not np.size(space.low):
-        raise ConfigError(f"action_space is {space!r}: {agent} needs a Box of floats")
+        other = "; use PPO for composite actions" if ActionStructure.of(space) is not None else ""
+        raise ConfigError(f"action_space is {space!r}: {agent} needs a Box of floats{other}")
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = (np.asarray(bound, dtype).ravel() for bound in (space.low, space.high))
         width = high.astype(np.float32) - low.astype(np.float32)

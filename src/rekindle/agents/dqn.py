@@ -69,6 +69,7 @@ from rekindle.experience import Array
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer, draw_noise
+from rekindle.spaces import ActionStructure
 
 __all__ = ["DQN", "DQNConfig", "DQNState", "DQNUpdate", "QNetwork", "rainbow"]
 
@@ -378,7 +379,8 @@ class DQN(OffPolicyAgent[DQNConfig]):
 
 def _head(space: Any, config: DQNConfig) -> ActionHead:
     if not (hasattr(space, "n") and hasattr(space, "start") and getattr(space, "shape", None) == ()):
-        raise ConfigError(f"action_space is {space!r}: DQN needs a Discrete space")
+        other = "; use PPO for composite actions" if ActionStructure.of(space) is not None else ""
+        raise ConfigError(f"action_space is {space!r}: DQN needs a Discrete space{other}")
     kind = "greedy" if config.exploration == "epsilon" else "softmax"
     return ActionHead(kind, np.dtype(space.dtype).str, [], [int(space.n)], [int(space.start)])
 

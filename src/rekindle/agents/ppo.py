@@ -237,9 +237,11 @@ class PPOUpdate:
 class PPO(OnPolicyAgent[PPOConfig]):
     """Learns a policy, and beside it the value of states, from what its newest policy did.
 
-    Actions may be discrete (Discrete, MultiDiscrete, MultiBinary) or continuous (Box). The settings are the fields of
-    `PPOConfig`: `PPO(observation_space, action_space, seed=0, gamma=0.98)`. `network` may also be an equinox module, or
-    what makes one from the shape of an encoded observation and `key=`.
+    Actions may be discrete (Discrete, MultiDiscrete, MultiBinary), continuous (Box), or composite (a Dict or Tuple of
+    those, nested or not). `act` and `observe` take a composite action as a row of numbers; sessions, trainers and
+    policies convert it (see `rekindle.spaces.ActionStructure`). The settings are the fields of `PPOConfig`:
+    `PPO(observation_space, action_space, seed=0, gamma=0.98)`. `network` may also be an equinox module, or what makes
+    one from the shape of an encoded observation and `key=`.
     """
 
     def __init__(
@@ -248,7 +250,9 @@ class PPO(OnPolicyAgent[PPOConfig]):
         check_whole("seed", seed, 0)
         config = make_config(PPOConfig, {**settings, "network": network_setting(network)})
         distribution = distribution_of(action_space, agent="PPO")
-        encoding = encoding_of(observation_space, config, actions=distribution.masked)
+        encoding = encoding_of(
+            observation_space, config, actions=distribution.masked, mask_sizes=distribution.mask_sizes
+        )
         # Generators of their own, so that how much is learned does not change which actions are tried.
         initial, exploring, shuffling = np.random.default_rng(seed).spawn(3)
         weights = Weights(ActorCritic(config, encoding, distribution, network, initial))

@@ -11,7 +11,7 @@ import msgspec
 
 from rekindle.agents.names import advice_on
 from rekindle.errors import ConfigError
-from rekindle.policy.encoding import Encoding
+from rekindle.policy.encoding import ACTION_MASK, Encoding
 
 __all__ = [
     "Linear",
@@ -128,12 +128,12 @@ def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
     return config
 
 
-def encoding_of(space: Any, config: Any, *, actions: int) -> Encoding:
+def encoding_of(space: Any, config: Any, *, actions: int, mask_sizes: Mapping[str, int] | None = None) -> Encoding:
     """How observations are encoded; raises `ConfigError` for those that cannot be, or not as the settings say.
 
-    `actions` is how many a mask speaks of, 0 for continuous ones.
+    `actions` is how many a mask speaks of, 0 for continuous ones; `mask_sizes` is for masks of composite actions.
     """
-    encoding = Encoding.of(space)
+    encoding = _with_masks(Encoding.of(space), mask_sizes or {})
     if encoding.mask_size and not actions:
         raise ConfigError(
             "the observations have an action_mask: continuous actions cannot be masked, "
@@ -144,6 +144,18 @@ def encoding_of(space: Any, config: Any, *, actions: int) -> Encoding:
     if encoding.image and config.normalise_observations:
         raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
     return encoding
+
+
+def _with_masks(encoding: Encoding, sizes: Mapping[str, int]) -> Encoding:
+    """The masks of parts in the order of the actions."""
+    if not encoding.masks:
+        return encoding
+    found = {part.name: part for part in encoding.masks}
+    expected = {f"{ACTION_MASK}/{name}": size for name, size in sizes.items()}
+    if {name: math.prod(part.shape) for name, part in found.items()} != expected:
+        shown = ", ".join(f"{name} with {size} numbers" for name, size in expected.items()) or "one array"
+        raise ConfigError(f"the action_mask must be one array, or have the structure of the discrete actions: {shown}")
+    return msgspec.structs.replace(encoding, masks=[found[name] for name in expected])
 
 
 def network_setting(network: Any) -> str | None:

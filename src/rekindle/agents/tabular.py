@@ -22,7 +22,7 @@ from rekindle.experience import ActMode, Array, EpisodeStatus, Observations, Tra
 from rekindle.policy.policy import exploring
 from rekindle.replay import Ring
 from rekindle.rng import generator_from_state, generator_state
-from rekindle.spaces import ArraySpec
+from rekindle.spaces import ActionStructure, ArraySpec
 
 __all__ = ["Tabular", "TabularConfig", "TabularPolicy"]
 
@@ -91,7 +91,9 @@ class _Numbering(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, space: Any, name: str) -> _Numbering:
         if not (hasattr(space, "n") and hasattr(space, "start") and getattr(space, "shape", None) == ()):
-            raise ConfigError(f"{name} is {space!r}: a table needs a Discrete space")
+            is_composite = name == "action_space" and ActionStructure.of(space) is not None
+            other = "; use PPO for composite actions" if is_composite else ""
+            raise ConfigError(f"{name} is {space!r}: a table needs a Discrete space{other}")
         return cls(int(space.n), int(space.start), np.dtype(space.dtype))
 
     def places(self, values: Any, name: str) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.errors import InputError
 from rekindle.experience import Array
 from rekindle.policy.encoding import ACTION_MASK
-from rekindle.spaces import discrete_values
+from rekindle.spaces import ActionStructure, SpaceParts, discrete_values
 
 __all__ = ["RandomActions"]
 
@@ -25,43 +25,66 @@ class RandomActions:
 
     def __init__(self, space: Any) -> None:
         self._space = copy.deepcopy(space)
-        match type(space).__name__:
-            case "Discrete" | "MultiDiscrete":
-                self._counts, self._starts = discrete_values(space)
-            case "MultiBinary":
-                size = math.prod(space.shape)
-                self._counts, self._starts = [2] * size, [0] * size
-            case _:
-                self._counts, self._starts = [], []
+        self._structure = ActionStructure.of(space)
+        self._counts: list[int] = []
+        """The number of values of each discrete element."""
+        self._starts: list[int] = []
+        self._places: list[int] = []
+        """Where they are in an action."""
+        end = 0
+        for part in SpaceParts.of(space).parts.values():
+            start, end = end, end + (0 if part.spec is None else math.prod(part.spec.shape))
+            if type(part.space).__name__ in ("Discrete", "MultiDiscrete", "MultiBinary"):
+                counts, starts = discrete_values(part.space)
+                self._counts += counts
+                self._starts += starts
+                self._places += range(start, end)
 
     def seed(self, seed: int) -> None:
         """Seed the actions that follow."""
         self._space.seed(seed)
 
     def draw(self, observation: Any) -> Any:
-        """A random action; raises `InputError` if the mask allows none, or has the wrong size."""
-        masks = self._masks(observation)
+        """A random action, a row of numbers if it is composite.
+
+        Raises `InputError` if the mask allows none, or has the wrong size.
+        """
+        masks, structure = self._masks(observation), self._structure
         if masks is None:
-            return self._space.sample()
+            action = self._space.sample()
+            return action if structure is None else structure.flat(action, "the action")
         chosen = [
             start + self._space.np_random.choice(np.flatnonzero(mask))
             for start, mask in zip(self._starts, masks, strict=True)
         ]
-        return np.array(chosen, self._space.dtype).reshape(self._space.shape)[()]
+        if structure is None:
+            return np.array(chosen, self._space.dtype).reshape(self._space.shape)[()]
+        row = structure.flat(self._space.sample(), "the action")
+        row[self._places] = chosen
+        return row
+
+    def executed(self, action: Any) -> Any:
+        """An action that was drawn, as the environment takes it."""
+        if self._structure is not None:
+            return self._structure.nested(action)
+        return cast("Array", action)[()] if isinstance(action, np.ndarray) else action  # a number, not an array of one
 
     def allows(self, observation: Any, action: Any) -> bool:
-        """Whether the mask allows an action."""
+        """Whether the mask allows an action that was drawn."""
         masks = self._masks(observation)
         if masks is None:
             return True
-        places = np.ravel(action) - self._starts
-        return all(mask[place] for mask, place in zip(masks, places.tolist(), strict=True))
+        chosen = np.ravel(action)[self._places] - self._starts
+        return all(mask[int(place)] for mask, place in zip(masks, chosen.tolist(), strict=True))
 
     def _masks(self, observation: Any) -> list[Array] | None:
         """The allowed values of each element of an action; None if all are allowed."""
         if not self._counts or not isinstance(observation, Mapping) or ACTION_MASK not in observation:
             return None
-        flat = np.ravel(cast("Mapping[str, Any]", observation)[ACTION_MASK]).astype(bool)
+        mask = cast("Mapping[str, Any]", observation)[ACTION_MASK]
+        if self._structure is not None and self._structure.masks is not None and isinstance(mask, Mapping | tuple):
+            mask = np.concatenate([np.ravel(part) for part in self._structure.masks.leaves(mask, "the action_mask")])
+        flat = np.ravel(mask).astype(bool)
         if len(flat) != sum(self._counts):
             raise InputError(f"the action_mask has {len(flat)} numbers, but there are {sum(self._counts)} actions")
         masks = np.split(flat, np.cumsum(self._counts)[:-1])

@@ -10,6 +10,7 @@ import numpy as np
 from rekindle.envs.autoreset import AutoresetEnvs
 from rekindle.errors import ConfigError
 from rekindle.experience import EpisodeStatus
+from rekindle.spaces import ActionStructure
 
 __all__ = ["AloneEnv"]
 
@@ -26,6 +27,7 @@ class AloneEnv(gymnasium.Env[Any, Any]):
         self.env = vector_env
         self._envs = AutoresetEnvs(vector_env, name)
         self.observation_space, self.action_space = self._envs.observation_space, self._envs.action_space
+        self._structure = ActionStructure.of(self.action_space)
         self.metadata = {name: value for name, value in vector_env.metadata.items() if name != "autoreset_mode"}
         self.render_mode = vector_env.render_mode
 
@@ -36,7 +38,11 @@ class AloneEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step; only the numbers of the final info are kept."""
-        outcome = self._envs.step(np.asarray(action, self.action_space.dtype)[None])
+        if self._structure is None:
+            actions = np.asarray(action, self.action_space.dtype)[None]
+        else:
+            actions = self._structure.nested(self._structure.flat(action, "the action")[None])
+        outcome = self._envs.step(actions)
         status = outcome.statuses[0]
         return (
             self._envs.first(outcome.observations),

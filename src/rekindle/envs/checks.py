@@ -69,13 +69,12 @@ def check_env(source: Any, *, steps: int = PROBE_STEPS, should_stop: ShouldStop 
 
 def _spaces(slot: EnvSlot) -> Iterator[Finding]:
     yield Finding("good", "spaces", f"observations {slot.observation_space!r:.100}, actions {slot.action_space!r:.100}")
-    actions = Layout.of_space(slot.action_space)
-    if actions is None or actions.is_dict:
+    if Layout.of_space(slot.action_space) is None:
         yield Finding(
             "error",
             "spaces",
             f"no agent supports the action space {slot.action_space!r:.100}: use Discrete, "
-            "MultiDiscrete, MultiBinary or Box",
+            "MultiDiscrete, MultiBinary or Box, or a Dict or Tuple of those",
         )
     for name, space in _boxes(slot.action_space, "the action space"):
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
@@ -147,7 +146,7 @@ class _Examination:
                 self._complain("step", str(error))
                 return
             try:
-                answer = slot.step(action)
+                answer = slot.step(self._actions.executed(action))
             except Exception as error:
                 self._complain("step", f"step raised {type(error).__name__}: {error}")
                 return

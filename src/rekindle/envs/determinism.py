@@ -111,8 +111,8 @@ def play(
                 raise Interrupted(f"stopped while {slot.name} was probed")
             if known is not None and not actions.allows(observation, known[step]):
                 break
-            action = actions.draw(observation) if known is None else known[step][()]  # a number, not an array of one
-            observation, reward, terminated, truncated, _ = slot.step(action)
+            action = actions.draw(observation) if known is None else known[step]
+            observation, reward, terminated, truncated, _ = slot.step(actions.executed(action))
             arrays = layout.conform(observation, "the observation")
             trace.add(action, checked_reward(reward, "the step"), arrays)
             if terminated or truncated:

@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 
 from rekindle.experience import Array
+from rekindle.nesting import Nesting
+from rekindle.spaces import ActionStructure, ArraySpec
 
 __all__ = ["ActionHead"]
 _SQRT_HALF = math.sqrt(0.5)
@@ -30,9 +32,10 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
     `gaussian`: a mean in the units of the action; explores with `scale`, clipped to the bounds.
     `noisy_tanh`: a mean before tanh; explores with noise of scale `exploration` within the bounds -1 and 1.
     `squashed`: a mean and a log standard deviation before tanh.
+    `product`: a composite action, with the outputs of its parts concatenated; an action is one row of numbers.
     """
 
-    kind: Literal["greedy", "softmax", "categorical", "gaussian", "noisy_tanh", "squashed"]
+    kind: Literal["greedy", "softmax", "categorical", "gaussian", "noisy_tanh", "squashed", "product"]
     dtype: str
     """The dtype of an action."""
     shape: list[int]
@@ -48,6 +51,28 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
     scale: Array = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
     anywhere: bool = False
     """Whether a continuous action explores uniformly within the bounds, ignoring the network."""
+    parts: list[ActionHead] = []
+    """For `product`: the head of each part, `categorical` or `gaussian`."""
+    nesting: Any = None
+    """For `product`: how the parts lie in dicts and tuples, as `Nesting.state`."""
+
+    @functools.cached_property
+    def structure(self) -> ActionStructure | None:
+        """Converts the rows of a composite action to its structure; None for other actions."""
+        if self.kind != "product":
+            return None
+        specs = [ArraySpec(np.dtype(part.dtype), tuple(part.shape)) for part in self.parts]
+        return ActionStructure(Nesting.of_state(self.nesting), specs, self._dtype)
+
+    @functools.cached_property
+    def outputs(self) -> int:
+        """How many numbers of a network it takes, if it is `categorical`, `gaussian` or a `product` of those."""
+        return sum(part.outputs for part in self.parts) if self.parts else sum(self.counts) or self.low.size
+
+    @functools.cached_property
+    def _is_masked(self) -> Array:
+        """For `product`: which outputs a mask covers."""
+        return np.repeat([part.kind == "categorical" for part in self.parts], [part.outputs for part in self.parts])
 
     @functools.cached_property
     def centre(self) -> Array:
@@ -84,6 +109,9 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
         with it and not with the generator.
         """
         if mask is not None:
+            if self.parts:
+                covered, mask = mask, np.ones(output.shape, np.bool_)
+                mask[:, self._is_masked] = covered
             output = np.where(mask, output, np.float32(-np.inf))
         if noise is not None:
             actions = _uniform(self, noise) if self.anywhere else _NOISED[self.kind](self, output, noise)
@@ -178,6 +206,15 @@ def _within_bounds(head: ActionHead, unit: Array) -> Array:
     return actions
 
 
+def _product(head: ActionHead, output: Array, rng: np.random.Generator | None) -> Array:
+    rows: list[Array] = []
+    end = 0
+    for part in head.parts:
+        start, end = end, end + part.outputs
+        rows.append(part.choose(output[:, start:end], None, rng).reshape(len(output), -1))
+    return np.concatenate(rows, axis=1, dtype=head.dtype, casting="unsafe")
+
+
 _CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None], Array]] = {
     "greedy": _greedy,
     "softmax": _softmax,
@@ -185,6 +222,7 @@ _CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None], A
     "gaussian": _gaussian,
     "noisy_tanh": _noisy_tanh,
     "squashed": _squashed,
+    "product": _product,
 }
 
 

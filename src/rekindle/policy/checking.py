@@ -38,7 +38,8 @@ def check_policy(encoding: Encoding, layers: Sequence[Layer], head: ActionHead, 
     if normaliser is not None:
         for name, array in (("mean", normaliser.mean), ("variance", normaliser.variance)):
             _require(array.dtype.kind == "f" and array.shape == encoding.shape, f"the {name} is {array.shape}")
-    _check_head(head, _output(layers, encoding.shape), encoding.mask_size)
+    check = _check_product if head.kind == "product" else _check_head
+    check(head, _output(layers, encoding.shape), encoding.mask_size)
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -64,7 +65,7 @@ def _are_starts(starts: Sequence[int], counts: Sequence[int]) -> bool:
 
 def _check_encoding(encoding: Encoding) -> None:
     _require(bool(encoding.parts), "there is no observation")
-    for part in encoding.parts:
+    for part in [*encoding.parts, *encoding.masks]:
         elements = math.prod(part.shape)
         _require(_are_counts(part.shape) and elements < _MOST, f"an observation of the shape {part.shape}")
         if part.kind == "discrete":
@@ -82,8 +83,12 @@ def _check_encoding(encoding: Encoding) -> None:
         _require(len(encoding.parts) == 1, "it has several observations without names")
     if encoding.nesting is not None:
         nested = sorted(_nesting(encoding.nesting).names)
-        named = sorted([*(part.name for part in encoding.parts), *([ACTION_MASK] if encoding.mask_size else [])])
+        masks = [part.name for part in encoding.masks] or ([ACTION_MASK] if encoding.mask_size else [])
+        named = sorted([*(part.name for part in encoding.parts), *masks])
         _require(encoding.is_dict and nested == named, f"its nesting has the parts {nested}, not {named}")
+    if encoding.masks:
+        size = sum(math.prod(part.shape) for part in encoding.masks)
+        _require(encoding.is_dict and encoding.mask_size == size, f"masks of {size} for {encoding.mask_size} actions")
 
 
 def _nesting(state: Any) -> Nesting:
@@ -143,7 +148,24 @@ def _conv_output(weight: Shape, bias: Shape, stride: int, shape: Shape) -> Shape
     return (outputs, *((side - size) // stride + 1 for side in sides))
 
 
+def _check_product(head: ActionHead, output: Shape, mask_size: int) -> None:
+    _require(head.dtype in _ROW_DTYPES, f"composite actions of {head.dtype}")
+    _require(bool(head.parts) and not head.anywhere, "a composite action without parts, or with uniform exploration")
+    _require(len(_nesting(head.nesting).names) == len(head.parts), "different numbers of parts and names of parts")
+    for part in head.parts:
+        _require(part.kind in ("categorical", "gaussian"), f"a part of the kind {part.kind} in a composite action")
+        _check_head(part, (part.outputs,), 0)
+    _require(head.shape == [sum(math.prod(part.shape) for part in head.parts)], f"rows of the shape {head.shape}")
+    masked = sum(part.outputs for part in head.parts if part.kind == "categorical")
+    _require(mask_size in (0, masked), f"a mask of {mask_size} for {masked} actions")
+    _require(output == (head.outputs,), f"the output of the network is {output}, but actions need {(head.outputs,)}")
+
+
+_ROW_DTYPES = tuple(np.dtype(kind).str for kind in (np.int64, np.float32, np.float64))
+
+
 def _check_head(head: ActionHead, output: Shape, mask_size: int) -> None:
+    _require(not head.parts, f"parts in an action of the kind {head.kind}")
     dtype = np.dtype(head.dtype)
     _require(dtype.kind in "iufb" and not dtype.hasobject, f"actions of {dtype}")
     elements = math.prod(head.shape)

@@ -11,6 +11,7 @@ import numpy as np
 
 from rekindle.errors import ConfigError
 from rekindle.experience import Array, Observations
+from rekindle.nesting import Nesting
 from rekindle.spaces import Layout, SpacePart, SpaceParts, discrete_values
 
 __all__ = ["ACTION_MASK", "Encoding", "Part"]
@@ -59,6 +60,8 @@ class Encoding(msgspec.Struct, frozen=True):
     """The number of actions in an `action_mask`; 0 if there is none."""
     nesting: Any = None
     """How the parts lie in dicts and tuples, as `Nesting.state`; None for one array, or a flat dict."""
+    masks: list[Part] = []
+    """The parts of an `action_mask` that is a Dict or Tuple, in the order of the actions; empty if it is one array."""
 
     @classmethod
     def of(cls, space: Any) -> Encoding:
@@ -66,14 +69,19 @@ class Encoding(msgspec.Struct, frozen=True):
         read = SpaceParts.of(space)
         if read.is_dict:
             mask = read.parts.pop(ACTION_MASK, None)
-            parts = [_part(name, part) for name, part in read.parts.items()]
+            named = [_part(name, part) for name, part in read.parts.items()]
+            tree = cast("Nesting", read.nesting).tree
+            has_masks = isinstance(tree, dict) and cast("dict[str, Any]", tree).get(ACTION_MASK) is not None
+            masks = [part for part in named if has_masks and part.name.startswith(f"{ACTION_MASK}/")]
+            parts = [part for part in named if part not in masks]
             if not parts:
                 raise ConfigError(f"{space!r} has no part to learn from")
             layout = cast("Layout", Layout.of_space(space))
             return cls(
                 parts,
                 is_dict=True,
-                mask_size=0 if mask is None else math.prod(mask.space.shape),
+                mask_size=sum(math.prod(part.shape) for part in masks) if mask is None else math.prod(mask.space.shape),
+                masks=masks,
                 nesting=None if layout.nesting is None else layout.nesting.state(),
             )
         part = _part("", read.parts[""])
@@ -118,6 +126,9 @@ class Encoding(msgspec.Struct, frozen=True):
         """The allowed actions, row by row; None if all are allowed."""
         if not self.mask_size:
             return None
+        if self.masks:
+            parts = [xp.asarray(self._get(observations, part.name)) for part in self.masks]
+            return xp.concatenate([part.reshape(len(part), -1) for part in parts], axis=1).astype(bool)
         values = self._get(observations, ACTION_MASK)
         return xp.asarray(values).reshape(len(values), -1).astype(bool)
 

@@ -64,13 +64,18 @@ class NetworkPolicy:
         self._encode = encoding.encoder()
         self._forward = forward(self.layers)
         self._noise_size = noise_size(self.layers)
+        self._structure = head.structure
 
     def act(self, observations: Any, mode: ActMode | str = _EXPLOIT, rng: np.random.Generator | None = None) -> Any:
-        """Return an action for one observation, or for each row of a batch; EXPLOIT draws no random numbers."""
+        """Return an action for one observation, or for each row of a batch; EXPLOIT draws no random numbers.
+
+        Composite actions have the structure of their space, for a batch with arrays of rows in it.
+        """
         batch, is_single = self._batching(observations)
         rng = exploring(mode, rng)
         actions = self.head.choose(self._outputs(batch, rng), self.encoding.mask(batch), rng)
-        return actions[0] if is_single else actions
+        chosen = actions[0] if is_single else actions
+        return chosen if self._structure is None else self._structure.nested(chosen)
 
     def output(self, observations: Any, rng: np.random.Generator | None = None) -> Array:
         """The output of the network for one observation or each row of a batch, such as the value of each action.

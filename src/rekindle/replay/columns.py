@@ -11,14 +11,21 @@ import numpy as np
 
 from rekindle.errors import ConfigError, InputError
 from rekindle.experience import Array, Observations
-from rekindle.spaces import ArraySpec, SpacePart, SpaceParts
+from rekindle.spaces import ActionStructure, ArraySpec, SpacePart, SpaceParts
 
 __all__ = ["ObservationColumns", "fitted", "problem_with", "space_column"]
 
 
 def space_column(space: Any, name: str) -> ArraySpec:
-    """The column for values of a Box, Discrete, MultiDiscrete or MultiBinary space; raises `ConfigError`."""
-    read = SpaceParts.of(space)
+    """The column for values of a Box, Discrete, MultiDiscrete or MultiBinary space; raises `ConfigError`.
+
+    A value of a Dict or Tuple of those is one row of numbers (see `ActionStructure`).
+    """
+    read, structure = SpaceParts.of(space), ActionStructure.of(space)
+    if structure is not None:
+        for key, part in read.parts.items():
+            _column(part, f"{name} {key!r}")
+        return structure.spec
     return _column(SpacePart(space, None) if read.is_dict else read.parts[""], name)
 
 

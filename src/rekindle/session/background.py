@@ -28,6 +28,7 @@ from rekindle.agent import (
 from rekindle.errors import AgentError, ConfigError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.session.learner import Result, make_updates
+from rekindle.spaces import ActionStructure
 
 __all__ = ["BackgroundLearner"]
 _DISPATCH = 8
@@ -74,6 +75,7 @@ class BackgroundLearner:
         self._skipper = agent if isinstance(agent, SkipsUpdates) else None
         self._versioned = agent if isinstance(agent, VersionsPolicies) else None
         self._exploration = exploration
+        self._structure = ActionStructure.of(getattr(agent, "action_space", None))
         self._published = self._newest()
         """The policy that acts, and its version."""
         self._chosen_by: dict[int, int] = {}
@@ -107,7 +109,9 @@ class BackgroundLearner:
         policy, version = self._published
         if self._versioned is not None and mode is ActMode.EXPLORE:
             self._chosen_by.update(dict.fromkeys(streams.tolist(), version))
-        return policy.act(observations, mode, self._exploration)
+        actions = policy.act(observations, mode, self._exploration)
+        # A policy returns composite actions in their structure; the session takes what the agent would return.
+        return actions if self._structure is None else self._structure.flat(actions, "actions", rows=len(streams))
 
     def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
         """Queue a copy of the transitions."""

@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.errors import InputError
 from rekindle.experience import ActionMapper, Array, ObservationEncoder
 from rekindle.session.table import StreamTable
-from rekindle.spaces import ArraySpec, Layout
+from rekindle.spaces import ActionStructure, ArraySpec, Layout
 
 __all__ = ["Intake", "row_count"]
 
@@ -33,8 +33,11 @@ class Intake:
             table.use_observation_layout(layout)
         space = getattr(agent, "action_space", None)
         actions = Layout.of_space(space)
+        self._structure = ActionStructure.of(space)
         self._range: range | None = None
-        if actions is not None and not actions.is_dict:
+        if self._structure is not None:
+            table.use_action_layout(self._structure.spec)
+        elif actions is not None and not actions.is_dict:
             table.use_action_layout(actions.leaves[""])
             count, start = getattr(space, "n", None), getattr(space, "start", 0)
             if count is not None and actions.leaves[""].shape == ():
@@ -84,6 +87,8 @@ class Intake:
     def action(self, action: Any) -> Array:
         """Convert one action that the host executed."""
         value = action if self._mapper is None else self._mapper.to_agent(action)
+        if self._structure is not None:
+            return self._structure.flat(value, "action")
         array = self.action_layout(value).conform(value, "action")
         if self._range is not None and int(array) not in self._range:
             raise InputError(f"the action {action!r} is outside {self._range}")
@@ -91,6 +96,10 @@ class Intake:
 
     def actions(self, actions: Any, rows: int) -> Array:
         """Convert a batch of actions that the host executed."""
+        if self._structure is not None:
+            if self._mapper is not None:
+                return np.stack([self.action(action) for action in actions])
+            return self._structure.flat(actions, "actions", rows=rows)
         if self._mapper is not None:
             actions = np.stack([np.asarray(self._mapper.to_agent(action)) for action in actions])
         array = self.action_layout(actions[0]).conform(actions, "actions", rows=rows)
@@ -108,11 +117,15 @@ class Intake:
 
     def to_host(self, action: Any) -> Any:
         """Convert an action of the agent to one that the host executes."""
+        if self._structure is not None:
+            action = self._structure.nested(action)
         return action if self._mapper is None else self._mapper.to_host(action)
 
     def to_host_many(self, actions: Array) -> Any:
         """Convert a batch of actions of the agent to those that the host executes."""
-        return actions if self._mapper is None else [self._mapper.to_host(action) for action in actions]
+        if self._mapper is not None:
+            return [self.to_host(action) for action in actions]
+        return actions if self._structure is None else self._structure.nested(actions)
 
 
 def row_count(observations: Any) -> int:

@@ -52,7 +52,9 @@ class Algorithm(msgspec.Struct, frozen=True):
 ALGORITHMS = {
     "dqn": Algorithm("DQN", ("Discrete",), "deep Q-learning, with every part of Rainbow as a setting"),
     "ppo": Algorithm(
-        "PPO", ("Discrete", "MultiDiscrete", "MultiBinary", "Box"), "proximal policy optimisation, on rollouts"
+        "PPO",
+        ("Discrete", "MultiDiscrete", "MultiBinary", "Box", "Dict", "Tuple"),
+        "proximal policy optimisation, on rollouts",
     ),
     "sac": Algorithm("SAC", ("Box",), "soft actor-critic, with automatic temperature"),
     "td3": Algorithm("TD3", ("Box",), "twin delayed deterministic policy gradients"),

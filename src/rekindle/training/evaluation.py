@@ -15,10 +15,10 @@ from rekindle.envs import EnvFactory
 from rekindle.envs.factory import has_time_limit
 from rekindle.envs.vector import EnvSlot, failed, numbers_in
 from rekindle.errors import Interrupted
-from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
+from rekindle.experience import ActMode, EpisodeStatus, Observations
 from rekindle.interrupt import ShouldStop, never
 from rekindle.rng import episode_seed
-from rekindle.spaces import Layout
+from rekindle.spaces import ActionStructure, Layout
 from rekindle.stats import EpisodeRecord
 
 __all__ = ["Act", "EVAL_MAX_STEPS", "EpisodeEvaluator", "Evaluation", "Evaluator", "greedy"]
@@ -26,18 +26,29 @@ __all__ = ["Act", "EVAL_MAX_STEPS", "EpisodeEvaluator", "Evaluation", "Evaluator
 EVAL_MAX_STEPS = 10_000
 """Steps after which an evaluation episode is truncated, if the environment has no time limit of its own."""
 
-Act = Callable[[Observations], Array]
-"""Returns the greedy action for each row of a batch of observations."""
+Act = Callable[[Any], Any]
+"""Returns the greedy action for each row of a batch of observations.
+
+Observations and composite actions have the structure of their space, with arrays of rows in it; a flat dict of
+observations is accepted too.
+"""
 
 
 def greedy(agent: LearningAgent, should_stop: ShouldStop = never) -> Act:
     """The greedy policy of an agent; raises `Interrupted` once `should_stop()` is true."""
+    layout = Layout.of_space(getattr(agent, "observation_space", None))
+    nesting = None if layout is None else layout.nesting
+    structure = ActionStructure.of(getattr(agent, "action_space", None))
 
-    def act(observations: Observations) -> Array:
+    def act(observations: Any) -> Any:
         if should_stop():
             raise Interrupted("stopped in an evaluation")
-        rows = len(next(iter(observations.values()))) if isinstance(observations, Mapping) else len(observations)
-        return agent.act(observations, ActMode.EXPLOIT, np.arange(rows))
+        if nesting is not None:
+            observations = dict(zip(nesting.names, nesting.leaves(observations, "observations"), strict=True))
+        seen = cast("Observations", observations)
+        rows = len(next(iter(seen.values()))) if isinstance(seen, Mapping) else len(seen)
+        actions = agent.act(seen, ActMode.EXPLOIT, np.arange(rows))
+        return actions if structure is None else structure.nested(actions)
 
     return act
 
@@ -91,6 +102,7 @@ class EpisodeEvaluator:
         slots = self._slots[:count]
         most = math.inf if has_time_limit(slots[0].env) else self._max_steps
         layout = cast("Layout", Layout.of_space(slots[0].observation_space))
+        structure = ActionStructure.of(slots[0].action_space)
         columns = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in layout.leaves.values()]
         records: dict[int, EpisodeRecord] = {}
         playing = {row: _Episode(row) for row in range(count)}
@@ -104,6 +116,8 @@ class EpisodeEvaluator:
         while playing:
             # Act on finished rows too: batches of one size are compiled once, and rounded in the same way.
             actions = act(layout.observations([column.copy() for column in columns]))
+            if structure is not None:
+                actions = [structure.nested(row) for row in structure.flat(actions, "actions", rows=count)]
             for row, episode in list(playing.items()):
                 try:
                     observation, reward, terminated, truncated, info = slots[row].step(actions[row])

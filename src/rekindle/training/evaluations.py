@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rekindle.agent import LearningAgent
 from rekindle.envs import Determinism, EnvFactory
-from rekindle.experience import ActMode, Array, Observations
+from rekindle.experience import ActMode
 from rekindle.session.session import TrainingSession
 from rekindle.training.config import TrainerConfig
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
@@ -20,7 +22,8 @@ class Evaluations:
     """
 
     def __init__(self, agent: LearningAgent, factory: EnvFactory, evaluator: Evaluator | None) -> None:
-        self._agent, self._factory, self._evaluator = agent, factory, evaluator
+        self._factory, self._evaluator = factory, evaluator
+        self._greedy = greedy(agent)
         self._session: TrainingSession | None = None
         """The session of the current training."""
         self._stopping = EarlyStopping(target=None, patience=None)
@@ -86,10 +89,10 @@ class Evaluations:
             )
         return self._evaluator.evaluate(self._act, episodes)
 
-    def _act(self, observations: Observations) -> Array:
+    def _act(self, observations: Any) -> Any:
         session = self._session
         if session is None:
-            return greedy(self._agent)(observations)
+            return self._greedy(observations)
         session.interrupter.check()
         return session.act_many(observations, ActMode.EXPLOIT)
 

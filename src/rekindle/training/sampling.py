@@ -15,7 +15,7 @@ from rekindle.errors import EnvError, InputError, Interrupted
 from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.session.session import TrainingSession
 from rekindle.session.stream import Stream
-from rekindle.spaces import Layout
+from rekindle.spaces import ActionStructure, Layout
 from rekindle.stats import EpisodeRecord
 from rekindle.traces import ResettableEnv
 
@@ -85,7 +85,6 @@ class _Starts:
         self.streams = [session.stream(row) for row in range(envs.num_envs)]
         self._session, self._envs = session, envs
         self._processor, self._options = processor, reset_options
-        self._layout = cast("Layout", Layout.of_space(envs.observation_space))
         self.steps_made = session.total_steps
         """Env steps that the environments have made; the session may not have processed the last of them."""
         self._states: dict[str, State] = {}
@@ -109,7 +108,7 @@ class _Starts:
     def reset(self, row: int) -> Any:
         """The first observation of a new episode, or the newest observation of an open one."""
         stream, single = self.streams[row], self._envs.one(row)
-        env = single if self._processor is None else _Processed(single, row, self._processor, self._layout)
+        env = single if self._processor is None else _Processed(single, row, self._processor, self._envs)
         state = self._states.pop(str(row), None)
         try:
             if state is not None:
@@ -161,8 +160,10 @@ class _Ends:
 class _Processed:
     """An environment with processed rewards, so that a replay compares what the agent saw."""
 
-    def __init__(self, env: ResettableEnv, row: int, processor: StepProcessor, layout: Layout) -> None:
-        self._env, self._row, self._processor, self._layout = env, row, processor, layout
+    def __init__(self, env: ResettableEnv, row: int, processor: StepProcessor, envs: Envs) -> None:
+        self._env, self._row, self._processor = env, row, processor
+        self._layout = cast("Layout", Layout.of_space(envs.observation_space))
+        self._structure = ActionStructure.of(envs.action_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._last, info = self._env.reset(seed=seed, options=options)
@@ -173,7 +174,7 @@ class _Processed:
         self._last, reward, terminated, truncated, info = self._env.step(action)
         transitions = Transitions(
             self._batch_of_one(before),
-            np.asarray(action)[None],
+            np.asarray(action if self._structure is None else self._structure.flat(action, "action"))[None],
             np.array([float(reward)]),
             self._batch_of_one(self._last),
             np.array([EpisodeStatus.of(terminated, truncated)], np.uint8),
@@ -229,6 +230,7 @@ class VectorSampler:
     def __init__(self, session: TrainingSession, envs: Envs, starts: _Starts, ends: _Ends) -> None:
         self._session, self._envs, self._starts, self._ends = session, envs, starts, ends
         self._layout = cast("Layout", Layout.of_space(envs.observation_space))
+        self._structure = ActionStructure.of(envs.action_space)
         self._rows = range(envs.num_envs)
         self._to_start: Sequence[int] = self._rows
         self._observations: Observations | None = None
@@ -240,7 +242,11 @@ class VectorSampler:
         observations = cast("Observations", self._observations)
         actions = self._session.act_many(observations)
         self._starts.steps_made = self._session.total_steps + len(self._rows)
-        outcome = _stepped(self._envs, actions, self._session)
+        executed = actions
+        if self._structure is not None:
+            actions = self._structure.flat(actions, "actions", rows=len(self._rows))
+            executed = [self._structure.nested(row) for row in actions]
+        outcome = _stepped(self._envs, executed, self._session)
         transitions = Transitions(observations, actions, outcome.rewards, outcome.observations, outcome.statuses)
         self._to_start, records = self._ends.hand_over(transitions, self._rows, outcome.extras)
         self._observations = outcome.observations
@@ -272,8 +278,12 @@ class AutoresetSampler:
         for stream in starts.streams:
             if stream.is_open:  # it cannot be restored
                 stream.abandon()
-        shape, dtype = envs.action_space.shape, envs.action_space.dtype
-        self._idle_actions = np.zeros((envs.num_envs, *shape), dtype) + getattr(envs.action_space, "start", 0)
+        self._structure = ActionStructure.of(envs.action_space)
+        if self._structure is not None:
+            self._idle_actions = np.tile(self._structure.idle, (envs.num_envs, 1))
+        else:
+            shape, dtype = envs.action_space.shape, envs.action_space.dtype
+            self._idle_actions = np.zeros((envs.num_envs, *shape), dtype) + getattr(envs.action_space, "start", 0)
 
     def sample(self) -> Round:
         """Make one step in each row; rows that only reset themselves make no transition."""
@@ -285,8 +295,12 @@ class AutoresetSampler:
         rows = np.flatnonzero(~envs.resting)
         actions = self._idle_actions.copy()
         if len(rows):
-            actions[rows] = self._session.act_many(_taken(observations, rows), streams=rows)
-        outcome = _stepped(envs, actions, self._session)
+            chosen = self._session.act_many(_taken(observations, rows), streams=rows)
+            if self._structure is not None:
+                chosen = self._structure.flat(chosen, "actions", rows=len(rows))
+            actions[rows] = chosen
+        executed = actions if self._structure is None else self._structure.nested(actions)
+        outcome = _stepped(envs, executed, self._session)
         self._observations = outcome.observations if outcome.following is None else outcome.following
         records: dict[int, EpisodeRecord] = {}
         ended: Sequence[int] = ()
