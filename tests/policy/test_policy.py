@@ -274,7 +274,7 @@ def test_a_dqn_is_exported_whole(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from rekindle.agents import DQN, rainbow
 
-    agent = DQN(Box(-1, 1, (3,), np.float32), Discrete(4), seed=0, **rainbow(hidden_sizes=(8,), capacity=10))
+    agent = DQN(Box(-1, 1, (3,), np.float32), Discrete(4), seed=0, **rainbow(hidden_sizes=(8,), capacity=32))
     exported = agent.policy()
     assert isinstance(exported, NetworkPolicy)
     policy.save(exported, tmp_path / "dqn.mpk")
