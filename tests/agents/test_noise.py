@@ -14,7 +14,7 @@ pytest.importorskip("jax")
 
 from rekindle.agents import SAC, TD3, SACConfig
 from rekindle.agents.noise import StreamNoise, stream_noise
-from rekindle.agents.offpolicy import generators
+from rekindle.agents.settings import generators
 from rekindle.errors import ConfigError, StateError
 from rekindle.experience import ActMode, Transitions
 from rekindle.session.session import TrainingSession

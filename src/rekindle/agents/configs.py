@@ -20,44 +20,22 @@ from rekindle.agents.settings import (
 )
 from rekindle.errors import ConfigError
 
-__all__ = ["ActorCriticConfig", "OffPolicyConfig", "OnPolicyConfig"]
+__all__ = ["ActorCriticConfig", "AgentConfig", "OffPolicyConfig", "OnPolicyConfig"]
 
 
-class OffPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of every agent that learns from remembered transitions."""
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of every agent with a network."""
 
     learning_rate: Setting = 3e-4
     """Adam's step size, above 0; or a schedule over env steps."""
     gamma: float = 0.99
     """What a reward is worth one step earlier, from 0 to 1."""
-    capacity: int = 1_000_000
-    """Rows of memory: one for each transition, and one more for each episode."""
-    warmup_steps: RunSteps = 10_000
-    """Env steps before the first update, or a fraction of the training."""
-    batch_size: int = 256
-    """Transitions in an update."""
-    update_every: int = 1
-    """Env steps from one round of updates to the next."""
-    updates_each: int = 1
-    """Updates in a round."""
-    n_step: int = 1
-    """Steps of reward in a target before a value stands for the rest."""
     network: str | None = None
     """A network of your own from an observation to features, as `package.module:Name`."""
-    prioritised: bool = False
-    """Sample transitions that surprised more often."""
-    priority_alpha: float = 0.6
-    """How much more often, from 0 (not at all) to 1."""
-    priority_beta: Setting = 0.4
-    """How far that is corrected for in the loss, from 0 (not at all) to 1."""
-    reward_scale: float = 1.0
-    """What rewards are multiplied with before learning; logged returns are not."""
     normalise_observations: bool = False
     """Subtract the mean of the observations seen and divide by their standard deviation."""
     observation_clip: float = 10.0
     """The largest size of a normalised observation."""
-    frame_stack: int | None = None
-    """Say that observations are so many frames, each the older ones and a new one: memory then holds each once."""
     max_grad_norm: float | None = None
     """Scale gradients down to this norm."""
     adam_eps: float = 1e-8
@@ -71,14 +49,48 @@ class OffPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        for name in ("gamma", "priority_alpha", "priority_beta"):
-            check_number(name, getattr(self, name), most=1.0)
-        for name in ("adam_eps", "observation_clip"):
-            check_number(name, getattr(self, name), above=True)
         check_number("learning_rate", self.learning_rate, above=not isinstance(self.learning_rate, Linear))
+        check_number("gamma", self.gamma, most=1.0)
+        for name in ("observation_clip", "adam_eps"):
+            check_number(name, getattr(self, name), above=True)
         if self.max_grad_norm is not None:
             check_number("max_grad_norm", self.max_grad_norm, above=True)
-        for name in ("batch_size", "update_every", "updates_each", "n_step", "gradient_accumulation"):
+        check_whole("gradient_accumulation", self.gradient_accumulation, 1)
+        check_flag("normalise_observations", self.normalise_observations)
+
+
+class OffPolicyConfig(AgentConfig, frozen=True, kw_only=True):
+    """The settings that agents which learn from remembered transitions have beside those."""
+
+    capacity: int = 1_000_000
+    """Rows of memory: one for each transition, and one more for each episode."""
+    warmup_steps: RunSteps = 10_000
+    """Env steps before the first update, or a fraction of the training."""
+    batch_size: int = 256
+    """Transitions in an update."""
+    update_every: int = 1
+    """Env steps from one round of updates to the next."""
+    updates_each: int = 1
+    """Updates in a round."""
+    n_step: int = 1
+    """Steps of reward in a target before a value stands for the rest."""
+    prioritised: bool = False
+    """Sample transitions that surprised more often."""
+    priority_alpha: float = 0.6
+    """How much more often, from 0 (not at all) to 1."""
+    priority_beta: Setting = 0.4
+    """How far that is corrected for in the loss, from 0 (not at all) to 1."""
+    reward_scale: float = 1.0
+    """What rewards are multiplied with before learning; logged returns are not."""
+    frame_stack: int | None = None
+    """Say that observations are so many frames, each the older ones and a new one: memory then holds each once."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        super().__post_init__()
+        for name in ("priority_alpha", "priority_beta"):
+            check_number(name, getattr(self, name), most=1.0)
+        for name in ("batch_size", "update_every", "updates_each", "n_step"):
             check_whole(name, getattr(self, name), 1)
         check_steps("warmup_steps", self.warmup_steps)
         check_whole("capacity", self.capacity, 2)
@@ -86,8 +98,7 @@ class OffPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"capacity is {self.capacity!r}: use at least batch_size, {self.batch_size!r}")
         if self.frame_stack is not None:
             check_whole("frame_stack", self.frame_stack, 1)
-        for name in ("prioritised", "normalise_observations"):
-            check_flag(name, getattr(self, name))
+        check_flag("prioritised", self.prioritised)
         check_number("reward_scale", self.reward_scale, least=-math.inf)
         if self.reward_scale == 0:
             raise ConfigError(f"reward_scale is {self.reward_scale!r}: use a number other than 0")
@@ -130,13 +141,9 @@ class ActorCriticConfig(OffPolicyConfig, frozen=True, kw_only=True):
         check_number("noise_timescale", self.noise_timescale, above=True)
 
 
-class OnPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of every agent that learns from rollouts of its newest policy."""
+class OnPolicyConfig(AgentConfig, frozen=True, kw_only=True):
+    """The settings that agents which learn from rollouts of their newest policy have beside those of every agent."""
 
-    learning_rate: Setting = 3e-4
-    """Adam's step size, above 0; or a schedule over env steps."""
-    gamma: float = 0.99
-    """What a reward is worth one step earlier, from 0 to 1."""
     gae_lambda: float = 0.95
     """How far advantages trust rewards (1) over the values learned so far (0)."""
     rollout_steps: int = 2_048
@@ -150,39 +157,25 @@ class OnPolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     divergence, estimated on a minibatch); None for no such limit."""
     network: str | None = None
     """A network of your own from an observation to features that policy and value share, as `package.module:Name`."""
-    normalise_observations: bool = False
-    """Subtract the mean of the observations seen and divide by their standard deviation."""
     normalise_rewards: bool = False
     """Divide rewards by the standard deviation of the discounted return; logged returns are not."""
-    observation_clip: float = 10.0
-    """The largest size of a normalised observation."""
     reward_clip: float = 10.0
     """The largest size of a normalised reward."""
     max_grad_norm: float | None = 0.5
     """Scale gradients down to this norm."""
     adam_eps: float = 1e-5
     """Adam's epsilon, above 0."""
-    gradient_accumulation: int = 1
-    """Updates whose gradients are averaged into one step of the optimiser."""
-    acting_device: str | None = None
-    """Where to act, when not with numpy: a platform such as `cpu` or `gpu:1`; None for JAX's own choice."""
-    learning_device: str | None = None
-    """Where to learn."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        for name in ("gamma", "gae_lambda"):
-            check_number(name, getattr(self, name), most=1.0)
-        for name in ("observation_clip", "reward_clip", "adam_eps"):
-            check_number(name, getattr(self, name), above=True)
-        check_number("learning_rate", self.learning_rate, above=not isinstance(self.learning_rate, Linear))
-        for name in ("target_kl", "max_grad_norm"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), above=True)
-        for name in ("rollout_steps", "minibatch_size", "epochs", "gradient_accumulation"):
+        super().__post_init__()
+        check_number("gae_lambda", self.gae_lambda, most=1.0)
+        check_number("reward_clip", self.reward_clip, above=True)
+        if self.target_kl is not None:
+            check_number("target_kl", self.target_kl, above=True)
+        for name in ("rollout_steps", "minibatch_size", "epochs"):
             check_whole(name, getattr(self, name), 1)
-        for name in ("normalise_observations", "normalise_rewards"):
-            check_flag(name, getattr(self, name))
+        check_flag("normalise_rewards", self.normalise_rewards)
         if self.minibatch_size > self.rollout_steps:
             raise ConfigError(
                 f"minibatch_size is {self.minibatch_size!r}: use at most rollout_steps, {self.rollout_steps!r}"

@@ -27,8 +27,8 @@ from rekindle.agents.networks import (
     layers_of,
     user_network,
 )
-from rekindle.agents.offpolicy import OffPolicyAgent, generators
-from rekindle.agents.settings import encoding_of
+from rekindle.agents.offpolicy import OffPolicyAgent
+from rekindle.agents.settings import encoding_of, generators
 from rekindle.agents.updates import OffPolicyUpdate
 from rekindle.agents.weights import Parts, Weights
 from rekindle.experience import Array

@@ -43,7 +43,7 @@ from rekindle.agents.networks import (
     split_noise,
     user_network,
 )
-from rekindle.agents.offpolicy import OffPolicyAgent, generators
+from rekindle.agents.offpolicy import OffPolicyAgent
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.returns import CategoricalReturns, MeanReturns, Returns
 from rekindle.agents.settings import (
@@ -57,6 +57,7 @@ from rekindle.agents.settings import (
     check_steps,
     check_whole,
     encoding_of,
+    generators,
     make_config,
     network_setting,
     value_at,

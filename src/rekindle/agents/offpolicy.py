@@ -23,7 +23,7 @@ from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.noise import stream_noise
 from rekindle.agents.normalisation import RunningMoments, moments_of
-from rekindle.agents.settings import Linear, check_whole, value_at
+from rekindle.agents.settings import Linear, value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.updates import Minibatch, OffPolicyUpdate
 from rekindle.checks import refuses_misfits
@@ -35,22 +35,13 @@ from rekindle.policy.policy import NetworkPolicy
 from rekindle.replay import Batch, Memory, PrioritizedMemory
 from rekindle.rng import generator_from_state, generator_state
 
-__all__ = ["OffPolicyAgent", "generators"]
+__all__ = ["OffPolicyAgent"]
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
 
 _EXPLORE = ActMode.EXPLORE
 _MOST_PRIORITISED = 8
 """Updates that may use the same priorities."""
-
-
-def generators(seed: int) -> list[np.random.Generator]:
-    """For the weights, for exploring and for sampling.
-
-    Each its own, so that how much is learned does not change which actions are tried.
-    """
-    check_whole("seed", seed, 0)
-    return np.random.default_rng(seed).spawn(3)
 
 
 class OffPolicyAgent(Generic[Config]):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rekindle.agents.configs import AgentConfig
 from rekindle.agents.weights import norm
 from rekindle.agents.xla import after
 
@@ -22,7 +23,7 @@ _MEAN_DECAY, _SQUARE_DECAY = 0.9, 0.999
 _each = jax.tree_util.tree_map
 
 
-def optimiser_of(config: Any) -> optax.GradientTransformation:
+def optimiser_of(config: AgentConfig) -> optax.GradientTransformation:
     """Adam, after clipping, of gradients that are averaged as the settings say; the step size comes later."""
     clip = optax.identity() if config.max_grad_norm is None else _clip(config.max_grad_norm)
     optimiser = optax.chain(clip, _adam(config.adam_eps))

@@ -47,8 +47,8 @@ from rekindle.agents.settings import (
     check_flag,
     check_number,
     check_sizes,
-    check_whole,
     encoding_of,
+    generators,
     make_config,
     network_setting,
 )
@@ -247,14 +247,12 @@ class PPO(OnPolicyAgent[PPOConfig]):
     def __init__(
         self, observation_space: Any, action_space: Any, *, seed: int, network: Any = None, **settings: Any
     ) -> None:
-        check_whole("seed", seed, 0)
+        initial, exploring, shuffling = generators(seed)
         config = make_config(PPOConfig, {**settings, "network": network_setting(network)})
         distribution = distribution_of(action_space, agent="PPO")
         encoding = encoding_of(
             observation_space, config, actions=distribution.masked, mask_sizes=distribution.mask_sizes
         )
-        # Generators of their own, so that how much is learned does not change which actions are tried.
-        initial, exploring, shuffling = np.random.default_rng(seed).spawn(3)
         weights = Weights(ActorCritic(config, encoding, distribution, network, initial))
         super().__init__(
             observation_space,

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 import msgspec
+import numpy as np
 
 from rekindle.agents.names import advice_on
 from rekindle.errors import ConfigError
@@ -24,6 +25,7 @@ __all__ = [
     "check_steps",
     "check_whole",
     "encoding_of",
+    "generators",
     "make_config",
     "network_setting",
     "refuse_fractions",
@@ -237,3 +239,12 @@ def check_sizes(name: str, value: Any) -> None:
             f"{name} is {value!r:.200}: use at most {_MOST_LAYERS} layers of at most {_MOST_UNITS}, and at most "
             f"{_MOST_WEIGHTS} weights between two of them"
         )
+
+
+def generators(seed: int) -> list[np.random.Generator]:
+    """For the weights, for exploring, and for sampling or shuffling.
+
+    Each its own, so that how much is learned does not change which actions are tried.
+    """
+    check_whole("seed", seed, 0)
+    return np.random.default_rng(seed).spawn(3)

@@ -19,7 +19,30 @@ from rekindle.agents.weights import Parts, Weights
 from rekindle.experience import Array
 from rekindle.policy.encoding import Encoding
 
-__all__ = ["Minibatch", "OffPolicyUpdate", "OnPolicyUpdate", "RolloutBatch"]
+__all__ = ["Minibatch", "OffPolicyUpdate", "OnPolicyUpdate", "RolloutBatch", "Update"]
+
+
+class Update(Protocol):
+    """An algorithm: its state, which is a named tuple, and one update of it."""
+
+    @property
+    def algorithm(self) -> str:
+        """Its name, in states and exported policies."""
+        ...
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """What each update measures, a `loss` among it."""
+        ...
+
+    @property
+    def schedules(self) -> Mapping[str, Setting]:
+        """Settings whose values of the moment an update takes."""
+        ...
+
+    def start(self) -> Any:
+        """The state before the first update."""
+        ...
 
 
 class Minibatch(NamedTuple):
@@ -58,23 +81,8 @@ class Minibatch(NamedTuple):
         )
 
 
-class OffPolicyUpdate(Protocol):
-    """An algorithm that learns from memory: its state, a named tuple with a field `updates`, and one update."""
-
-    @property
-    def algorithm(self) -> str:
-        """Its name, in states and exported policies."""
-        ...
-
-    @property
-    def metrics(self) -> Sequence[str]:
-        """What each update measures, a `loss` among it."""
-        ...
-
-    @property
-    def schedules(self) -> Mapping[str, Setting]:
-        """Settings whose values of the moment an update takes."""
-        ...
+class OffPolicyUpdate(Update, Protocol):
+    """An algorithm that learns from memory; its state has a field `updates`."""
 
     @property
     def weights(self) -> Mapping[str, Weights[Any]]:
@@ -84,10 +92,6 @@ class OffPolicyUpdate(Protocol):
     @property
     def acting(self) -> Sequence[str]:
         """The fields with the weights of the network that acts: the newest first, then its targets."""
-        ...
-
-    def start(self) -> Any:
-        """The state before the first update."""
         ...
 
     def step(
@@ -142,30 +146,8 @@ class RolloutBatch(NamedTuple):
         return jnp.where(self.counts, column, 0).sum() / jnp.maximum(self.counts.sum() - less, 1)
 
 
-class OnPolicyUpdate(Protocol):
-    """An algorithm that learns from rollouts.
-
-    Its state is a named tuple with `params`, `optimiser`, `made` and `is_over`.
-    """
-
-    @property
-    def algorithm(self) -> str:
-        """Its name, in states and exported policies."""
-        ...
-
-    @property
-    def metrics(self) -> Sequence[str]:
-        """What each update measures, a `loss` among it."""
-        ...
-
-    @property
-    def schedules(self) -> Mapping[str, Setting]:
-        """Settings whose values of the moment an update takes."""
-        ...
-
-    def start(self) -> Any:
-        """The state before the first update."""
-        ...
+class OnPolicyUpdate(Update, Protocol):
+    """An algorithm that learns from rollouts; its state has `params`, `optimiser`, `made` and `is_over`."""
 
     def step(self, state: Any, batch: RolloutBatch, schedules: Mapping[str, Any]) -> tuple[Any, dict[str, jax.Array]]:
         """One update, or none if the state `is_over`: the state after it, and its metrics."""
