@@ -120,6 +120,11 @@ class SpacePart(NamedTuple):
             case _:
                 return "other"
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether `discrete_values` counts its values: Discrete, MultiDiscrete and MultiBinary."""
+        return type(self.space).__name__ in ("Discrete", "MultiDiscrete", "MultiBinary")
+
 
 class SpaceParts(NamedTuple):
     """The parts of a Gymnasium space; the only code that inspects spaces."""
@@ -304,7 +309,7 @@ class ActionStructure:
             return None
         low: list[float] = []
         high: list[float] = []
-        is_discrete = [type(part.space).__name__ in _DISCRETE for part in read.parts.values()]
+        is_discrete = [part.has_choices for part in read.parts.values()]
         for part, spec, has_counts in zip(read.parts.values(), specs, is_discrete, strict=True):
             if has_counts:
                 counts, starts = discrete_values(part.space)
@@ -361,9 +366,6 @@ class ActionStructure:
                 for spec, place in zip(self._specs, self.places, strict=True)
             ]
         )
-
-
-_DISCRETE = ("Discrete", "MultiDiscrete", "MultiBinary")
 
 
 def _row_dtype(specs: Sequence[ArraySpec], bounds: Sequence[float]) -> np.dtype[Any]:

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,14 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # threads that would only be in the way of a fork and of a trace
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+
+
+def until(condition: Callable[[], Any], seconds: float = 100) -> None:
+    """Wait until a condition is true; fails if it does not become so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
 
 
 @dataclass(frozen=True)

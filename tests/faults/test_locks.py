@@ -9,14 +9,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness import ENVIRONMENT, Training, assert_exact
+from harness import ENVIRONMENT, Training, assert_exact, until
 
 import rekindle
 from rekindle.errors import RunLocked
@@ -24,13 +22,6 @@ from rekindle.run import directory
 from rekindle.run.directory import TrainingRun
 from rekindle.run.finding import find_runs
 from rekindle.storage.lock import Lock
-
-
-def until(condition: Callable[[], Any], seconds: float = 100) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def script(text: str, *arguments: object) -> subprocess.Popen[str]:

@@ -7,24 +7,15 @@ import os
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from forms import Rollouts
-from harness import ENVIRONMENT, Training, assert_exact, assert_nothing_lost
+from harness import ENVIRONMENT, Training, assert_exact, assert_nothing_lost, until
 
 import rekindle
 from rekindle.run.directory import TrainingRun
-
-
-def until(condition: Callable[[], Any], seconds: float = 100) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def begin(training: Training, *options: str, until_it_says: str = "checkpoint") -> subprocess.Popen[str]:

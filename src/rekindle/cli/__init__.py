@@ -8,7 +8,10 @@ import typing
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
+__all__ = ["INTERRUPTED", "main"]
+
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,4 +27,4 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run(arguments)
     except KeyboardInterrupt:
         sys.stderr.write("rekindle: interrupted\n")
-        return 130
+        return INTERRUPTED

@@ -9,13 +9,14 @@ import os
 import sys
 from typing import Any, cast
 
+from rekindle.cli import INTERRUPTED
 from rekindle.errors import ConfigError, Interrupted, RekindleError
 from rekindle.ui.output import complain, json_alone
 from rekindle.version import __version__
 
 __all__ = ["run"]
 
-DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
 
 _DESCRIPTION = f"""\
 rekindle {__version__}: train agents and manage their runs.

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from rekindle.cli import INTERRUPTED
 from rekindle.cli.stopping import current_interrupter
 from rekindle.errors import ConfigError
 from rekindle.text import NOTHING, decimal, printable, time_text, whole
@@ -24,7 +25,6 @@ from rekindle.ui.tables import cell, console, number, print_whole, status_cell, 
 
 __all__ = ["parse_seeds", "train_seeds"]
 
-_INTERRUPTED = 130
 _REPLACED = ("--seeds", "--jobs", "--seed", "--version", "--ui")
 """Options with a value that are replaced or removed for each run."""
 
@@ -113,7 +113,7 @@ class _Crew:
             reader.join()
         with self._guard:
             self._live.discard(process)
-        if process.returncode == _INTERRUPTED:  # interrupted before the run started
+        if process.returncode == INTERRUPTED:  # interrupted before the run started
             return _Run(seed)
         if process.returncode == 0:
             return _Run(seed, report=msgspec.json.decode(output))

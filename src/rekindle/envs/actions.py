@@ -34,7 +34,7 @@ class RandomActions:
         end = 0
         for part in SpaceParts.of(space).parts.values():
             start, end = end, end + (0 if part.spec is None else math.prod(part.spec.shape))
-            if type(part.space).__name__ in ("Discrete", "MultiDiscrete", "MultiBinary"):
+            if part.has_choices:
                 counts, starts = discrete_values(part.space)
                 self._counts += counts
                 self._starts += starts
