@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from rekindle.agent import State, StreamSlots
 from rekindle.checks import refuses_misfits
 from rekindle.errors import ConfigError, InputError, StateError
-from rekindle.experience import EpisodeStatus, Transitions
+from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.replay.batches import Batch, BatchReader
 from rekindle.replay.layout import FittedTransitions, MemoryLayout, same_rows
 from rekindle.replay.links import NO_STEP, NONE, Links, RowNumbers, check_links
@@ -107,7 +107,7 @@ class Memory(NumberedRows):
 
     def append(self, transitions: Transitions, streams: StreamSlots) -> Appended:
         """Store copies of transitions; those of one stream must be in order."""
-        if streams.shape == _ONE and (appended := self._append_next(transitions, streams.item())) is not None:
+        if streams.shape == _ONE and (appended := self._append_plain(transitions, streams.item())) is not None:
             return appended
         count = len(transitions)
         if streams.shape != (count,):
@@ -129,34 +129,46 @@ class Memory(NumberedRows):
         for stream in streams.tolist():
             self._heads.pop(stream, None)
 
-    def _append_next(self, transitions: Transitions, stream: int) -> Appended | None:
-        """Append one plain transition that continues its stream, several times as fast as `_append`.
+    def _append_plain(self, transitions: Transitions, stream: int) -> Appended | None:
+        """Append one plain transition that continues its stream or starts a chain, several times as fast as `_append`.
 
         Returns None, and changes nothing, if the transition is not that simple.
         """
         rows, links = self._rows, self._links
         head = self._heads.get(stream, NONE)
-        if head < rows.first:
+        if NONE < head < rows.first:
             return None
         plain = self._layout.plain(transitions)
         if plain is None:
             return None
         before, after, reward, status = plain
-        if self._observations[head % rows.capacity].tobytes() != before.tobytes():
-            return None
-        first, step, slot = rows.first, rows.end, rows.end % rows.capacity
-        self._observations[slot] = after[0]
-        self._actions[slot] = transitions.actions[0]
-        self._rewards[slot] = reward
-        self._statuses[slot] = status
-        self._previous[slot] = head
-        rows.extend(1)
-        dropped = links.follow_one(first, step, head)
+        first, end = rows.first, rows.end
+        if head == NONE:
+            self._put(end, before[0], 0, 0.0, NO_STEP, NONE)
+            self._put(end + 1, after[0], transitions.actions[0], reward, status, end)
+            rows.extend(2)
+            step = end + 1
+            dropped = links.follow(first, end, [step], [end])
+        else:
+            if self._observations[head % rows.capacity].tobytes() != before.tobytes():
+                return None
+            self._put(end, after[0], transitions.actions[0], reward, status, head)
+            rows.extend(1)
+            step = end
+            dropped = links.follow_one(first, step, head)
         if status == _CONTINUING:
             self._heads[stream] = step
         else:
-            del self._heads[stream]
+            self._heads.pop(stream, None)
         return Appended([step], dropped)
+
+    def _put(self, row: int, observation: Array, action: Array | int, reward: float, status: int, head: int) -> None:
+        slot = row % self._rows.capacity
+        self._observations[slot] = observation
+        self._actions[slot] = action
+        self._rewards[slot] = reward
+        self._statuses[slot] = status
+        self._previous[slot] = head
 
     def _append(self, given: FittedTransitions, streams: list[int]) -> Appended:
         """Append transitions of different streams, few enough not to overwrite each other."""
