@@ -88,7 +88,8 @@ def _check_checkpoint(run_path: Path, step: int) -> tuple[Checkpoint, str, str]:
         "step": checkpoint.step,
         "counters": checkpoint.counters,
         "agent": agent,
-        "session": checkpoint.session,
+        # Where the input journal stands depends on how often the run was resumed.
+        "session": {name: value for name, value in checkpoint.session.items() if name != "inputs"},
         "attached": checkpoint.attached,
         "metrics": checkpoint.metrics,
         "best": best,

@@ -44,6 +44,12 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+def noticed(learner: BackgroundLearner) -> BackgroundLearner:
+    """The learner, as a call of the host sees it that begins now."""
+    learner.look()
+    return learner
+
+
 # On the host's thread
 
 
@@ -172,7 +178,7 @@ def test_what_was_learned_is_told_once() -> None:
     agent = PolicyAgent()
     learner = background(agent)
     learner.observe(batch(1.0, 1.0, 1.0), SLOT)
-    assert eventually(lambda: learner.updates == 3)
+    assert eventually(lambda: noticed(learner).updates == 3)
     learner.close()
     assert sum(count for count, _ in learner.learned()) == 3
     assert list(learner.learned()) == []
@@ -209,7 +215,7 @@ def test_the_agent_is_told_which_policy_chose() -> None:
     observations = np.zeros((2, 1), np.float32)
     learner.act(observations, ActMode.EXPLORE, np.array([0, 1]))
     learner.observe(batch(1.0), np.array([1]))
-    assert eventually(lambda: learner.updates == 1)
+    assert eventually(lambda: noticed(learner).updates == 1)
     learner.act(observations, ActMode.EXPLOIT, np.array([0, 1]))
     learner.act(observations[:1], ActMode.EXPLORE, np.array([2]))
     learner.observe(batch(1.0, 1.0, 1.0), np.array([0, 2, 3]))
@@ -234,8 +240,8 @@ def test_a_policy_that_comes_without_an_update_is_acted_with_too() -> None:
     chosen: list[int] = []
     learner = background(Versioned())
     learner.observe(batch(1.0), SLOT)
-    assert eventually(lambda: learner._published[1] == 7)
-    learner.act(np.zeros((1, 1), np.float32), ActMode.EXPLORE, SLOT)
+    assert eventually(lambda: noticed(learner).seen.version == 7)
+    noticed(learner).act(np.zeros((1, 1), np.float32), ActMode.EXPLORE, SLOT)
     learner.observe(batch(1.0), SLOT)
     learner.close()
     assert chosen == [0, 7]
@@ -254,10 +260,10 @@ def test_updates_that_an_agent_did_not_make_are_not_counted() -> None:
 def test_numbers_on_episodes_are_those_last_published() -> None:
     agent = PolicyAgent()
     learner = background(agent)
-    assert learner.episode_extras() == {}
+    assert learner.episode_extras() == {"starts": 0.0}
     learner.start_episode()
     learner.observe(batch(1.0), SLOT)
-    assert eventually(lambda: learner.episode_extras() == {"starts": 1.0})
+    assert eventually(lambda: noticed(learner).episode_extras() == {"starts": 1.0})
     learner.close()
 
 
@@ -265,7 +271,7 @@ def test_updates_are_made_between_messages_of_a_busy_host() -> None:
     learner = background(PolicyAgent(), capacity=4)
     for _ in range(200):
         learner.observe(batch(1.0), SLOT)
-    assert learner.updates > 0
+    assert noticed(learner).updates > 0
     learner.close()
 
 
@@ -274,7 +280,7 @@ def test_updates_beyond_the_backlog_are_skipped_and_counted(monkeypatch: pytest.
     agent = PolicyAgent()
     learner = background(agent)
     learner.observe(batch(*[1.0] * 100), SLOT)
-    assert eventually(lambda: learner.updates + learner.skipped == 100)
+    assert eventually(lambda: noticed(learner).updates + learner.skipped == 100)
     learner.close()
     assert (learner.skipped, agent.skipped, agent.updates) == (90, 90, 10)
 
@@ -289,7 +295,7 @@ def test_an_agent_that_cannot_skip_makes_them_all(monkeypatch: pytest.MonkeyPatc
     agent = Thorough()
     learner = background(agent)
     learner.observe(batch(*[1.0] * 100), SLOT)
-    assert eventually(lambda: learner.updates == 100)
+    assert eventually(lambda: noticed(learner).updates == 100)
     learner.close()
     assert learner.skipped == 0
 

@@ -19,7 +19,7 @@ from toys import PolicyAgent, ToyAgent, drive, line, move
 from rekindle import Interrupter, KeepLast, RunReader, TrainingRun, TrainingSession, verify
 from rekindle.errors import ConfigError, InputError, RekindleError
 from rekindle.run import find_runs
-from rekindle.session.session import SessionOptions
+from rekindle.session.options import SessionOptions
 
 # Python and JAX warn of forks, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")

@@ -42,6 +42,8 @@ class Resume(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     """Why it is approximate, and notes for the user."""
     wall_time: str = ""
+    replayed: int = 0
+    """Calls of the input journal that were made again."""
 
 
 class RunMetadata(msgspec.Struct, frozen=True):

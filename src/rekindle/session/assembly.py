@@ -22,11 +22,16 @@ from rekindle.session.due import Due
 from rekindle.session.ending import Ending
 from rekindle.session.flow import Flow
 from rekindle.session.grading import Grading
+from rekindle.session.inputs import InputLog, StopPolls
 from rekindle.session.intake import Intake
+from rekindle.session.journal_options import About, JournalOptions
+from rekindle.session.journalling import Journalling, set_aside
 from rekindle.session.learner import DirectLearner
 from rekindle.session.logbook import Logbook
 from rekindle.session.outbox import Outbox
 from rekindle.session.parts import Parts
+from rekindle.session.replayed_learner import ReplayedLearner
+from rekindle.session.reports import Reports
 from rekindle.session.restoring import restore
 from rekindle.session.saving import Saver
 from rekindle.session.schedule import Schedule
@@ -47,9 +52,12 @@ class Assembled(NamedTuple):
     flow: Flow
     due: Due
     ending: Ending
+    reports: Reports
+    replay: Callable[[], None] | None
+    """Makes the calls of an input journal again; to be called before the first call of the host."""
 
 
-def assemble(  # noqa: PLR0913 - the options of a session
+def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
     agent: LearningAgent,
     run: TrainingRun | None,
     *,
@@ -67,29 +75,25 @@ def assemble(  # noqa: PLR0913 - the options of a session
     seed: int | None,
     strict: bool,
     interrupter: Interrupter | None,
+    journal: JournalOptions,
 ) -> Assembled:
     """Check the options, create every part, and restore them if the run is resumed."""
-    missing = [name for name in _AGENT_MEMBERS if not hasattr(agent, name)]
-    if missing:
-        raise ConfigError(f"{type(agent).__name__} is not a LearningAgent: it has no {', '.join(missing)}")
-    checked_choice("learner", learner, ("inline", "manual", "background"))
-    if isinstance(agent, ChecksLearner):
-        agent.check_learner(learner)
+    journal.check(run)
+    _check_agent(agent, learner)
     checked_choice("bad_values", bad_values, ("refuse", "drop"))
     checkpoint_every = checked_count("checkpoint_every", checkpoint_every, 1)
     metrics_every = checked_count("metrics_every", metrics_every, 1)
     seed = checked_count("seed", seed, 0)
     policy = retention(keep_checkpoints)
     is_background = learner == "background"
-    if is_background:
-        with_policy(agent)
     if run is not None and seed not in (None, run.metadata.seed):
         raise ConfigError(f"seed {seed} was given, but {run.path} was made with {run.metadata.seed}")
     run_seed = run.metadata.seed if run is not None else seed or 0
     counts = Counts(env_steps=agent.env_steps, updates=agent.updates)
     outbox = Outbox(callbacks, counts, run)
     should_stop = None if interrupter is None else interrupter.should_stop
-    direct = DirectLearner(agent, is_manual=learner == "manual", should_stop=should_stop)
+    polls = None if should_stop is None or not journal.is_on else StopPolls(should_stop)
+    direct = DirectLearner(agent, is_manual=learner == "manual", should_stop=polls or should_stop)
     table = StreamTable()
     intake = Intake(table, agent, observation_encoder, action_mapper)
     with contextlib.ExitStack() as undo:
@@ -107,19 +111,33 @@ def assemble(  # noqa: PLR0913 - the options of a session
             schedule=Schedule(
                 metrics_every=metrics_every, checkpoint_every=checkpoint_every, env_steps=counts.env_steps
             ),
-            grading=Grading(run, outbox, is_exact=not is_background),
+            grading=Grading(run, outbox, is_exact=journal.is_on or not is_background),
             interrupter=Interrupter() if interrupter is None else interrupter,
             saver=saver,
             exploration=np.random.default_rng([run_seed, 1]),
         )
+        if journal.is_on:
+            ask = parts.schedule.ask_checkpoint
+            parts.inputs = InputLog(
+                table, outbox, polls, is_background=is_background, limit=journal.limit, ask_checkpoint=ask
+            )
         if run is not None and saver is not None:
             codec.encode({"agent": agent.state()})  # refuse now what cannot be saved, not at the first checkpoint
             if run.is_resumed:
-                _restore(parts, run, saver, strict=strict)
+                _restore(parts, run, saver, strict=strict, has_journal=journal.is_on)
             _describe(parts, run, max_steps)
+        is_replaying = journal.is_on and run is not None and run.is_resumed
         if is_background:
-            parts.learner = BackgroundLearner(agent, parts.exploration)
+            parts.learner = _learner(parts, is_replaying=is_replaying)
             undo.callback(parts.learner.close)
+        journalling = None
+        if run is not None and parts.inputs is not None:
+            parts.inputs.learner = parts.learner
+            about = About.of(agent, learner, bad_values, metrics_every, is_first=not is_replaying)
+            journalling = Journalling(parts, run, parts.inputs, about, journal)
+            if not is_replaying:
+                journalling.open(0)
+                undo.callback(parts.inputs.close)
         parts.logbook.start(recorders, defer=is_background)
         undo.callback(parts.logbook.close, "failed")
         for index, callback in enumerate(callbacks):
@@ -132,12 +150,36 @@ def assemble(  # noqa: PLR0913 - the options of a session
         undo.pop_all()
     due = Due(parts)
     due.is_unsaved = parts.grading.resumed is None or parts.grading.resumed.checkpoint is None
-    flow = Flow(parts, due, seed=run_seed, max_steps=max_steps)
-    return Assembled(parts, flow, due, Ending(parts, flow, due, run, is_logging=metrics_every is not None))
+    flow, reports = Flow(parts, due, seed=run_seed, max_steps=max_steps), Reports(parts, due)
+    ending = Ending(parts, flow, due, run, is_logging=metrics_every is not None)
+    replay = journalling.replay(flow, reports, polls) if journalling is not None and is_replaying else None
+    return Assembled(parts, flow, due, ending, reports, replay)
 
 
-def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool) -> None:
+def _check_agent(agent: LearningAgent, learner: str) -> None:
+    missing = [name for name in _AGENT_MEMBERS if not hasattr(agent, name)]
+    if missing:
+        raise ConfigError(f"{type(agent).__name__} is not a LearningAgent: it has no {', '.join(missing)}")
+    checked_choice("learner", learner, ("inline", "manual", "background"))
+    if isinstance(agent, ChecksLearner):
+        agent.check_learner(learner)
+    if learner == "background":
+        with_policy(agent)
+
+
+def _learner(parts: Parts, *, is_replaying: bool) -> BackgroundLearner | ReplayedLearner:
+    if not is_replaying:
+        return BackgroundLearner(parts.agent, parts.exploration)
+    saved = parts.saved_inputs
+    learner = ReplayedLearner(parts.agent, parts.exploration, None if saved is None else saved["learner"])
+    parts.skipped_before -= learner.skipped
+    return learner
+
+
+def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool, has_journal: bool) -> None:
     not_exact = () if parts.grading.is_exact else ("the background learner is not bit-exact",)
+    if not has_journal and (lost := set_aside(run, run.rewound)) is not None:
+        not_exact = (*not_exact, lost)
     checkpoint, parts.grading.resumed = restore(
         run, saver.store, parts.agent, parts.load_state, not_exact=not_exact, strict=strict
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from rekindle.errors import AgentError, Interrupted
+from rekindle.errors import AgentError, InputError, Interrupted
 from rekindle.session.learner import DirectLearner
 from rekindle.session.parts import Parts
+from rekindle.session.records import Kind
 from rekindle.session.saving import Saver, Snapshot
+from rekindle.session.schedule import Hook
 
 __all__ = ["Due"]
 
@@ -43,11 +45,11 @@ class Due:
             if schedule.metrics.is_due(steps):
                 self.flush_metrics()
             try:
-                for hook in schedule.due_hooks(steps):
-                    hook.call(steps)
+                for place, hook in schedule.due_hooks(steps):
+                    self._call(place, hook, steps)
                 schedule.plan()
                 if schedule.checkpoint.is_due(steps) or schedule.checkpoint_asked:
-                    if parts.saver is None:
+                    if parts.saver is None or (parts.inputs is not None and parts.inputs.replaying is not None):
                         schedule.checkpoint_taken(steps)
                     else:
                         self.take_checkpoint(parts.saver)
@@ -60,6 +62,23 @@ class Due:
             self._is_running = False
             schedule.plan()
         parts.outbox.deliver()
+
+    def _call(self, place: int, hook: Hook, env_steps: int) -> None:
+        """Call a hook, or while a journal is replayed make its calls again."""
+        inputs = self._parts.inputs
+        if inputs is None:
+            hook.call(env_steps)
+            return
+        if inputs.replaying is not None and inputs.replaying.hook(place, hook, env_steps):
+            return
+        inputs.hook(Kind.HOOK_BEGUN, place)
+        try:
+            with self._parts.grading.watching_generators("a function of every()"):
+                hook.call(env_steps)
+        except BaseException:
+            inputs.hook(Kind.HOOK_RAISED, place)
+            raise
+        inputs.hook(Kind.HOOK_DONE, place)
 
     def flush_metrics(self) -> None:
         """End the metric window; raises `AgentError` if a loss of the agent is not finite."""
@@ -91,7 +110,9 @@ class Due:
                 )
                 parts.learner.fail(error)
                 raise error
-        part = parts.learner.read(saver.agent_copier(parts.agent))
+        if parts.inputs is not None:
+            parts.inputs.cut()
+        part = parts.learner.read(saver.agent_copier(parts.agent, parts.learner.state_reader()))
         parts.schedule.checkpoint_taken(parts.counts.env_steps)
         snapshot = Snapshot(
             stamp=parts.counts.stamp(),
@@ -103,3 +124,33 @@ class Due:
         )
         saver.save(snapshot, part, parts.logbook.mark())
         self.is_unsaved = False
+
+    def checkpoint(self, saver: Saver, *, wait: bool) -> None:
+        """Take a checkpoint because the host asked for one; see `TrainingSession.checkpoint`."""
+        parts = self._parts
+        if self.is_inside_a_call and not wait:
+            parts.schedule.ask_checkpoint()
+            return
+        if parts.inputs is not None and not parts.inputs.is_recorded:
+            raise InputError(
+                "checkpoint(wait=True) inside a callback: the input journal has no record of the current call yet; "
+                "without wait, the checkpoint is taken when the call ends"
+            )
+        parts.streams.check_all_announced()
+        if (failure := parts.learner.failure) is not None:
+            raise AgentError("checkpoint(): the agent failed in an earlier call; its state is not saved") from failure
+        self.take_checkpoint(saver)
+        if wait:
+            error = saver.settle()
+            parts.outbox.deliver()
+            if error is not None:
+                raise error
+
+    def stop_with_checkpoint(self, reason: str) -> None:
+        """Stop the session, and save what it is now."""
+        parts = self._parts
+        parts.interrupter.stop(reason)
+        parts.outbox.warn(reason)
+        if parts.saver is not None and not parts.streams.unannounced_ends:
+            self.take_checkpoint(parts.saver)
+            parts.saver.settle()

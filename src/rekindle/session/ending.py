@@ -12,9 +12,11 @@ from rekindle.events import TrainingEnded
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import Status
 from rekindle.session.due import Due
+from rekindle.session.episodes import Episodes
 from rekindle.session.flow import Flow
 from rekindle.session.learner import ClosedLearner, Learner
 from rekindle.session.parts import Parts
+from rekindle.session.updating import Updater
 
 __all__ = ["Ending"]
 
@@ -127,7 +129,7 @@ class Ending:
                 parts.direct.fail(learner.failure)
         parts.skipped_before += learner.skipped
         if learner is not parts.direct:
-            self._flow.add_updates(learner.learned())
+            Updater(parts).add_all(learner.learned())
 
     def _save_last(self, *, is_finished: bool) -> bool:
         """Take the last checkpoint, then log rows that belong to the end only: a resume removes these rows again.
@@ -135,7 +137,7 @@ class Ending:
         Returns whether the run is finished; it is not if the work at the end was interrupted.
         """
         parts = self._parts
-        self._flow.announce_all()
+        Episodes(parts).announce_all()
         if parts.saver is not None:
             parts.saver.settle()
             if self._due.is_unsaved or parts.saver.is_behind or parts.attached.has_changed():
@@ -180,6 +182,8 @@ class Ending:
         with contextlib.ExitStack() as stack:
             if self._run is not None:
                 stack.callback(self._run.close)
+            if parts.inputs is not None:
+                stack.callback(parts.inputs.close)
             if parts.saver is not None:
                 stack.callback(parts.saver.close)
             parts.interrupter.unwatch()

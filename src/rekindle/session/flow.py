@@ -7,30 +7,30 @@ table, learn, end episodes, choose the next action, and do what is due. Nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from rekindle.agent import Metrics, StreamSlots
 from rekindle.checks import checked_extras
 from rekindle.errors import ConfigError, InputError, Interrupted
-from rekindle.events import EpisodeEnded, Updated
-from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Observations, Transitions
+from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
 from rekindle.rng import episode_seed
 from rekindle.session.due import Due
+from rekindle.session.episodes import Episodes
 from rekindle.session.host_call import HostCall
-from rekindle.session.parts import Ended, Parts
+from rekindle.session.inputs import InputLog
+from rekindle.session.parts import Parts
+from rekindle.session.records import Kind
 from rekindle.session.table import Phase, StreamId
 from rekindle.session.taken import Claims, Taken
+from rekindle.session.updating import Updater
 from rekindle.stats import EpisodeRecord
 from rekindle.traces import EpisodeTrace, ResettableEnv, frozen_options, replay
 
 __all__ = ["Flow"]
 
 _CONTINUING = EpisodeStatus.CONTINUING
-_EXPLORE, _EXPLOIT = ActMode.EXPLORE, ActMode.EXPLOIT
-_BEGUN, _OPEN, _ENDED = int(Phase.BEGUN), int(Phase.OPEN), int(Phase.ENDED)
+_EXPLORE = ActMode.EXPLORE
+_IDLE, _BEGUN, _OPEN, _ENDED = map(int, Phase)
 
 
 class Flow:
@@ -38,35 +38,71 @@ class Flow:
 
     def __init__(self, parts: Parts, due: Due, *, seed: int, max_steps: int | None) -> None:
         self._parts, self._due = parts, due
+        self._updater, self._episodes = Updater(parts), Episodes(parts)
+        self._inputs: InputLog | None = parts.inputs
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
         self._counts, self._interrupter = parts.counts, parts.interrupter
         self._seed = seed
         self._most_steps = math.inf if max_steps is None else max_steps
         self._call = HostCall(parts, due, self.catch_up)
+        self._make_calls: Callable[[], None] | None = None
+
+    def replay_first(self, replay: Callable[[], None]) -> None:
+        """Call this function before the first call of the host."""
+        self._make_calls, self._call.is_behind = replay, True
 
     @property
     def is_done(self) -> bool:
         """Whether `max_steps` is reached or a stop was requested."""
+        if self._make_calls is not None:
+            self.replay_journal()
         return self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps
 
+    def replay_journal(self) -> None:
+        """Make the calls of the journal again, unless that was done."""
+        make_calls, self._make_calls = self._make_calls, None
+        if make_calls is None:
+            return
+        self._call.is_behind = False
+        try:
+            make_calls()
+        except BaseException as error:
+            self._parts.learner.fail(error)
+            raise
+        self._call.is_behind = True
+
+    def slot(self, stream: StreamId) -> int:
+        """The row of a stream; added if the stream is new."""
+        if self._make_calls is not None:
+            self.replay_journal()
+        return self._table.slot(stream)
+
     def catch_up(self) -> None:
-        """Do once what was due before a resume and had not been done.
+        """Make the calls of the journal again, and do once what was due before a resume and had not been done.
 
         Raises `Interrupted` if a stop comes in between: the rest stays due, and no step may be made before it.
         """
-        if not self._call.is_behind:
-            return
+        self.replay_journal()
+        if self._call.is_behind:
+            self.do_owed()
+
+    def do_owed(self) -> None:
+        """Do what was due before a resume and had not been done."""
         self._call.is_behind = False
         owed, schedule = self._parts.owed, self._parts.schedule
+        if self._inputs is not None:
+            self._streams.expect_hosts()
         if owed.updates or schedule.next <= self._counts.env_steps:
             self._due.is_unsaved = True
         if owed.updates:
             owed.updates = False
-            self._learn()
+            self._updater.learn()
         if not owed.updates:
             episodes, owed.episodes = owed.episodes, []
             for ended in episodes:
-                self._add_episode(ended.stream, ended.record)
+                self._episodes.add(ended.stream, ended.record)
+        if self._inputs is not None:
+            self._inputs.caught_up()
         self._due.finish_call()
         if owed.updates or schedule.next <= self._counts.env_steps:
             self._call.is_behind = True
@@ -86,8 +122,8 @@ class Flow:
                 if known.lost is not None:
                     self._parts.grading.mark_inexact(known.lost)
                 if known.action is not None:
-                    return self._intake.to_host(known.action)
-            return self._choose(slot, arrays, begins=begins)
+                    return self._acted(Kind.ACT, slot, arrays, self._intake.to_host(known.action))
+            return self._acted(Kind.ACT, slot, arrays, self._choose(slot, arrays, begins=begins))
         except BaseException as error:
             self._call.leave(error)
             raise
@@ -99,6 +135,12 @@ class Flow:
         if begins:
             self._streams.begin(slot, arrays)
         return self._streams.hand_out(slot, action)
+
+    def _acted(self, kind: Kind, slot: int, arrays: Sequence[Array], action: Any) -> Any:
+        """Record a call that acts, and return its action."""
+        if self._inputs is not None:
+            self._inputs.act(kind, slot, arrays)
+        return action
 
     def act_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
         """Choose an exploring action for each row of a batch."""
@@ -116,6 +158,8 @@ class Flow:
             if len(acting):
                 actions = self._parts.learner.act(table.observations(chosen), _EXPLORE, acting)
                 streams.hand_out_many(acting, there, chosen, actions)
+            if self._inputs is not None:
+                self._inputs.act_many(slots, places, arrays)
             return self._intake.to_host_many(table.pending[slots])
 
     def _rows_to_act(self, slots: Sequence[int], arrays: Sequence[Array]) -> list[int]:
@@ -131,36 +175,17 @@ class Flow:
             rows.append(row)
         return rows
 
-    def exploit(self, stream: StreamId, observation: Any) -> Any:
-        """Choose the greedy action for one observation; the stream need not exist, and nothing is changed."""
-        table = self._table
-        arrays = self._intake.observation(observation, "observation")
-        return self._intake.to_host(self._exploit(table.batch_of_one(arrays), table.peek([stream]))[0])
-
-    def exploit_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
-        """Choose the greedy action for each row of a batch; the streams need not exist, and nothing is changed."""
-        table = self._table
-        rows = self._intake.rows(observations)
-        arrays = self._intake.observations(observations, "observations", rows)
-        slots = table.peek(range(rows) if names is None else names)
-        return self._intake.to_host_many(self._exploit(table.observations(arrays), slots))
-
-    def _exploit(self, observations: Observations, slots: StreamSlots) -> Array:
-        try:
-            return self._parts.learner.act(observations, _EXPLOIT, slots)
-        except InputError:
-            raise
-        except BaseException as error:
-            self._parts.learner.fail(error)
-            raise
-
     # Transitions
 
     def observe(self, slot: int, experience: Experience) -> None:
         """Process one transition."""
         self._call.enter()
         try:
-            self._take(self._streams.check(slot, experience))
+            taken = self._streams.check(slot, experience)
+            before = None if self._inputs is None else self._unknown(slot, taken.before)
+            self._take(taken)
+            if self._inputs is not None:
+                self._inputs.observe(slot, before, taken)
             if self._counts.env_steps >= self._parts.schedule.next:
                 self._due.finish_call()
         except BaseException as error:
@@ -173,14 +198,23 @@ class Flow:
             taken = self._streams.check_many(transitions, names)
             ended = taken.statuses.nonzero()[0]
             streams = [self._table.id_of(slot) for slot in taken.slots[ended].tolist()]
+            before = None if self._inputs is None else self._unknown(taken.places, taken.before)
             self._take(taken)
+            if self._inputs is not None:
+                self._inputs.observe_many(before, taken)
             self._due.finish_call()
             return streams
+
+    def _unknown(self, places: Any, before: Sequence[Array]) -> Sequence[Array] | None:
+        """The observations that transitions start from; None if they are the newest of their streams."""
+        pairs = zip(before, self._table.last, strict=True)
+        is_known = all(array.tobytes() == last[places].tobytes() for array, last in pairs)
+        return None if is_known else [array.copy() for array in before]
 
     def _take(self, taken: Taken) -> None:
         """Pass a checked call to the agent and the table, and learn."""
         for slot in taken.broken:
-            self._close_open(slot)
+            self._episodes.close_open(slot)
         if taken.dropped:
             self._parts.learner.cut(list(taken.dropped))
         # The agent comes first: if it refuses a transition, nothing has changed.
@@ -189,109 +223,62 @@ class Flow:
             self._counts.env_steps += taken.count
         for warning in self._streams.apply(taken):
             self._parts.outbox.warn(warning)
-        self._learn()
+        self._updater.learn()
 
-    def _learn(self) -> None:
-        try:
-            learned = self._parts.learner.learned()
-            if learned:
-                self.add_updates(learned)
-        except Interrupted:  # the agent tracks how many updates it made; the rest of this call waits for the others
-            self._parts.owed.updates = True
+    def learn(self, milliseconds: float | None, sizes: Iterable[int] | None = None) -> int:
+        """Make the updates that are due, or as many as fit into the time; returns how many.
 
-    def learn(self, milliseconds: float | None) -> int:
-        """Make the updates that are due, or as many as fit into the time; returns how many."""
-        if not self._parts.direct.is_manual:
-            raise ConfigError("learn() is for sessions with learner='manual'")
+        A replay passes the sizes of the dispatches that were made.
+        """
+        self._updater.check_manual()
         with self._call:
-            if milliseconds is not None:
+            if milliseconds is not None and self._inputs is None:
                 self._parts.grading.is_exact = False
-            made = 0
-            for count, metrics in self._parts.direct.learn(milliseconds):
-                self._add_update(count, metrics)
-                made += count
-            return made
-
-    def add_updates(self, learned: Iterable[tuple[int, Metrics]]) -> None:
-        """Add the updates that a learner on another thread has made."""
-        for made, metrics in learned:
-            self._add_update(made, metrics)
-
-    def _add_update(self, count: int, metrics: Metrics) -> None:
-        for name, value in metrics.items():
-            if type(value) is float and "loss" in name and not math.isfinite(value):
-                raise self._parts.diverged(f"agent/{name}")
-        self._counts.updates = int(self._parts.learner.updates)
-        self._parts.logbook.add_update(metrics)
-        if self._parts.outbox.wants_updates:
-            self._parts.outbox.emit(Updated(self._counts.stamp(), count, metrics))
+            made = self._updater.learn_now(milliseconds, sizes)
+            if self._inputs is not None:
+                self._inputs.learn(made)
+            return sum(made)
 
     # Episodes
 
     def announce(self, slot: int, claims: Claims, extras: Mapping[str, float] | None) -> EpisodeRecord:
         """End an episode whose last transition was terminated or truncated."""
         with self._call:
-            record = self._end(slot, claims, checked_extras(extras))
+            numbers = checked_extras(extras)
+            record = self._episodes.end(slot, claims, numbers)
+            if self._inputs is not None:
+                self._inputs.announce(slot, claims, numbers)
             self._due.finish_call()
             return record
-
-    def _end(self, slot: int, claims: Claims, extras: dict[str, float]) -> EpisodeRecord:
-        streams = self._streams
-        record = streams.check_end(slot, claims, extras)
-        stream = streams.table.id_of(slot)
-        streams.end(slot)
-        return self._add_episode(stream, record) if record.length else record  # of length 0, all of it was dropped
-
-    def announce_all(self) -> None:
-        """End every episode whose end was not announced."""
-        for slot in self._streams.ended_slots():
-            name = self._table.name(slot)
-            self._end(slot, Claims(), {})
-            lost = f"the end of an episode of {name} was never announced; its extras are missing"
-            self._parts.grading.mark_inexact(lost)
 
     def close_episode(self, slot: int) -> None:
         """Close an open episode at its last complete transition, as truncated."""
         with self._call:
-            self._close_open(slot)
+            self._episodes.close_open(slot)
+            self._called(Kind.CLOSE_EPISODE, slot)
             self._due.finish_call()
 
-    def _close_open(self, slot: int) -> None:
-        closed = self._streams.close_open(slot)
-        if closed is None:
-            return
-        self._parts.learner.cut([slot])
-        if closed.lost is not None:
-            self._parts.grading.mark_inexact(closed.lost)
-        if closed.record.length:
-            self._add_episode(closed.stream, closed.record)
+    def _called(self, kind: Kind, slot: int) -> None:
+        if self._inputs is not None:
+            self._inputs.slot(kind, slot)
 
     def start_episode(self, slot: int) -> None:
         """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
         with self._call:
             if self._table.length[slot]:
-                self._close_open(slot)
+                self._episodes.close_open(slot)
             self._parts.learner.start_episode()
+            self._called(Kind.START_EPISODE, slot)
             self._due.finish_call()
 
     def close_stream(self, slot: int) -> None:
         """Close a stream: its open episode is closed as truncated, and its row becomes free."""
-        self.close_episode(slot)
-        self._parts.learner.cut([slot])
-        self._table.release(slot)
-
-    def _add_episode(self, stream: StreamId, counted: EpisodeRecord) -> EpisodeRecord:
-        if self._parts.owed.updates:
-            self._parts.owed.episodes.append(Ended(stream, counted))
-            return counted
-        extras = self._parts.learner.episode_extras()
-        record = msgspec.structs.replace(counted, extras={**counted.extras, **extras}) if extras else counted
-        self._counts.episodes += 1
-        stamp = self._counts.stamp()
-        self._parts.logbook.add_episode(record, stream, stamp)
-        self._parts.learner.start_episode()
-        self._parts.outbox.emit(EpisodeEnded(stamp, stream, record))
-        return record
+        with self._call:
+            self._episodes.close_open(slot)
+            self._parts.learner.cut([slot])
+            self._table.release(slot)
+            self._called(Kind.CLOSE_STREAM, slot)
+            self._due.finish_call()
 
     # Streams
 
@@ -309,8 +296,15 @@ class Flow:
                 streams.restored.discard(slot)
                 return self._choose(slot, arrays)
             streams.check_first(slot, arrays)
-            self._close_open(slot)
-            action = self._choose(slot, arrays, begins=True)
+            is_open = table.phase[slot] != _IDLE
+            self._episodes.close_open(slot)
+            try:
+                action = self._choose(slot, arrays, begins=True)
+            except InputError:
+                if is_open:
+                    self._called(Kind.CLOSE_EPISODE, slot)
+                raise
+            self._acted(Kind.BEGIN, slot, arrays, action)
             self._due.finish_call()
             return action
 
@@ -357,14 +351,18 @@ class Flow:
             else:
                 self._take(streams.check_step(slot, after, reward, status))
             action = None
-            if status is not _CONTINUING:
-                if table.phase[slot] == _ENDED:
-                    self._end(slot, Claims(), numbers)
-                else:  # its last transition was dropped, and so were all before it
-                    self._close_open(slot)
-            elif not self._acts_no_more():
-                arrays = streams.link_again(slot, after) if table.unlinked[slot] else after
-                action = self._choose(slot, arrays)
+            try:
+                if status is not _CONTINUING:
+                    if table.phase[slot] == _ENDED:
+                        self._episodes.end(slot, Claims(), numbers)
+                    else:  # its last transition was dropped, and so were all before it
+                        self._episodes.close_open(slot)
+                elif not self._acts_no_more():
+                    arrays = streams.link_again(slot, after) if table.unlinked[slot] else after
+                    action = self._choose(slot, arrays)
+            finally:  # if the agent refuses to act, too: the transition has been taken
+                if self._inputs is not None:
+                    self._inputs.step(slot, after, float(reward), status, numbers, has_action=action is not None)
             if self._counts.env_steps >= self._parts.schedule.next:
                 self._due.finish_call()
                 if self._acts_no_more():  # a hook or a signal stopped the session; a resume returns the action
@@ -379,11 +377,14 @@ class Flow:
 
         A manual learner may make updates before the next step, so with it the action is always chosen now.
         """
+        if self._inputs is not None and self._inputs.replaying is not None:
+            return not self._inputs.replaying.has_action
         is_done = self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps  # a property is slower
         return is_done and not self._parts.direct.is_manual
 
     def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset an environment with the episode's seed, or replay the episode that was open before a resume."""
+        self.refuse_with_journal("stream.reset(env)", "reset the environment yourself, and call stream.begin")
         with self._call:
             streams, table = self._streams, self._table
             streams.check_announced(slot)
@@ -393,7 +394,7 @@ class Flow:
                     streams.replayed.add(slot)
                     return again
             frozen = frozen_options(options)
-            self._close_open(slot)
+            self._episodes.close_open(slot)
             trace = EpisodeTrace(self.next_seed(slot), frozen)
             try:
                 observation, info = env.reset(seed=trace.seed, options=trace.options)
@@ -416,6 +417,14 @@ class Flow:
         except BaseException as error:
             self._call.env_error = error
             raise
+
+    def refuse_with_journal(self, what: str, instead: str) -> None:
+        """Raise if the session has an input journal, which makes calls again and cannot bring back a world."""
+        if self._inputs is not None:
+            raise ConfigError(
+                f"{what} brings back the state of an environment or object after a resume, but this session has an "
+                f"input journal (journal=True), whose world goes on by itself: {instead}"
+            )
 
     def next_seed(self, slot: int) -> int:
         """The seed of the stream's current episode."""

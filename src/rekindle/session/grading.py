@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+from collections.abc import Generator
+
 import msgspec
+import numpy as np
 
 from rekindle.errors import StorageError
 from rekindle.run.directory import TrainingRun
@@ -23,6 +28,8 @@ class Grading:
     def mark_inexact(self, what: str) -> None:
         """Report a loss, and record it in the run and its resume."""
         self.is_exact = False
+        if self._outbox.replaying is not None and not what.startswith("call "):  # reported before
+            return
         self._outbox.warn(what)
         if self.resumed is not None and self._run is not None:
             lost = (*self.resumed.lost, what)
@@ -31,3 +38,21 @@ class Grading:
                 self._run.add_resume(self.resumed)
             except StorageError as error:
                 self._outbox.warn(str(error))
+
+    @contextlib.contextmanager
+    def watching_generators(self, who: str) -> Generator[None]:
+        """Mark the session as inexact if the global generators of Python or numpy are used, as a resume loses them."""
+        before = _global_generators()
+        try:
+            yield
+        finally:
+            if self._run is not None and _global_generators() != before:
+                self.mark_inexact(
+                    f"{who} draws from the global generators of random or numpy.random, which a resume cannot restore: "
+                    "use a generator of your own, in an object with state() and load_state()"
+                )
+
+
+def _global_generators() -> tuple[object, ...]:
+    name, keys, position, *_ = np.random.get_state()
+    return random.getstate(), name, np.asarray(keys).tobytes(), position

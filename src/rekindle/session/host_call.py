@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rekindle.errors import InputError
 from rekindle.session.due import Due
+from rekindle.session.learner import DirectLearner
 from rekindle.session.parts import Parts
 
 __all__ = ["HostCall"]
@@ -21,6 +22,8 @@ class HostCall:
 
     def __init__(self, parts: Parts, due: Due, catch_up: Callable[[], None]) -> None:
         self._parts, self._due, self._catch_up = parts, due, catch_up
+        self._inputs = parts.inputs
+        self._is_background = not isinstance(parts.learner, DirectLearner)
         self.is_behind = parts.grading.resumed is not None
         """Whether the first call after a resume has not been made yet."""
         self.env_error: BaseException | None = None
@@ -39,12 +42,22 @@ class HostCall:
         """Begin a call."""
         if self._parts.learner.failure is not None:
             self._parts.learner.refuse()
-        self._due.is_unsaved = True
         if self.is_behind:
             self._catch_up()
+        self._due.is_unsaved = True
+        if self._inputs is not None:
+            self._inputs.check()
+            self._inputs.begin_call()
+        if self._is_background:
+            self._parts.learner.look()
 
     def leave(self, error: BaseException) -> None:
         """End a call with an error."""
+        if self._inputs is not None:
+            self._inputs.is_recorded = True
+            if error is self._inputs.failure:  # the call was made, but no record of it: it is saved in a checkpoint
+                self._due.stop_with_checkpoint(f"the input journal cannot be written: {error}")
+                return
         if isinstance(error, InputError):
             return
         sound = (self._parts.outbox.raised, self._due.raised, self.env_error)

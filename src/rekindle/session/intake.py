@@ -35,6 +35,7 @@ class Intake:
         actions = Layout.of_space(space)
         self._structure = ActionStructure.of(space)
         self._range: range | None = None
+        self._converters = (encoder, mapper, self._structure)
         if self._structure is not None:
             table.use_action_layout(self._structure.spec)
         elif actions is not None and not actions.is_dict:
@@ -42,6 +43,10 @@ class Intake:
             count, start = getattr(space, "n", None), getattr(space, "start", 0)
             if count is not None and actions.leaves[""].shape == ():
                 self._range = range(int(start), int(start) + int(count))
+
+    def take_agents_form(self, is_on: bool) -> None:
+        """Convert nothing while it is on: observations and actions of an input journal are in the agent's form."""
+        self._encoder, self._mapper, self._structure = (None, None, None) if is_on else self._converters
 
     def observation(self, observation: Any, what: str) -> list[Array]:
         """Convert one observation."""

@@ -8,9 +8,18 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from rekindle.agent import InterruptibleUpdates, LearningAgent, Metrics, ReportsEpisodes, StreamSlots, TracksStreams
+from rekindle.agent import (
+    InterruptibleUpdates,
+    LearningAgent,
+    Metrics,
+    ReportsEpisodes,
+    State,
+    StreamSlots,
+    TracksStreams,
+)
 from rekindle.errors import AgentError, InputError
 from rekindle.experience import ActMode, Array, Observations, Transitions
+from rekindle.session.records import Dispatched
 
 __all__ = ["ClosedLearner", "DirectLearner", "Learner"]
 
@@ -25,10 +34,13 @@ class Learner(Protocol):
     nothing changed.
     """
 
-    skipped: int
-    """Updates that were due and then skipped."""
     blocked: int
     """Host calls that had to wait for room in a queue."""
+
+    @property
+    def skipped(self) -> int:
+        """Updates that were due and then skipped."""
+        ...
 
     @property
     def failure(self) -> BaseException | None:
@@ -46,6 +58,26 @@ class Learner(Protocol):
 
     def refuse(self) -> NoReturn:
         """Raise `AgentError`, because the agent has failed."""
+        ...
+
+    def look(self) -> None:
+        """Take notice of the updates made so far: the current call sees these, and none that are made meanwhile."""
+        ...
+
+    def take_dispatches(self) -> list[Dispatched]:
+        """What a learner on another thread did, as far as it was noticed and not returned before."""
+        ...
+
+    def exploration_state(self) -> list[Any] | None:
+        """Where the generator stands that explores on the host's thread; None if the agent explores itself."""
+        ...
+
+    def host_state(self) -> State | None:
+        """What the host has seen of a learner on another thread, for a checkpoint."""
+        ...
+
+    def state_reader(self) -> Callable[[], State | None]:
+        """A function that returns the learner's own part of a checkpoint, to be called by `read`."""
         ...
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots, /) -> Array:
@@ -108,6 +140,23 @@ class DirectLearner:
         """Updates made so far."""
         return self._agent.updates
 
+    def look(self) -> None:
+        """Nothing to notice: updates are made in the calls of the host."""
+
+    def take_dispatches(self) -> list[Dispatched]:
+        """None: the calls of the host decide."""
+        return []
+
+    def exploration_state(self) -> None:
+        """None: the agent explores itself."""
+
+    def host_state(self) -> None:
+        """None: there is nothing that the host has not seen."""
+
+    def state_reader(self) -> Callable[[], None]:
+        """None: the agent has all of the state."""
+        return lambda: None
+
     def fail(self, error: BaseException) -> None:
         """Mark the agent as failed."""
         if self.failure is None:
@@ -141,6 +190,11 @@ class DirectLearner:
                 yield make_updates(self._agent, 1)
             else:
                 return
+
+    def learn_again(self, sizes: Iterable[int]) -> Iterator[tuple[int, Metrics]]:
+        """Make dispatches of these sizes, as `learn` did."""
+        for size in sizes:
+            yield make_updates(self._agent, size)
 
     def _update(self, n: int) -> tuple[int, Metrics]:
         if self._should_stop is None or self._interruptible is None:

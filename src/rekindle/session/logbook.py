@@ -24,7 +24,7 @@ from rekindle.session.table import StreamId
 from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
 from rekindle.storage.logs import LogPosition
 
-__all__ = ["Logbook"]
+__all__ = ["Logbook", "numbers_to_log"]
 
 _REMEMBERED_EVALUATIONS = 1_000
 """Evaluation episodes that are kept in memory for reports."""
@@ -79,14 +79,9 @@ class Logbook:
 
     # Adding
 
-    def add(self, name: str, value: Any) -> None:
-        """Add a number or an array of numbers from the host to the window; raises `InputError` for anything else."""
-        name = _prefixed(name)
-        try:
-            numbers = numbers_of("None" if value is None else value)  # numpy would convert None to NaN
-        except (TypeError, ValueError):
-            raise InputError(f"the metric {name!r} is not a number: {value!r:.80}") from None
-        self.window.add(name, np.array(numbers))
+    def add(self, name: str, numbers: Sequence[float]) -> None:
+        """Add numbers from the host to the window."""
+        self.window.add(_prefixed(name), np.array(numbers))
 
     def add_update(self, metrics: Metrics) -> None:
         """Add the metrics of updates; their values may stay on a device until they are read."""
@@ -202,6 +197,14 @@ def _resident_memory() -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     except OSError:
         return None
+
+
+def numbers_to_log(name: str, value: Any) -> list[float]:
+    """A number or an array of numbers from the host, as a list; raises `InputError` for anything else."""
+    try:
+        return numbers_of("None" if value is None else value)  # numpy would convert None to NaN
+    except (TypeError, ValueError):
+        raise InputError(f"the metric {_prefixed(name)!r} is not a number: {value!r:.80}") from None
 
 
 def _prefixed(name: str) -> str:

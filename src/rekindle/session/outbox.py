@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
+from rekindle.agent import Stateful
 from rekindle.errors import StorageError
 from rekindle.events import Event, Updated, Warned
 from rekindle.run.directory import TrainingRun
@@ -20,6 +22,17 @@ logger = logging.getLogger("rekindle")
 
 Callback = Callable[[Event], None]
 
+_DELIVERED = -1
+"""Instead of the number of an event: it was posted by another thread, at a time that depends on the clock."""
+
+
+class CallsOfCallbacks(Protocol):
+    """Makes the calls again that callbacks made."""
+
+    def callback(self, event: int, callback: int) -> bool:
+        """Make the calls that a callback made when it was called with an event; returns False if it must be called."""
+        ...
+
 
 class Outbox:
     """Calls the callbacks in order, on the thread that drives the session.
@@ -29,28 +42,47 @@ class Outbox:
 
     def __init__(self, callbacks: Sequence[Callback], counts: Counts, run: TrainingRun | None) -> None:
         self._callbacks = list(callbacks)
+        self._is_stateful = [isinstance(callback, Stateful) for callback in callbacks]
         self._counts, self._run = counts, run
         self._posted: deque[Event] = deque()
         self.wants_updates = any(_wants(callback, Updated) for callback in callbacks)
         """Whether any callback subscribed to `Updated`, which may occur at every step."""
         self.is_emitting = False
         """Whether a callback is being called right now."""
+        self.event = 0
+        """The event that is being emitted, counted from the beginning of the host's call."""
+        self.callback: int = 0
+        """The callback that is being called with it."""
+        self._emitted = 0
+        self.replaying: CallsOfCallbacks | None = None
+        """While the calls of a journal are made again: what callbacks without a state did."""
         self.raised: BaseException | None = None
         """What a callback raised last."""
 
+    def begin_call(self) -> None:
+        """A call of the host begins."""
+        self._emitted = 0
+
     def emit(self, event: Event) -> None:
         """Call every callback with an event now."""
-        if not self._callbacks:
-            return
-        outer, self.is_emitting = self.is_emitting, True
+        if self._callbacks:
+            self._emitted += 1
+            self._emit(event, self._emitted)
+
+    def _emit(self, event: Event, number: int) -> None:
+        outer = self.is_emitting, self.event, self.callback
+        self.is_emitting = True
         try:
-            for callback in self._callbacks:
-                callback(event)
+            for index, callback in enumerate(self._callbacks):
+                self.event, self.callback = number, index
+                replaying = None if self._is_stateful[index] else self.replaying
+                if replaying is None or not replaying.callback(number, index):
+                    callback(event)
         except BaseException as error:
             self.raised = error
             raise
         finally:
-            self.is_emitting = outer
+            self.is_emitting, self.event, self.callback = outer
 
     def post(self, event: Event) -> None:
         """Queue an event for `deliver`; safe on any thread."""
@@ -66,12 +98,15 @@ class Outbox:
         """Write the queued warnings to the run and emit all queued events."""
         while self._posted:
             event = self._posted.popleft()
+            if self.replaying is not None:  # the host has been told before
+                continue
             if isinstance(event, Warned) and self._run is not None:
                 try:
                     self._run.log_warning(event.message, msgspec.structs.asdict(event.stamp))
                 except StorageError as error:  # do not warn about this too: that could go on forever
                     logger.warning("%s", error)
-            self.emit(event)
+            if self._callbacks:
+                self._emit(event, _DELIVERED)
 
 
 def _wants(callback: Callback, kind: type[Event]) -> bool:

@@ -17,6 +17,7 @@ from rekindle.session.attached import Attached
 from rekindle.session.best import BestAgent
 from rekindle.session.counts import Counts
 from rekindle.session.grading import Grading
+from rekindle.session.inputs import InputLog
 from rekindle.session.learner import DirectLearner, Learner
 from rekindle.session.logbook import Logbook
 from rekindle.session.outbox import Outbox
@@ -57,6 +58,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exploration: State
     schedule: State | None
     owed: Owed | None
+    inputs: State | None = None
 
 
 class Parts(msgspec.Struct, kw_only=True, eq=False):
@@ -79,6 +81,10 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
     best: BestAgent = msgspec.field(default_factory=BestAgent)
     attached: Attached = msgspec.field(default_factory=Attached)
     owed: Owed = msgspec.field(default_factory=Owed)
+    inputs: InputLog | None = None
+    """Writes the input journal, if there is one."""
+    saved_inputs: State | None = None
+    """What the checkpoint says of the input journal, from a resume until its calls have been made again."""
     skipped_before: int = 0
     """Updates skipped before the current learner started."""
 
@@ -104,6 +110,7 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
             "exploration": generator_state(self.exploration),
             "schedule": self.schedule.state(self.counts.env_steps),
             "owed": msgspec.to_builtins(self.owed) if self.owed.updates else None,
+            **({} if self.inputs is None else {"inputs": self.inputs.state(self.streams.restored)}),
         }
 
     @refuses_misfits
@@ -120,6 +127,7 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
         self.skipped_before = saved.skipped_updates
         self.exploration = generator_from_state(saved.exploration)
         self.owed = saved.owed or Owed()
+        self.saved_inputs = saved.inputs
         self.attached.restore(checkpoint.attached)
 
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import HasReplay, LearningAgent, State
+from rekindle.checkpoint.input_journal import InputJournal
 from rekindle.checkpoint.replay_journal import NewRows
 from rekindle.checkpoint.retention import RetentionPolicy
 from rekindle.checkpoint.store import Best, Checkpoint, CheckpointStore
@@ -30,6 +31,8 @@ class AgentPart(msgspec.Struct, frozen=True):
 
     state: State
     rows: NewRows | None
+    learner: State | None
+    """What a background learner has done that the host has not seen."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -64,18 +67,23 @@ class Saver:
         """Saves that failed."""
         self.is_behind = False
         """Whether the last save failed, so that its content is not on disk."""
+        self.journal: InputJournal | None = None
+        self.keeps_journal = False
+        """Whether nothing of the input journal is removed."""
+        self.positions: list[int] = []
+        """The numbers of the records at which the newest checkpoints were taken."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint")
         self._pending: Future[None] | None = None
 
-    def agent_copier(self, agent: LearningAgent) -> Callable[[], AgentPart]:
-        """Return a function that copies the state of the agent, to be called on the thread that owns it."""
+    def agent_copier(self, agent: LearningAgent, read_learner: Callable[[], State | None]) -> Callable[[], AgentPart]:
+        """Return a function that copies the state of agent and learner, to be called on the thread that owns them."""
         previous = self._pending
 
         def copy_out() -> AgentPart:
             if previous is not None:
                 previous.exception()  # until then the writer uses the journal
             rows = self.store.journal.collect(agent.replay()) if isinstance(agent, HasReplay) else None
-            return AgentPart(agent.state(), rows)
+            return AgentPart(agent.state(), rows, read_learner())
 
         return copy_out
 
@@ -130,7 +138,7 @@ class Saver:
             step=stamp.env_steps,
             counters=msgspec.structs.asdict(stamp),
             agent=agent.state,
-            session=snapshot.session,
+            session=_with_learner(snapshot.session, agent.learner),
             attached=snapshot.attached,
             metrics=snapshot.metrics,
             best=snapshot.best,
@@ -146,12 +154,31 @@ class Saver:
         try:
             self.run.update_counts(total_steps=stamp.env_steps, total_episodes=stamp.episodes, updates=stamp.updates)
             self.store.tidy()
+            self._tidy_journal(checkpoint)
         except RekindleError as error:
             self._report(f"{path} is saved, but the cleanup after it failed: {error}")
+
+    def _tidy_journal(self, checkpoint: Checkpoint) -> None:
+        """Keep the input journal back to the checkpoint before this one, which a resume may need."""
+        inputs = checkpoint.session.get("inputs")
+        if inputs is None or self.journal is None:
+            return
+        self.positions.append(inputs["number"])
+        if len(self.positions) > 1 and not self.keeps_journal:
+            self.journal.remove_before(self.positions[-2])
+            del self.positions[:-2]
 
     def close(self) -> None:
         """Finish the current save and end the thread."""
         self._writer.shutdown()
+
+
+def _with_learner(session: State, learner: State | None) -> State:
+    """The session's part of a checkpoint, with what a background learner has done that the host has not seen."""
+    if learner is None or "inputs" not in session:
+        return session
+    inputs = session["inputs"]
+    return {**session, "inputs": {**inputs, "learner": {**inputs["learner"], **learner}}}
 
 
 def frozen(tree: Any, what: str) -> Any:

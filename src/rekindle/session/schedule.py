@@ -88,9 +88,9 @@ class Schedule:
         self._hooks.append(hook)
         self.plan()
 
-    def due_hooks(self, env_steps: int) -> Iterator[Hook]:
-        """The hooks that are due, in the order they were added; hooks added in the meantime are not included."""
-        return (hook for hook in list(self._hooks) if hook.is_due(env_steps))
+    def due_hooks(self, env_steps: int) -> Iterator[tuple[int, Hook]]:
+        """The hooks that are due, with their positions; hooks added in the meantime are not included."""
+        return ((place, hook) for place, hook in enumerate(list(self._hooks)) if hook.is_due(env_steps))
 
     def ask_checkpoint(self) -> None:
         """Make a checkpoint due at the end of the current call."""

@@ -3,62 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from rekindle.agent import LearningAgent, Stateful
 from rekindle.checkpoint.retention import RetentionPolicy
 from rekindle.checks import checked_count, checked_mode, required_count
-from rekindle.errors import AgentError, ConfigError, Interrupted
-from rekindle.events import Evaluated, Event, Media, Recorder, RunRecorder, TrainingStarted
+from rekindle.errors import ConfigError, Interrupted
+from rekindle.events import Event, Media, Recorder, RunRecorder, TrainingStarted
 from rekindle.experience import ActionMapper, ActMode, Array, EpisodeStatus, Experience, ObservationEncoder, Transitions
 from rekindle.interrupt import Interrupter
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import Resume
 from rekindle.run.metrics import EventStore
 from rekindle.session.assembly import assemble
+from rekindle.session.forks import abandon_in_forked_children
+from rekindle.session.greedy import Greedy
+from rekindle.session.journal_options import JournalOptions
+from rekindle.session.logbook import numbers_to_log
+from rekindle.session.options import SessionOptions
 from rekindle.session.stream import Stream
 from rekindle.session.table import StreamId
 from rekindle.session.taken import Claims
 from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
 
-__all__ = ["SessionOptions", "TrainingSession"]
+__all__ = ["TrainingSession"]
 
 _EXPLORE, _EXPLOIT = ActMode.EXPLORE, ActMode.EXPLOIT
-
-_open_sessions: weakref.WeakSet[TrainingSession] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for session in list(_open_sessions):
-        session.abandon()
-
-
-# A forked child shares the session of its parent. It must neither write to the run nor wait for the parent's threads.
-os.register_at_fork(after_in_child=_abandon_all)
-
-
-class SessionOptions(TypedDict, total=False):
-    """The options of `TrainingSession.open`; `TrainingSession` explains each of them."""
-
-    max_steps: int | None
-    checkpoint_every: int | None
-    keep_checkpoints: int | RetentionPolicy | Iterable[RetentionPolicy]
-    metrics_every: int | None
-    stats: StatsTracker | None
-    recorders: Sequence[Recorder | RunRecorder]
-    callbacks: Sequence[Callable[[Event], None]]
-    learner: Literal["inline", "manual", "background"]
-    observation_encoder: ObservationEncoder | None
-    action_mapper: ActionMapper | None
-    bad_values: Literal["refuse", "drop"]
-    strict: bool
-    signals: bool
-    interrupter: Interrupter | None
 
 
 class TrainingSession:
@@ -89,6 +64,10 @@ class TrainingSession:
         strict: bool = False,
         signals: bool = True,
         interrupter: Interrupter | None = None,
+        journal: bool = False,
+        journal_sync: float = 0.05,
+        journal_limit: int | None = None,
+        journal_keep: Literal["needed", "all"] = "needed",
     ) -> None:
         """Connect an agent and a run, and restore both if the run is resumed.
 
@@ -115,6 +94,12 @@ class TrainingSession:
             signals: inside `with`, let SIGINT and SIGTERM ask for a checkpoint and a stop.
             interrupter: stops the session from outside, for a loop that makes no calls after `is_done`. Long updates
                 are then interrupted too, and a resume makes the rest of them. By default a session creates one.
+            journal: record every call in the run, so that a resume makes the calls after the last checkpoint again and
+                the host can go on in the middle of its episodes: for worlds that cannot be brought back.
+            journal_sync: seconds of calls that a power cut may lose (`kill -9` loses none); with 0 every call waits
+                until its record is durable.
+            journal_limit: bytes of records after which a checkpoint is taken early.
+            journal_keep: `needed` removes records that no resume needs; `all` keeps them for `rekindle replay`.
         """
         self.agent, self.run = agent, run
         self.max_steps = checked_count("max_steps", max_steps, 0)
@@ -135,8 +120,10 @@ class TrainingSession:
             seed=seed,
             strict=strict,
             interrupter=interrupter,
+            journal=JournalOptions(journal, journal_sync, journal_limit, journal_keep),
         )
         self._parts, self._flow, self._due, self._ending = made.parts, made.flow, made.due, made.ending
+        self._greedy, self._reports = Greedy(made.parts), made.reports
         self.interrupter = self._parts.interrupter
         self.stats = self._parts.logbook.stats
         self._table = self._parts.streams.table
@@ -144,14 +131,24 @@ class TrainingSession:
         """The handles of streams, one per stream, so that closing one closes it everywhere."""
         self._handles_signals = signals
         self._exit_stack = contextlib.ExitStack()
-        _open_sessions.add(self)
-        resumed, path = self.resumed, None if run is None else str(run.path)
+        abandon_in_forked_children(self)
         try:
-            stamp = self._parts.counts.stamp()
-            self._parts.outbox.emit(TrainingStarted(stamp, resumed.step if resumed else None, path))
+            if made.replay is None:
+                self._announce_start()
+            else:
+                self._flow.replay_first(functools.partial(self._replay, made.replay))
         except BaseException as error:  # the constructor fails, so the caller cannot close the session
             self._ending.close_after(error)
             raise
+
+    def _replay(self, replay: Callable[[], object]) -> None:
+        replay()
+        self._announce_start()
+
+    def _announce_start(self) -> None:
+        resumed, path = self._parts.grading.resumed, None if self.run is None else str(self.run.path)
+        stamp = self._parts.counts.stamp()
+        self._parts.outbox.emit(TrainingStarted(stamp, resumed.step if resumed else None, path))
 
     @classmethod
     def open(
@@ -177,8 +174,9 @@ class TrainingSession:
     def act(self, observation: Any, mode: ActMode | str = _EXPLORE, *, stream: StreamId = 0) -> Any:
         """Return an action for one observation of a stream; `mode` is an `ActMode` or its string value."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
-            return self._flow.exploit(stream, observation)
-        return self._flow.act(self._table.slot(stream), observation)
+            self._flow.replay_journal()
+            return self._greedy.act(stream, observation)
+        return self._flow.act(self._flow.slot(stream), observation)
 
     def act_many(
         self,
@@ -189,12 +187,13 @@ class TrainingSession:
     ) -> Any:
         """Return an action for each row of a batch; row i belongs to stream i unless `streams` is given."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
-            return self._flow.exploit_many(observations, streams)
+            self._flow.replay_journal()
+            return self._greedy.act_many(observations, streams)
         return self._flow.act_many(observations, streams)
 
     def observe(self, experience: Experience, *, stream: StreamId = 0) -> None:
         """Report one transition of a stream; learns if the learner is inline, and checkpoints if one is due."""
-        self._flow.observe(self._table.slot(stream), experience)
+        self._flow.observe(self._flow.slot(stream), experience)
 
     def observe_many(
         self, transitions: Transitions, *, streams: Sequence[StreamId] | Array | None = None
@@ -215,15 +214,17 @@ class TrainingSession:
         stream: StreamId = 0,
     ) -> EpisodeRecord:
         """Announce that a stream's episode has ended; totals, if given, must agree with the counted ones."""
-        return self._flow.announce(self._table.slot(stream), Claims(total_reward, steps, status), extras)
+        return self._flow.announce(self._flow.slot(stream), Claims(total_reward, steps, status), extras)
 
     def on_episode_start(self, *, stream: StreamId = 0) -> None:
         """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
-        self._flow.start_episode(self._table.slot(stream))
+        self._flow.start_episode(self._flow.slot(stream))
 
     def stream(self, stream: StreamId = 0) -> Stream:
         """Return a stream, with the two calls `begin` and `step`."""
-        known = self._streams.get(self._table.id_of(self._table.slot(stream)))
+        known = self._streams.get(self._table.id_of(self._flow.slot(stream)))
+        if self._parts.inputs is not None:
+            self._parts.inputs.stream()
         if known is None or known.is_closed:
             known = Stream(self._flow, self._parts.streams, stream)
             self._streams[known.id] = known
@@ -240,21 +241,13 @@ class TrainingSession:
 
     def on_eval_episode(self, record: EpisodeRecord, *, final: bool = False) -> None:
         """Log an evaluation episode; `final` marks episodes of the agent at the end of the training."""
-        self._ending.check_open()
-        self._due.is_unsaved = True
-        self._parts.logbook.add_evaluation(record, final=final)
+        self._prepare_call()
+        self._reports.add_evaluation(record, final=final)
 
     def maybe_save_best(self, mean_reward: float) -> bool:
         """Save the current agent as the best if the score beats every earlier one; returns whether it does."""
-        self._ending.check_open()
-        parts, score = self._parts, float(mean_reward)
-        best = parts.best.beats(score, parts.counts.env_steps)
-        if best is not None:
-            self._due.is_unsaved = True
-            if parts.saver is not None:
-                parts.saver.save_best(best, parts.learner.read(self.agent.state))
-        parts.outbox.emit(Evaluated(parts.counts.stamp(), score, best is not None))
-        return best is not None
+        self._prepare_call()
+        return self._reports.save_if_best(float(mean_reward))
 
     def eval_report(self, n_episodes: int) -> EvalReport:
         """A report over the last `n_episodes` evaluation episodes, or over fewer if there were fewer."""
@@ -264,9 +257,8 @@ class TrainingSession:
 
     def log(self, name: str, value: Any) -> None:
         """Add a number to the current metric window, in the group `train/` unless the name has a prefix."""
-        self._ending.check_open()
-        self._parts.logbook.add(name, value)
-        self._due.is_unsaved = True
+        self._prepare_call()
+        self._reports.log(name, numbers_to_log(name, value))
 
     def show(self, name: str, media: Media) -> None:
         """Send media to the recorders, in the group `train/` unless the name has a prefix."""
@@ -276,6 +268,9 @@ class TrainingSession:
     def attach(self, name: str, item: Stateful) -> None:
         """Save an object with the checkpoint; if the resumed checkpoint has a state of that name, load it now."""
         self._ending.check_open()
+        self._flow.refuse_with_journal(
+            "attach()", "give what must be saved to a callback with state() and load_state()"
+        )
         self._parts.attached.add(name, item)
 
     def every(self, env_steps: int, function: Callable[[], object]) -> None:
@@ -285,7 +280,7 @@ class TrainingSession:
         call after a resume calls it again. A long function can raise `Interrupted` when a stop was requested.
         """
         self._ending.check_open()
-        self._parts.schedule.add_hook(required_count("every", env_steps, 1), function, self.total_steps)
+        self._parts.schedule.add_hook(required_count("every", env_steps, 1), function, self._parts.counts.env_steps)
 
     def at_end(self, function: Callable[[], object]) -> None:
         """Call a function when the run finishes, after its last checkpoint.
@@ -302,8 +297,12 @@ class TrainingSession:
 
     def mark_inexact(self, what: str) -> None:
         """Record in the run that it differs from an uninterrupted one, and why."""
+        self._prepare_call()
+        self._reports.mark_inexact(what)
+
+    def _prepare_call(self) -> None:
         self._ending.check_open()
-        self._parts.grading.mark_inexact(what)
+        self._flow.replay_journal()
 
     # Checkpoints, stops
 
@@ -316,23 +315,12 @@ class TrainingSession:
         saver = self._parts.saver
         if saver is None:
             raise ConfigError("checkpoint() needs a run: TrainingSession(agent, run=TrainingRun.create(...))")
-        self._ending.check_open()
-        if self._due.is_inside_a_call and not wait:
-            self._parts.schedule.ask_checkpoint()
-            return
-        self._parts.streams.check_all_announced()
-        if (failure := self._parts.learner.failure) is not None:
-            raise AgentError("checkpoint(): the agent failed in an earlier call; its state is not saved") from failure
-        self._due.take_checkpoint(saver)
-        if wait:
-            error = saver.settle()
-            self._parts.outbox.deliver()
-            if error is not None:
-                raise error
+        self._prepare_call()
+        self._due.checkpoint(saver, wait=wait)
 
     def flush(self) -> None:
         """Wait until finished metric windows have reached logs, store and recorders, and the current save is over."""
-        self._ending.check_open()
+        self._prepare_call()
         self._parts.logbook.flush()
         if self._parts.saver is not None:
             self._parts.saver.settle()
@@ -358,7 +346,11 @@ class TrainingSession:
 
     @property
     def resumed(self) -> Resume | None:
-        """From which step this session was resumed, and whether exactly; None for a new run."""
+        """From which step this session was resumed, and whether exactly; None for a new run.
+
+        With a journal, `replayed` is the number of calls that were made again.
+        """
+        self._flow.replay_journal()
         return self._parts.grading.resumed
 
     @property
@@ -369,16 +361,19 @@ class TrainingSession:
     @property
     def total_steps(self) -> int:
         """Env steps so far, over all resumes."""
+        self._flow.replay_journal()
         return self._parts.counts.env_steps
 
     @property
     def episodes(self) -> int:
         """Episodes so far, over all resumes."""
+        self._flow.replay_journal()
         return self._parts.counts.episodes
 
     @property
     def updates(self) -> int:
         """Updates so far, over all resumes."""
+        self._flow.replay_journal()
         return self._parts.counts.updates if self._ending.is_closed else int(self._parts.learner.updates)
 
     @property
@@ -389,6 +384,7 @@ class TrainingSession:
     @property
     def dropped(self) -> int:
         """Transitions that were dropped because they contained NaN or infinity."""
+        self._flow.replay_journal()
         return self._parts.streams.dropped
 
     @property
@@ -414,10 +410,12 @@ class TrainingSession:
     @property
     def best_score(self) -> float:
         """The best score seen, over all resumes; minus infinity if there is none."""
+        self._flow.replay_journal()
         return self._parts.best.score
 
     def stats_summary(self) -> dict[str, float]:
         """The statistics over the episodes so far."""
+        self._flow.replay_journal()
         return self.stats.summary()
 
     # The end
@@ -427,8 +425,14 @@ class TrainingSession:
 
         The run is finished if it reached `max_steps` or was stopped as complete; otherwise `open` continues it.
         """
-        if not self._ending.is_closed:
-            self._ending.close()
+        if self._ending.is_closed:
+            return
+        try:
+            self._flow.replay_journal()
+        except BaseException as error:
+            self._ending.close_after(error)
+            raise
+        self._ending.close()
 
     def abandon(self) -> None:
         """Leave the session to the parent process; called in every forked child."""

@@ -43,6 +43,19 @@ class Stream:
         return self._table.phase[self._slot] in (Phase.BEGUN, Phase.OPEN)
 
     @property
+    def observation(self) -> Any:
+        """The newest observation of the open episode, as the agent sees it; None if no episode is open.
+
+        After a resume from an input journal, this is where the host left off.
+        """
+        return self._streams.newest(self._slot) if self.is_open else None
+
+    @property
+    def action(self) -> Any:
+        """The action that was returned for it and whose outcome has not been reported; None if there is none."""
+        return self._streams.pending(self._slot)
+
+    @property
     def episode(self) -> int:
         """The number of the current episode, from 0."""
         return int(self._table.episode[self._slot])

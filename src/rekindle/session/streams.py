@@ -131,7 +131,9 @@ class Streams:
             broken, is_known = (slot,), False
         # Observations that were seen before are finite.
         is_good = is_known or all_finite(arrays)
-        return self._checked(slot, arrays, action, experience.reward, after, experience.status, is_good, broken)
+        taken = self._checked(slot, arrays, action, experience.reward, after, experience.status, is_good, broken)
+        taken.before = arrays
+        return taken
 
     def check_step(self, slot: int, after: Sequence[Array], reward: Any, status: EpisodeStatus) -> Taken:
         """Check the outcome of the action that was returned last."""
@@ -188,6 +190,7 @@ class Streams:
             raise self._not_finite(int(slots[row]), float(rewards[row]), after[0][row])
         broken = [] if is_continued else self._broken(slots, arrays)
         taken = Taken(slots, places, None, rows, actions, rewards, after, statuses, good=good, broken=broken)
+        taken.before = arrays
         if good is None:
             observations, following = table.observations(arrays), table.observations(after)
             taken.transitions = Transitions(observations, actions, rewards, following, statuses)
@@ -390,7 +393,17 @@ class Streams:
         if slot not in self.restored:
             raise InputError(f"{table.name(slot)}: no episode was open there before a resume")
         self.replayed.add(slot)
+        return self.newest(slot)
+
+    def newest(self, slot: int) -> Any:
+        """The newest observation of a stream, in the host's structure."""
+        table = self.table
         return cast("Layout", table.observation_layout).nested([array[slot].copy() for array in table.last])
+
+    def pending(self, slot: int) -> Any:
+        """The action of a stream that was returned and not executed yet, in the host's form; None if there is none."""
+        table = self.table
+        return self.intake.to_host(table.pending[slot].copy()) if table.has_pending[slot] else None
 
     # State
 
@@ -404,6 +417,10 @@ class Streams:
         if type(state["dropped"]) is not int or state["dropped"] < 0:
             raise StateError(f"dropped: {state['dropped']!r:.40} is not a count")
         self.dropped = state["dropped"]
+        self.expect_hosts()
+
+    def expect_hosts(self) -> None:
+        """After a resume, let the host continue or close each open episode."""
         self.restored = set(self.table.open_slots())
 
     # Messages

@@ -50,6 +50,8 @@ class StreamTable:
         """The stream of each row; None for a row that is free."""
         self._free: list[int] = []
         self.slots: dict[StreamId, int] = {}
+        self.added: list[StreamId] | None = None
+        """The streams that were added since the input journal last recorded them; None without a journal."""
         self.each: list[StreamSlots] = []
         """The index of every single row, as an array."""
         self._first: dict[int, tuple[StreamSlots, Places]] = {}
@@ -114,6 +116,8 @@ class StreamTable:
         slot = heapq.heappop(self._free) if self._free else self._new_row()
         self.ids[slot] = stream
         self.slots[stream] = slot
+        if self.added is not None:
+            self.added.append(stream)
         return slot
 
     def _new_row(self) -> int:
@@ -268,7 +272,7 @@ class StreamTable:
                 loaded.traces[slot] = EpisodeTrace.of_state(state["traces"][str(slot)], loaded.action_layout)
         if len(loaded.traces) != len(state["traces"]):
             raise StateError(f"traces: {list(state['traces'])} are not all of open episodes")
-        self.__dict__.update(loaded.__dict__)
+        self.__dict__.update({**loaded.__dict__, "added": self.added})
 
 
 def _loaded(name: str, load: Callable[[Any], _Layout], state: State) -> _Layout | None:

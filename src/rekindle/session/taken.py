@@ -37,6 +37,8 @@ class Taken(msgspec.Struct, gc=False):
     """Streams whose open episode ended unseen before a resume: it is closed as truncated first."""
     dropped: Sequence[int] = ()
     """Streams whose transition contains NaN or infinity, and is dropped."""
+    before: Sequence[Array] = ()
+    """The observations that the transitions start from, unless they are the newest of their streams anyway."""
 
 
 class Claims(NamedTuple):

@@ -1,0 +1,230 @@
+"""The input journal: every call that changed a session, as records in segments that survive `kill -9`.
+
+A segment is a file mapped into memory, so that a record costs no system call: what was copied to the mapping belongs to
+the kernel, which writes it even if the process is killed. A thread syncs the file, so that a power cut loses only the
+last moments.
+
+    segment   magic, format, size, resume count, number of the first record, length of a description, description,
+              CRC-32 of these; then records; then zeros
+    record    length, CRC-32, number, synced offset, kind, data
+
+The length is written last, so a killed process leaves a record whole or not at all. Only a power cut tears records, and
+only above the synced offset: each record names the offset up to which its segment was durable when it was written. A
+segment that is closed ends with a record of the kind `END`, and is shortened to it. The file `durable` names the newest
+segment that has ever been synced.
+
+After a resume, the records continue in a new segment, which may replace the last records of the one before.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import zlib
+from pathlib import Path
+
+from rekindle.checkpoint.input_segments import (
+    CRC,
+    END,
+    FORMAT,
+    HEADER,
+    LENGTH,
+    MAGIC,
+    MOST_RECORD,
+    RECORD,
+    remove_segments,
+    segment_name,
+    write_durable,
+)
+from rekindle.errors import StorageError
+from rekindle.owner import Owner
+from rekindle.storage import files
+
+__all__ = ["InputJournal"]
+
+_ROOM = 1 << 22
+"""Bytes of a segment, unless one record needs more."""
+_SYNC_WHEN_WAITING = 0.05
+"""Seconds between two syncs of what is left, if every record is synced at once."""
+_END_SIZE = RECORD.size
+_BODY = struct.Struct("<QIB")
+"""A record from its number on."""
+
+
+class InputJournal:
+    """Appends records to segments in a directory.
+
+    `append` belongs to one thread. A second thread makes the records durable.
+    """
+
+    def __init__(
+        self, directory: Path, *, number: int, resume_count: int, sync_every: float, about: bytes = b""
+    ) -> None:
+        """`number` is that of the next record, and `about` describes who writes them.
+
+        If `sync_every`, in seconds, is 0, `append` waits until its record is durable.
+        """
+        self._owner = Owner()
+        self._directory, self._resume_count, self._sync_every = directory, resume_count, sync_every
+        self._about = about
+        self.number = number
+        """The number of the next record."""
+        self.written = 0
+        """Bytes of records since the last cut."""
+        self._segment: _OpenSegment | None = None
+        self._unsynced: list[_OpenSegment] = []
+        """Segments with records that may not be durable, the oldest first."""
+        self.failure: StorageError | None = None
+        """Why nothing more can be written."""
+        self._syncing = threading.Lock()
+        self._is_closed = threading.Event()
+        files.make_directory(directory)
+        files.remove_temporaries(directory)
+        self._syncer = threading.Thread(target=self._keep_syncing, name="rekindle-journal", daemon=True)
+        self._syncer.start()
+
+    def append(self, kind: int, data: bytes) -> None:
+        """Add a record; raises `StorageError` if it cannot be written. Once it returns, `kill -9` loses nothing."""
+        if self.failure is not None:
+            raise self.failure
+        size, segment = RECORD.size + len(data), self._segment
+        if segment is None or segment.end + size + _END_SIZE > segment.room:
+            segment = self._start_segment(size)
+        segment.add(self.number, kind, data)
+        self.number += 1
+        self.written += size
+        if self._sync_every == 0:
+            self.sync()
+
+    def cut(self) -> int:
+        """Let the next record begin a segment, so that earlier ones can be removed; returns its number."""
+        segment, self._segment, self.written = self._segment, None, 0
+        if segment is not None:
+            segment.finish(self.number)
+        return self.number
+
+    def remove_before(self, number: int) -> None:
+        """Remove segments in which no record from this number on is found."""
+        remove_segments(self._directory, number)
+
+    def sync(self) -> None:
+        """Make all records durable; raises `StorageError` if that fails."""
+        self._owner.check(self._directory)
+        self._sync_all()
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        """Make all records durable, and end the thread."""
+        self._is_closed.set()
+        self._syncer.join()
+        if self.failure is None:
+            self.cut()
+            self._sync_all()
+        for segment in self._unsynced:
+            segment.close()
+        self._unsynced.clear()
+
+    def _start_segment(self, size: int) -> _OpenSegment:
+        self._owner.check(self._directory)
+        if size > MOST_RECORD:
+            raise StorageError(f"a record of {size} bytes does not fit into the input journal of {self._directory}")
+        if self._segment is not None:
+            self._segment.finish(self.number)
+        path = self._directory / segment_name(self.number, self._resume_count)
+        try:
+            segment = _OpenSegment(path, size, self.number, self._resume_count, self._about)
+        except StorageError as error:
+            self.failure = error
+            raise
+        # In this order: the thread closes every segment but the current one.
+        self._segment = segment
+        self._unsynced.append(segment)
+        return segment
+
+    def _sync_all(self) -> None:
+        """Sync every segment; after a failure nothing is tried again, as a second fsync could claim success."""
+        with self._syncing:
+            for segment in list(self._unsynced):
+                if self.failure is not None:
+                    return
+                is_over = segment is not self._segment
+                try:
+                    segment.sync(self._directory)
+                    if is_over:
+                        self._unsynced.remove(segment)
+                        segment.close()
+                except StorageError as error:
+                    self.failure = error
+                    return
+
+    def _keep_syncing(self) -> None:
+        while not self._is_closed.wait(self._sync_every or _SYNC_WHEN_WAITING):
+            self._sync_all()
+
+
+class _OpenSegment:
+    """One file, mapped into memory."""
+
+    def __init__(self, path: Path, size: int, first: int, resume_count: int, about: bytes) -> None:
+        """Create the file with room for a record of this size."""
+        self.path = path
+        start = HEADER.size + len(about) + CRC.size
+        self.room = max(_ROOM, start + size + _END_SIZE)
+        self.end = start
+        """Where the next record begins."""
+        self.synced = 0
+        """Bytes that are durable."""
+        self._is_finished = False
+        header = HEADER.pack(MAGIC, FORMAT, self.room, resume_count, first, len(about)) + about
+        # Without a temporary name, a killed process could leave a segment without a header.
+        temporary = path.with_name(f".{path.name}.tmp")
+        with files.reporting("write", path):
+            self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE)
+            try:
+                os.posix_fallocate(self._descriptor, 0, self.room)  # finds a full disk now, and not while it is mapped
+                self._map = mmap.mmap(self._descriptor, self.room)
+                self._map[:start] = header + CRC.pack(zlib.crc32(header))
+                os.rename(temporary, path)
+            except BaseException:
+                os.close(self._descriptor)
+                files.remove([temporary])
+                raise
+
+    def add(self, number: int, kind: int, data: bytes) -> None:
+        """Copy a record to the mapping, its length last."""
+        start = self.end
+        body = _BODY.pack(number, self.synced, kind) + data
+        end = start + 8 + len(body)
+        self._map[start + 4 : end] = CRC.pack(zlib.crc32(body)) + body
+        LENGTH.pack_into(self._map, start, len(data) + 1)  # plus 1: without data, too, it is not 0
+        self.end = end
+
+    def finish(self, number: int) -> None:
+        """Add the last record; `number` is that of the first record of the next segment."""
+        self.add(number, END, b"")
+        self._is_finished = True
+
+    def sync(self, directory: Path) -> None:
+        """Make what was added durable, and the name of the file."""
+        end = self.end
+        if end == self.synced:
+            return
+        with files.reporting("sync", self.path):
+            os.fsync(self._descriptor)
+        if not self.synced:
+            files.sync_directory(directory)
+            write_durable(directory, self.path.name)
+        self.synced = end
+
+    def close(self) -> None:
+        """Release the file; if it is finished, without the room that it does not need."""
+        self._map.close()
+        try:
+            if self._is_finished:
+                with files.reporting("shorten", self.path):
+                    os.ftruncate(self._descriptor, self.end)
+        finally:
+            os.close(self._descriptor)

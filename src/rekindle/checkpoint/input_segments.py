@@ -1,0 +1,266 @@
+"""The segments of an input journal on disk: their format, and how they are read and checked."""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from rekindle.errors import CheckpointError
+from rekindle.storage import files
+
+__all__ = [
+    "CRC",
+    "END",
+    "FORMAT",
+    "HEADER",
+    "JournalReader",
+    "LENGTH",
+    "MAGIC",
+    "MOST_RECORD",
+    "RECORD",
+    "Record",
+    "Segment",
+    "has_segments",
+    "remove_segments",
+    "segment_name",
+    "segments",
+    "write_durable",
+]
+
+MAGIC, FORMAT = b"RKINPUTS", 1
+HEADER = struct.Struct("<8sHIIQI")
+"""Magic, format, size of the file, resume count, number of the first record, length of the description."""
+RECORD = struct.Struct("<IIQIB")
+"""Length of the data plus 1, CRC-32 of everything after it, number, synced offset, kind."""
+LENGTH, CRC = struct.Struct("<I"), struct.Struct("<I")
+END = 0
+"""The kind of the last record of a segment; it has the number of the first record of the next one."""
+MOST_RECORD = 1 << 30
+_MOST_SEGMENT = MOST_RECORD + (1 << 22)
+_NAME = re.compile(r"inputs_(\d{1,18})_r(\d{1,9})\.journal")
+_DURABLE = "durable"
+
+
+class Record(NamedTuple):
+    """One call."""
+
+    number: int
+    """Counted from the first call of the run."""
+    kind: int
+    data: bytes
+
+
+class Segment(NamedTuple):
+    """A file of records."""
+
+    path: Path
+    first: int
+    """The number of its first record."""
+    resume_count: int
+    """How often the run had been resumed when it was written."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sorts segments in the order in which they were written."""
+        return self.resume_count, self.first
+
+
+def segment_name(first: int, resume_count: int) -> str:
+    """The name of a segment."""
+    return f"inputs_{first}_r{resume_count}.journal"
+
+
+def has_segments(directory: Path) -> bool:
+    """Whether there is an input journal."""
+    return bool(segments(directory))
+
+
+def segments(directory: Path) -> list[Segment]:
+    """The segments in a directory, in the order in which they were written."""
+    paths = files.entries(directory) if directory.is_dir() else []
+    found = [(path, match) for path in paths if (match := _NAME.fullmatch(path.name))]
+    return sorted((Segment(path, int(match[1]), int(match[2])) for path, match in found), key=lambda one: one.order)
+
+
+def remove_segments(directory: Path, number: int) -> None:
+    """Remove the segments in which no record from this number on is found."""
+    found = _current(segments(directory))
+    kept = {segment.path for segment, end in _with_ends(found) if end is None or end > number}
+    files.remove(segment.path for segment in segments(directory) if segment.path not in kept)
+
+
+def _current(written: list[Segment]) -> list[Segment]:
+    """The segments with current records: a later segment replaces everything from its first record on."""
+    current: list[Segment] = []
+    for segment in written:
+        while current and current[-1].first >= segment.first:
+            current.pop()
+        current.append(segment)
+    return current
+
+
+def _with_ends(current: list[Segment]) -> Iterator[tuple[Segment, int | None]]:
+    """Each segment, and the number of the record that follows its last current one (None: it is the last)."""
+    yield from zip(current, [*(segment.first for segment in current[1:]), None], strict=True)
+
+
+def write_durable(directory: Path, name: str) -> None:
+    """Record that a segment was synced, so that its loss can be noticed."""
+    files.write_atomic(directory / _DURABLE, msgspec.json.encode({"segment": name}))
+
+
+def _read_durable(directory: Path) -> Segment | None:
+    path = directory / _DURABLE
+    if not path.exists():
+        return None
+    try:
+        name = msgspec.json.decode(files.read_bytes(path, most=4096), type=dict[str, str]).get("segment", "")
+    except msgspec.MsgspecError:
+        name = ""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise CheckpointError(f"{path}: it does not name a segment of the input journal")
+    return Segment(directory / name, int(match[1]), int(match[2]))
+
+
+class JournalReader:
+    """Reads the current records of a journal from a number on.
+
+    Iterating raises `CheckpointError` for a record that is missing or damaged although it was durable. Records that a
+    power cut has damaged are dropped: `lost` counts their bytes.
+    """
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self.number = number
+        """The number of the next record; after the last one, that of the first which is not there."""
+        self.lost = 0
+        """Bytes of damaged records that were never known to be durable."""
+        self.about = b""
+        """The description of the newest segment that was read."""
+        self._directory = directory
+
+    def __iter__(self) -> Iterator[Record]:
+        found = segments(self._directory)
+        synced = _read_durable(self._directory)
+        if synced is not None and synced.first >= self.number and all(one.order < synced.order for one in found):
+            raise CheckpointError(
+                f"{synced.path} is missing: it has the records of the input journal from {synced.first} on"
+            )
+        chain = [(segment, end) for segment, end in _with_ends(_current(found)) if end is None or end > self.number]
+        for place, (segment, end) in enumerate(chain):
+            if segment.first > self.number:
+                raise CheckpointError(f"{self._directory}: record {self.number} of the input journal is missing")
+            scan = _Scan(segment)
+            for record in scan.records():
+                self.about = scan.about
+                if end is not None and record.number >= end:
+                    break
+                if record.number >= self.number and record.kind != END:
+                    yield record
+                    self.number = record.number + 1
+            if self.number == end or not (scan.is_damaged or end is not None):
+                continue
+            later = [_Scan(other) for other, _ in chain[place + 1 :]]
+            # Segments are synced in order, so one that was synced shows that all before it were.
+            is_vouched = (synced is not None and synced.order > segment.order) or any(
+                other.durable() for other in later
+            )
+            if is_vouched or scan.stopped_at < scan.durable():
+                raise CheckpointError(
+                    f"{segment.path}: record {max(self.number, segment.first)}, at byte {scan.stopped_at}, is damaged, "
+                    "although it had been written safely"
+                )
+            self.lost = scan.lost + sum(one.lost for one in later)
+            return
+
+
+class _Scan:
+    """Reads the records of one segment up to its end, or to the first that is damaged."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._data = files.read_bytes(segment.path, most=_MOST_SEGMENT)
+        self.about = b""
+        """The description in the header."""
+        self.is_damaged = False
+        """Whether the last record read is followed by one that is damaged."""
+        self.stopped_at = 0
+        """Where reading stopped."""
+
+    @property
+    def lost(self) -> int:
+        """Bytes from where reading stopped to the last that is not 0."""
+        return max(0, len(self._data.rstrip(b"\0")) - self.stopped_at)
+
+    def records(self) -> Iterator[Record]:
+        """The records, up to the first that is damaged."""
+        data, segment = self._data, self._segment
+        header = self._header()
+        self.is_damaged = True
+        if header is None:
+            return
+        room, self.stopped_at = header
+        number, record = segment.first, None
+        while self.stopped_at + LENGTH.size <= len(data) and LENGTH.unpack_from(data, self.stopped_at)[0]:
+            record = _record_at(data, self.stopped_at)
+            if record is None or record.number != number:
+                return
+            yield record
+            self.stopped_at += RECORD.size + len(record.data)
+            if record.kind == END:
+                break
+            number += 1
+        is_closed = record is not None and record.kind == END
+        if len(data) != room and not is_closed:
+            # A power cut does not shorten a file: this was done to it later.
+            raise CheckpointError(f"{segment.path}: it is cut short at record {number}, after {len(data)} bytes")
+        self.is_damaged = self.lost > 0
+
+    def _header(self) -> tuple[int, int] | None:
+        """The size of the file when it was made, and where the first record begins; None if the header is damaged."""
+        data, segment = self._data, self._segment
+        if len(data) < HEADER.size + CRC.size:
+            return None
+        magic, version, room, resume_count, first, length = HEADER.unpack_from(data)
+        end = HEADER.size + length
+        if end + CRC.size > len(data) or CRC.unpack_from(data, end)[0] != zlib.crc32(data[:end]):
+            return None
+        if magic != MAGIC or version != FORMAT:
+            raise CheckpointError(
+                f"{segment.path}: not a segment of an input journal of format {FORMAT}, which this version reads"
+            )
+        if (first, resume_count) != (segment.first, segment.resume_count):
+            raise CheckpointError(f"{segment.path}: it begins with record {first}, not with the one in its name")
+        self.about = data[HEADER.size : end]
+        return room, end + CRC.size
+
+    def durable(self) -> int:
+        """The offset up to which the segment was durable, as any of its records says, also one after the damage."""
+        data, durable, start = self._data, 0, 0
+        end = len(data.rstrip(b"\0"))
+        numbers = range(self._segment.first, self._segment.first + end)
+        while start + RECORD.size <= len(data) and start < end:
+            length, _, number, synced, _ = RECORD.unpack_from(data, start)
+            if length and number in numbers and (record := _record_at(data, start)) is not None:
+                durable = max(durable, synced)
+                start += RECORD.size + len(record.data)
+            else:
+                start += 1
+        return durable
+
+
+def _record_at(data: bytes, start: int) -> Record | None:
+    """The record that begins there; None if there is none, or it is damaged."""
+    if start + RECORD.size > len(data):
+        return None
+    length, crc, number, _, kind = RECORD.unpack_from(data, start)
+    end = start + RECORD.size + length - 1
+    if not length or end > len(data) or zlib.crc32(data[start + 8 : end]) != crc:
+        return None
+    return Record(number, kind, data[start + RECORD.size : end])

@@ -1,0 +1,164 @@
+"""Make the call of a record: what the host did, without the host."""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+import msgspec
+import numpy as np
+
+from rekindle.errors import CheckpointError, InputError, Interrupted, RekindleError
+from rekindle.experience import Array, EpisodeStatus, Experience, Transitions
+from rekindle.session.flow import Flow
+from rekindle.session.records import BATCH, ONE, OUTCOME, Body, Decoded, Flag, Kind
+from rekindle.session.reports import Reports
+from rekindle.session.table import StreamTable
+from rekindle.session.taken import Claims
+from rekindle.spaces import REWARDS, STATUSES, ArraySpec
+from rekindle.stats import EpisodeRecord
+
+__all__ = ["Calls"]
+
+logger = logging.getLogger("rekindle")
+
+_SLOTS = ArraySpec(np.dtype(np.int64))
+
+
+class Calls:
+    """Makes calls from records."""
+
+    def __init__(self, flow: Flow, reports: Reports, table: StreamTable) -> None:
+        self._flow, self._reports, self._table = flow, reports, table
+
+    def make(self, record: Decoded) -> None:
+        """Make a call; raises `CheckpointError` if it cannot be made."""
+        try:
+            self._make(record)
+        except InputError as error:
+            # A step after which the agent refused to act has a record too, and is refused again.
+            if record.kind is not Kind.STEP or record.flags & Flag.ACTION:
+                raise _failed(record, error) from error
+        except (KeyError, TypeError, ValueError, struct.error, msgspec.MsgspecError) as error:
+            raise _failed(record, error) from error
+
+    def _make(self, record: Decoded) -> None:
+        match record.kind:
+            case Kind.ACT | Kind.BEGIN:
+                self._act(record)
+            case Kind.STEP:
+                self._step(record)
+            case Kind.OBSERVE:
+                self._observe(record)
+            case Kind.ACT_MANY:
+                self._act_many(record)
+            case Kind.OBSERVE_MANY:
+                self._observe_many(record)
+            case Kind.ANNOUNCE | Kind.START_EPISODE | Kind.CLOSE_EPISODE | Kind.CLOSE_STREAM:
+                self._end(record)
+            case Kind.LEARN:
+                self._flow.learn(None, msgspec.msgpack.decode(record.body, type=list[int]))
+            case Kind.CAUGHT_UP:
+                self._catch_up(record)
+            case _:
+                self._report(record)
+
+    def _act(self, record: Decoded) -> None:
+        body = Body(record, self._table)
+        (slot,) = body.numbers(ONE)
+        observation = body.observation()
+        if record.kind is Kind.ACT:
+            self._flow.act(slot, observation)
+        else:
+            self._flow.begin(slot, observation)
+
+    def _step(self, record: Decoded) -> None:
+        body = Body(record, self._table)
+        slot, reward, status = body.numbers(OUTCOME)
+        observation = body.observation()
+        if record.flags & Flag.ACTION:
+            body.action()
+        extras = msgspec.msgpack.decode(body.rest()) if record.flags & Flag.EXTRAS else None
+        self._flow.step(slot, observation, reward, EpisodeStatus(status), extras)
+
+    def _observe(self, record: Decoded) -> None:
+        body = Body(record, self._table)
+        slot, reward, status = body.numbers(OUTCOME)
+        before = body.newest(slot) if record.flags & Flag.SAME else body.observation()
+        action = body.action()
+        self._flow.observe(slot, Experience(before, action, reward, body.observation(), EpisodeStatus(status)))
+
+    def _act_many(self, record: Decoded) -> None:
+        body = Body(record, self._table)
+        rows, slots = rows_of(record, body)
+        self._flow.act_many(body.observation(rows), self._names(record, slots))
+
+    def _observe_many(self, record: Decoded) -> None:
+        body = Body(record, self._table)
+        rows, slots = rows_of(record, body)
+        before = body.newest(slots) if record.flags & Flag.SAME else body.observation(rows)
+        actions, rewards, statuses = body.action(rows), body.array(REWARDS, rows), body.array(STATUSES, rows)
+        transitions = Transitions(before, actions, rewards, body.observation(rows), statuses)
+        self._flow.observe_many(transitions, self._names(record, slots))
+
+    def _names(self, record: Decoded, slots: Array) -> list[int | str] | None:
+        return [self._table.id_of(slot) for slot in slots.tolist()] if record.flags & Flag.STREAMS else None
+
+    def _end(self, record: Decoded) -> None:
+        if record.kind is Kind.ANNOUNCE:
+            slot, claims, extras = msgspec.msgpack.decode(record.body, type=tuple[int, Claims, dict[str, float]])
+            self._flow.announce(slot, claims, extras)
+            return
+        slot = msgspec.msgpack.decode(record.body, type=int)
+        if record.kind is Kind.START_EPISODE:
+            self._flow.start_episode(slot)
+        elif record.kind is Kind.CLOSE_EPISODE:
+            self._flow.close_episode(slot)
+        else:
+            self._flow.close_stream(slot)
+
+    def _catch_up(self, record: Decoded) -> None:
+        try:
+            self._flow.do_owed()
+        except Interrupted:
+            logger.debug("the work that was due at the resume before call %d was interrupted", record.number)
+
+    def _report(self, record: Decoded) -> None:
+        match record.kind:
+            case Kind.LOG:
+                name, numbers = msgspec.msgpack.decode(record.body, type=tuple[str, bytes])
+                self._reports.log(name, np.frombuffer(numbers, np.float64).tolist())
+            case Kind.EVALUATION:
+                episode, final = msgspec.msgpack.decode(record.body, type=tuple[EpisodeRecord, bool])
+                self._reports.add_evaluation(episode, final=final)
+            case Kind.BEST:
+                self._reports.save_if_best(float(np.frombuffer(record.body, np.float64)[0]))
+            case Kind.INEXACT:
+                self._reports.mark_inexact(msgspec.msgpack.decode(record.body, type=str))
+            case _:
+                raise ValueError("such a call is not made by itself")
+
+    def recorded_actions(self, record: Decoded) -> tuple[Array, Array]:
+        """The rows of the table that a call acted for, and the actions that it returned."""
+        body = Body(record, self._table)
+        if record.kind is Kind.ACT_MANY:
+            rows, slots = rows_of(record, body)
+            body.observation(rows)
+            return slots, body.action(rows)
+        slot = body.numbers(OUTCOME if record.kind is Kind.STEP else ONE)[0]
+        body.observation()
+        slots: Array = np.array([slot], np.int64)
+        return slots, body.action(1)
+
+
+def rows_of(record: Decoded, body: Body) -> tuple[int, Array]:
+    """The number of rows of a batch, and their rows in the table."""
+    (rows,) = body.numbers(BATCH)
+    return rows, body.array(_SLOTS, rows) if record.flags & Flag.STREAMS else np.arange(rows, dtype=np.int64)
+
+
+def _failed(record: Decoded, error: Exception) -> CheckpointError:
+    text = str(error) if isinstance(error, RekindleError) else f"{type(error).__name__}: {error}"
+    return CheckpointError(
+        f"call {record.number} of the input journal ({record.kind.name.lower()}) cannot be made again: {text}"
+    )

@@ -1,0 +1,61 @@
+"""The ends of episodes: count them, log them, and tell the agent and the callbacks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rekindle.events import EpisodeEnded
+from rekindle.session.parts import Ended, Parts
+from rekindle.session.table import StreamId
+from rekindle.session.taken import Claims
+from rekindle.stats import EpisodeRecord
+
+__all__ = ["Episodes"]
+
+
+class Episodes:
+    """Ends episodes on behalf of the flow."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._streams, self._counts = parts, parts.streams, parts.counts
+
+    def end(self, slot: int, claims: Claims, extras: dict[str, float]) -> EpisodeRecord:
+        """End the episode of a stream whose last transition was terminated or truncated."""
+        streams = self._streams
+        record = streams.check_end(slot, claims, extras)
+        stream = streams.table.id_of(slot)
+        streams.end(slot)
+        return self.add(stream, record) if record.length else record  # of length 0, all of it was dropped
+
+    def announce_all(self) -> None:
+        """End every episode whose end was not announced."""
+        for slot in self._streams.ended_slots():
+            name = self._streams.table.name(slot)
+            self.end(slot, Claims(), {})
+            lost = f"the end of an episode of {name} was never announced; its extras are missing"
+            self._parts.grading.mark_inexact(lost)
+
+    def close_open(self, slot: int) -> None:
+        """Close an open episode at its last complete transition, as truncated."""
+        closed = self._streams.close_open(slot)
+        if closed is None:
+            return
+        self._parts.learner.cut([slot])
+        if closed.lost is not None:
+            self._parts.grading.mark_inexact(closed.lost)
+        if closed.record.length:
+            self.add(closed.stream, closed.record)
+
+    def add(self, stream: StreamId, counted: EpisodeRecord) -> EpisodeRecord:
+        """Count and log an episode; one that ends while updates are owed waits for them."""
+        if self._parts.owed.updates:
+            self._parts.owed.episodes.append(Ended(stream, counted))
+            return counted
+        extras = self._parts.learner.episode_extras()
+        record = msgspec.structs.replace(counted, extras={**counted.extras, **extras}) if extras else counted
+        self._counts.episodes += 1
+        stamp = self._counts.stamp()
+        self._parts.logbook.add_episode(record, stream, stamp)
+        self._parts.learner.start_episode()
+        self._parts.outbox.emit(EpisodeEnded(stamp, stream, record))
+        return record

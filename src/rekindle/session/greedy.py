@@ -1,0 +1,44 @@
+"""Act greedily, which changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rekindle.agent import StreamSlots
+from rekindle.errors import InputError
+from rekindle.experience import ActMode, Array, Observations
+from rekindle.session.parts import Parts
+from rekindle.session.table import StreamId
+
+__all__ = ["Greedy"]
+
+
+class Greedy:
+    """Chooses greedy actions; the streams need not exist."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._table, self._intake = parts, parts.streams.table, parts.streams.intake
+
+    def act(self, stream: StreamId, observation: Any) -> Any:
+        """Choose the greedy action for one observation."""
+        table = self._table
+        arrays = self._intake.observation(observation, "observation")
+        return self._intake.to_host(self._act(table.batch_of_one(arrays), table.peek([stream]))[0])
+
+    def act_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
+        """Choose the greedy action for each row of a batch."""
+        table = self._table
+        rows = self._intake.rows(observations)
+        arrays = self._intake.observations(observations, "observations", rows)
+        slots = table.peek(range(rows) if names is None else names)
+        return self._intake.to_host_many(self._act(table.observations(arrays), slots))
+
+    def _act(self, observations: Observations, slots: StreamSlots) -> Array:
+        try:
+            return self._parts.learner.act(observations, ActMode.EXPLOIT, slots)
+        except InputError:
+            raise
+        except BaseException as error:
+            self._parts.learner.fail(error)
+            raise

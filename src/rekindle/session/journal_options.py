@@ -1,0 +1,102 @@
+"""The options of an input journal, and whose inputs it holds."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rekindle.agent import LearningAgent
+from rekindle.checks import checked_choice, checked_count
+from rekindle.errors import CheckpointError, ConfigError
+from rekindle.run.directory import TrainingRun
+from rekindle.storage import codec
+
+__all__ = ["About", "JournalOptions"]
+
+
+class JournalOptions(NamedTuple):
+    """The options of an input journal."""
+
+    is_on: bool
+    sync: float
+    limit: int | None
+    keep: str
+
+    def check(self, run: TrainingRun | None) -> None:
+        """Raise `ConfigError` for options that cannot be right."""
+        if not 0 <= self.sync < math.inf:
+            raise ConfigError(f"journal_sync is {self.sync!r}: give a number of seconds, or 0")
+        checked_count("journal_limit", self.limit, 1)
+        checked_choice("journal_keep", self.keep, ("needed", "all"))
+        if self.is_on and run is None:
+            raise ConfigError("journal=True needs a run: TrainingSession(agent, run=TrainingRun.create(...))")
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose inputs a journal holds: a replay with another agent or other settings would be another training."""
+
+    agent: str
+    """The class of the agent."""
+    config: dict[str, Any] | None
+    """Its settings, if it has a config."""
+    learner: str
+    bad_values: str
+    metrics_every: int | None
+    first_state: str | None
+    """The digest of the agent's state at the beginning of the run; None after a resume."""
+
+    @classmethod
+    def of(
+        cls, agent: LearningAgent, learner: str, bad_values: str, metrics_every: int | None, *, is_first: bool
+    ) -> About:
+        """Describe a session."""
+        config = getattr(agent, "config", None)
+        return cls(
+            agent=type(agent).__name__,
+            config=_plain(config) if isinstance(config, msgspec.Struct) else None,
+            learner=learner,
+            bad_values=bad_values,
+            metrics_every=metrics_every,
+            first_state=digest_of(agent) if is_first else None,
+        )
+
+    def check_against(self, data: bytes, agent: LearningAgent, *, has_checkpoint: bool) -> None:
+        """Raise `CheckpointError` if the journal's inputs were given to another agent or session."""
+        try:
+            recorded = msgspec.json.decode(data, type=About)
+        except msgspec.MsgspecError as error:
+            raise CheckpointError("the input journal does not say whose inputs it holds") from error
+        if recorded.agent != self.agent:
+            raise self._refusal(f"they were given to {recorded.agent}, and this is {self.agent}")
+        for name, before in (recorded.config or {}).items():
+            now = (self.config or {}).get(name)
+            if now != before:
+                raise self._refusal(f"{name} of the agent was {before!r} and is {now!r}")
+        for name in ("learner", "bad_values", "metrics_every"):
+            if getattr(recorded, name) != getattr(self, name):
+                raise self._refusal(f"{name} was {getattr(recorded, name)!r} and is {getattr(self, name)!r}")
+        if not has_checkpoint and recorded.first_state not in (None, digest_of(agent)):
+            raise self._refusal("the agent began with another state: pass the same seed and settings")
+
+    @staticmethod
+    def _refusal(why: str) -> CheckpointError:
+        return CheckpointError(
+            f"the calls in the input journal cannot be made again: {why}. Open the run as it was, and close it: that "
+            "takes a checkpoint, after which settings can be changed"
+        )
+
+
+def digest_of(agent: LearningAgent) -> str:
+    """A digest of the agent's whole state."""
+    digest = hashlib.sha256()
+    for chunk in codec.encode({"agent": agent.state()}):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _plain(config: msgspec.Struct) -> dict[str, Any]:
+    # Through JSON, as it is read back from the journal.
+    return msgspec.json.decode(msgspec.json.encode(config, enc_hook=repr))

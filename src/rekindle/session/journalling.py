@@ -1,0 +1,104 @@
+"""Start the input journal of a session: at once for a new run, after a replay for one that is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rekindle.checkpoint.input_journal import InputJournal
+from rekindle.checkpoint.input_segments import JournalReader, segments
+from rekindle.errors import StorageError
+from rekindle.run.directory import TrainingRun
+from rekindle.session.background import BackgroundLearner
+from rekindle.session.flow import Flow
+from rekindle.session.inputs import InputLog, StopPolls
+from rekindle.session.journal_options import About, JournalOptions
+from rekindle.session.parts import Parts
+from rekindle.session.replayed_learner import ReplayedLearner
+from rekindle.session.replaying import Replay
+from rekindle.session.reports import Reports
+from rekindle.session.saving import Saver
+from rekindle.storage import files
+
+__all__ = ["INPUTS", "Journalling", "set_aside"]
+
+INPUTS = "inputs"
+"""The directory of the journal in the run."""
+
+
+class Journalling:
+    """Opens the journal of a session."""
+
+    def __init__(self, parts: Parts, run: TrainingRun, inputs: InputLog, about: About, options: JournalOptions) -> None:
+        self._parts, self._run, self._inputs = parts, run, inputs
+        self._about, self._options = about, options
+        self._directory = run.path / INPUTS
+        saved = parts.saved_inputs
+        self._first = 0 if saved is None else int(saved["number"])
+        inputs.begin_at(self._first)
+        if saved is not None:
+            parts.streams.restored = set(saved["restored"])
+
+    def open(self, number: int) -> None:
+        """Open the journal for new records."""
+        saver, options = self._parts.saver, self._options
+        journal = InputJournal(
+            self._directory,
+            number=number,
+            resume_count=self._run.resume_count,
+            sync_every=options.sync,
+            about=msgspec.json.encode(self._about),
+        )
+        self._inputs.use(journal)
+        if isinstance(saver, Saver):
+            saver.journal, saver.keeps_journal = journal, options.keep == "all"
+            saver.positions = [self._first]
+
+    def replay(self, flow: Flow, reports: Reports, polls: StopPolls | None) -> Callable[[], None]:
+        """A function that makes the calls of the journal again, and opens it for new ones."""
+        parts, reader = self._parts, JournalReader(self._directory, self._first)
+
+        def go_live(number: int) -> None:
+            self.open(number)
+            if isinstance(parts.learner, ReplayedLearner):
+                parts.learner.finish()
+                parts.learner = BackgroundLearner(parts.agent, parts.exploration, before=parts.learner)
+                self._inputs.learner = parts.learner
+                self._inputs.restarted()
+            if reader.lost:
+                parts.grading.mark_inexact(f"a power cut destroyed {reader.lost} bytes at the end of the input journal")
+            self._report(replay.calls)
+
+        def check(about: bytes) -> None:
+            resumed = parts.grading.resumed
+            self._about.check_against(
+                about, parts.agent, has_checkpoint=resumed is not None and resumed.checkpoint is not None
+            )
+
+        replay = Replay(parts, flow, reports, self._inputs, reader, polls=polls, check=check, go_live=go_live)
+        return replay.run
+
+    def _report(self, calls: int) -> None:
+        grading = self._parts.grading
+        if grading.resumed is None or not calls:
+            return
+        grading.resumed = msgspec.structs.replace(grading.resumed, replayed=calls)
+        try:
+            self._run.add_resume(grading.resumed)
+        except StorageError as error:
+            self._parts.outbox.warn(str(error))
+
+
+def set_aside(run: TrainingRun, rewound: Path) -> str | None:
+    """Move a journal aside whose calls are not made again; returns what is lost by that."""
+    found = segments(run.path / INPUTS)
+    for segment in found:
+        files.move(segment.path, rewound)
+    if not found:
+        return None
+    return (
+        f"the run has an input journal, and was resumed without it: {len(found)} segments were moved to {rewound}; "
+        "with journal=True the calls in it are made again"
+    )

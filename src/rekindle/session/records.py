@@ -1,0 +1,199 @@
+"""The records of an input journal: how calls of the host are written as bytes, and read again.
+
+A record begins with flags and, if one of them says so, a `Context`. Then come numbers and arrays, without their dtypes
+and shapes: these are those of the table of streams. Rare calls are msgpack instead.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from rekindle.errors import CheckpointError
+from rekindle.experience import Array
+from rekindle.session.table import StreamId, StreamTable
+from rekindle.spaces import ArraySpec, Layout
+
+__all__ = [
+    "BATCH",
+    "ONE",
+    "Context",
+    "Decoded",
+    "Dispatched",
+    "Flag",
+    "Kind",
+    "OUTCOME",
+    "decode",
+    "encoded",
+    "raw",
+]
+
+
+class Kind(IntEnum):
+    """The calls that have records; 0 is the end of a segment."""
+
+    STREAM = 1
+    """`session.stream`, for a stream that is new."""
+    ACT = 2
+    ACT_MANY = 3
+    OBSERVE = 4
+    OBSERVE_MANY = 5
+    ANNOUNCE = 6
+    START_EPISODE = 7
+    BEGIN = 8
+    RESUME = 9
+    STEP = 10
+    CLOSE_EPISODE = 11
+    CLOSE_STREAM = 12
+    LEARN = 13
+    LOG = 14
+    EVALUATION = 15
+    BEST = 16
+    INEXACT = 17
+    HOOK_BEGUN = 18
+    HOOK_DONE = 19
+    HOOK_RAISED = 20
+    CAUGHT_UP = 21
+    """The session was resumed; it has done what was due before."""
+    RESTARTED = 22
+    """A background learner continues, after a resume, with everything processed that was sent to it."""
+
+
+class Flag(IntFlag):
+    """What a record contains."""
+
+    CONTEXT = 1
+    ACTION = 2
+    """The actions that were returned."""
+    SAME = 4
+    """The observations are the newest of their streams, and are left out."""
+    STREAMS = 8
+    """The streams of a batch; otherwise they are the first ones, in order."""
+    EXTRAS = 16
+
+
+class Dispatched(msgspec.Struct, frozen=True, array_like=True):
+    """A decision of a background learner that the call has seen: what it did after so many messages."""
+
+    number: int
+    """Counted from the first dispatch of the run."""
+    messages: int
+    """Messages that the learner had processed, counted likewise."""
+    skipped: int
+    updates: int
+
+
+class Context(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What a call depended on besides its input."""
+
+    added: list[StreamId] = []
+    """Streams that were added before it."""
+    observation_layout: dict[str, Any] | None = None
+    """The layout of observations, if the agent has no space and this call set it."""
+    action_layout: list[Any] | None = None
+    polls: int = 0
+    """How often updates asked whether to stop, if the last answer was yes."""
+    callback: tuple[int, int, bool] | None = None
+    """For a call that a callback made: the event, the callback, and whether the record of the outer call was written
+    before."""
+    dispatches: list[Dispatched] = []
+    exploration: list[Any] | None = None
+    """Where the generator stands that explores with the policies of a background learner."""
+
+
+class Decoded(NamedTuple):
+    """A record that was read."""
+
+    number: int
+    kind: Kind
+    flags: int
+    context: Context
+    body: memoryview
+
+
+ONE = struct.Struct("<I")
+"""The row of a stream."""
+OUTCOME = struct.Struct("<IdB")
+"""The row of a stream, a reward and a status."""
+BATCH = struct.Struct("<I")
+"""The number of rows."""
+_LENGTH = struct.Struct("<I")
+_NO_CONTEXT = Context()
+_decode_context = msgspec.msgpack.Decoder(Context).decode
+
+
+def encoded(flags: int, context: Context | None, *parts: bytes) -> bytes:
+    """A record."""
+    if context is None:
+        return b"".join((bytes((flags,)), *parts))
+    data = msgspec.msgpack.encode(context)
+    return b"".join((bytes((flags | Flag.CONTEXT,)), _LENGTH.pack(len(data)), data, *parts))
+
+
+def decode(number: int, kind: int, data: bytes) -> Decoded:
+    """Read the beginning of a record; raises `CheckpointError`."""
+    try:
+        flags, start, context = data[0], 1, _NO_CONTEXT
+        if flags & Flag.CONTEXT:
+            start += _LENGTH.size
+            end = start + _LENGTH.unpack_from(data, 1)[0]
+            context, start = _decode_context(data[start:end]), end
+        return Decoded(number, Kind(kind), flags, context, memoryview(data)[start:])
+    except (IndexError, ValueError, struct.error, msgspec.MsgspecError) as error:
+        raise CheckpointError(f"record {number} of the input journal is not one that this version writes") from error
+
+
+def raw(arrays: Sequence[Array]) -> bytes:
+    """The bytes of arrays, one after the other."""
+    return arrays[0].tobytes() if len(arrays) == 1 else b"".join([array.tobytes() for array in arrays])
+
+
+class Body:
+    """Reads numbers and arrays from a record, in order."""
+
+    def __init__(self, record: Decoded, table: StreamTable) -> None:
+        self._data, self._table = record.body, table
+        self._at = 0
+
+    def numbers(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """The next numbers."""
+        found = layout.unpack_from(self._data, self._at)
+        self._at += layout.size
+        return found
+
+    def array(self, spec: ArraySpec, rows: int | None = None) -> Array:
+        """The next array: one, or one for each row."""
+        shape = spec.shape if rows is None else (rows, *spec.shape)
+        count = int(np.prod(shape, dtype=np.int64))
+        array = np.frombuffer(self._data, spec.dtype, count, self._at).reshape(shape)
+        self._at += array.nbytes
+        return array
+
+    def observation(self, rows: int | None = None) -> Any:
+        """The next observation, or a batch of them, as the host would give it."""
+        layout = self._layout()
+        return layout.nested([self.array(leaf, rows) for leaf in layout.leaves.values()])
+
+    def newest(self, rows: Any) -> Any:
+        """The newest observation of a stream, or of several."""
+        return self._layout().nested([array[rows].copy() for array in self._table.last])
+
+    def action(self, rows: int | None = None) -> Array:
+        """The next action, or a batch of them, as the agent chose it."""
+        if self._table.action_layout is None:
+            raise ValueError("the layout of actions is not known")
+        return self.array(self._table.action_layout, rows)
+
+    def rest(self) -> bytes:
+        """Everything that is left."""
+        return bytes(self._data[self._at :])
+
+    def _layout(self) -> Layout:
+        if self._table.observation_layout is None:
+            raise ValueError("the layout of observations is not known")
+        return self._table.observation_layout

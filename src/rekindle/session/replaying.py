@@ -1,0 +1,326 @@
+"""Make the calls of an input journal again, without the host, after a resume.
+
+A call that a callback made has a record of its own: before that of the outer call if it was made before that one was
+recorded, and after it otherwise. Hooks are not called again: their calls are the records between `HOOK_BEGUN` and
+`HOOK_DONE`. Callbacks with a state are called again, so that they get the state that they had; the calls of other
+callbacks are made from their records.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from rekindle.checkpoint.input_segments import JournalReader
+from rekindle.errors import CheckpointError, Interrupted
+from rekindle.session.calls import Calls
+from rekindle.session.flow import Flow
+from rekindle.session.inputs import InputLog, StopPolls
+from rekindle.session.parts import Parts
+from rekindle.session.records import Decoded, Flag, Kind, decode
+from rekindle.session.replayed_learner import ReplayedLearner
+from rekindle.session.reports import Reports
+from rekindle.session.schedule import Hook
+from rekindle.spaces import ArraySpec, Layout
+
+__all__ = ["Replay"]
+
+logger = logging.getLogger("rekindle")
+
+_PROGRESS_EVERY = 1.0
+"""Seconds between two messages about a long replay."""
+
+
+class Replay:
+    """Makes the calls of a journal again; once the last one is made, the session goes on with its host."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        flow: Flow,
+        reports: Reports,
+        inputs: InputLog,
+        reader: JournalReader,
+        *,
+        polls: StopPolls | None,
+        check: Callable[[bytes], None],
+        go_live: Callable[[int], None],
+    ) -> None:
+        """Call `check` with the description of the journal before the first call, `go_live` after the last one.
+
+        `go_live` is called with the number of the next record.
+        """
+        self._parts, self._inputs, self._table = parts, inputs, parts.streams.table
+        self._calls = Calls(flow, reports, self._table)
+        self._polls, self._check, self._go_live = polls, check, go_live
+        self._reader = reader
+        self._records = _Records(reader)
+        self._early: deque[Decoded] = deque()
+        """Calls of callbacks before the record of the current call."""
+        self._current: Decoded | None = None
+        self._is_applying = False
+        """Whether the call of a callback is being made from its record."""
+        self.calls = 0
+        """Calls made again so far."""
+        self._is_live = False
+
+    @property
+    def has_action(self) -> bool:
+        """Whether the current call returned an action."""
+        return self._current is not None and bool(self._current.flags & Flag.ACTION)
+
+    def run(self) -> None:
+        """Make every call again."""
+        started = shown = time.monotonic()
+        if self._records.peek() is not None:
+            self._check(self._reader.about)
+        self._parts.streams.intake.take_agents_form(True)
+        self._inputs.replaying = self._parts.outbox.replaying = self
+        while not self._is_live:
+            if self._parts.interrupter.should_stop():
+                raise Interrupted("stopped while the calls of the input journal were made again")
+            self._make_next()
+            now = time.monotonic()
+            if now - shown > _PROGRESS_EVERY:
+                shown = now
+                logger.warning(
+                    "resuming: %s calls of the input journal made again in %.0f s", f"{self.calls:,}", now - started
+                )
+
+    def _make_next(self) -> None:
+        self._pass_restarts()
+        early = self._records.take_early()
+        record = self._records.next()
+        if record is None:
+            self._end(early[0].number if early else self._records.number)
+            return
+        self._early = deque(early)
+        if record.context.callback is not None:
+            self._apply(record)
+        elif record.kind is Kind.HOOK_BEGUN:  # of a hook that the host has not added this time
+            if self._records.has_end_of_hook():
+                self._make_calls_of_hook()
+            else:
+                self._end(record.number)
+        else:
+            self._make(record)
+
+    def _make(self, record: Decoded) -> None:
+        outer, self._current = self._current, record
+        self._prepare(record)
+        self.calls += 1
+        try:
+            if record.kind is Kind.STREAM:
+                self.reached(Kind.STREAM)
+            else:
+                self._calls.make(record)
+        finally:
+            self._current = outer
+
+    def _prepare(self, record: Decoded) -> None:
+        context, table = record.context, self._table
+        if context.observation_layout is not None and table.observation_layout is None:
+            table.use_observation_layout(Layout.of_state(context.observation_layout))
+        if context.action_layout is not None and table.action_layout is None:
+            table.use_action_layout(ArraySpec.of_state(context.action_layout))
+        for stream in context.added:
+            table.slot(stream)
+        if self._polls is not None:
+            self._polls.replayed = context.polls
+        if isinstance(self._parts.learner, ReplayedLearner):
+            acted = self._calls.recorded_actions(record) if record.flags & Flag.ACTION else None
+            self._parts.learner.prepare(context, acted)
+
+    def _end(self, number: int) -> None:
+        """Go on with the host; `number` is that of the next record."""
+        self._is_live = True
+        self._parts.streams.intake.take_agents_form(False)
+        self._inputs.replaying = self._parts.outbox.replaying = None
+        if self._polls is not None:
+            self._polls.replayed = None
+        self._go_live(number)
+
+    # Called back by what a call passes through
+
+    def reached(self, kind: Kind) -> None:
+        """Compare what a call did with its record, at the point at which that was written."""
+        if self._is_applying:
+            return
+        if self._parts.outbox.is_emitting:  # a callback with a state makes its calls itself
+            self._take_call_of_callback(kind)
+            return
+        record = self._current
+        if record is None or record.kind is not kind:
+            return
+        if record.flags & Flag.ACTION:
+            self._compare_actions(record)
+        self._inputs.is_recorded = True
+        self._pass_restarts()
+        if self._records.is_at_end():
+            self._end(self._records.number)
+
+    def callback(self, event: int, callback: int) -> bool:
+        """Make the calls again that a callback made in an event; returns False if it must be called."""
+        if self._inputs.is_recorded:
+            self._pass_restarts()
+        has_called = False
+        while (record := self._next_of_callback()) is not None:
+            context = record.context.callback
+            if context is None or context[:2] != (event, callback):
+                return True
+            self._take(record)
+            self._apply(record)
+            has_called = True
+        if not has_called and self._inputs.is_recorded and self._records.is_at_end():
+            self._end(self._records.number)
+            return False
+        return True
+
+    def hook(self, place: int, hook: Hook, env_steps: int) -> bool:
+        """Make the calls of a hook again; returns False if the hook was not finished, and must be called."""
+        self._pass_restarts()
+        record = self._records.peek()
+        if self._records.is_at_end():
+            self._end(self._records.number)
+            return False
+        if record is None or record.kind is not Kind.HOOK_BEGUN or _unpacked(record) != place:
+            hook.done(env_steps)
+            return True
+        if not self._records.has_end_of_hook():
+            self._end(record.number)
+            return False
+        self._records.next()
+        due = hook.next
+        hook.done(env_steps)
+        if self._make_calls_of_hook() is Kind.HOOK_RAISED:
+            hook.next = due
+            raise Interrupted("the hook raised an exception")
+        return True
+
+    def _make_calls_of_hook(self) -> Kind:
+        while True:
+            self._early = deque(self._records.take_early())
+            record = self._records.next()
+            if record is None:
+                raise CheckpointError("the input journal ends inside a hook")
+            if record.kind in (Kind.HOOK_DONE, Kind.HOOK_RAISED):
+                self._pass_restarts()
+                if self._records.is_at_end():
+                    self._end(self._records.number)
+                return record.kind
+            if record.context.callback is not None:
+                self._apply(record)
+            else:
+                self._make(record)
+
+    def _pass_restarts(self) -> None:
+        """If a background learner was restarted here, after an earlier resume, bring it to the same place."""
+        while (record := self._records.peek()) is not None and record.kind is Kind.RESTARTED:
+            self._records.next()
+            if isinstance(self._parts.learner, ReplayedLearner):
+                self._parts.learner.prepare(record.context, None)
+                self._parts.learner.look()
+                self._parts.learner.finish()
+
+    def _next_of_callback(self) -> Decoded | None:
+        if self._early:
+            return self._early[0]
+        record = self._records.peek()
+        is_late = record is not None and record.context.callback is not None and record.context.callback[2]
+        return record if is_late and self._inputs.is_recorded else None
+
+    def _take(self, record: Decoded) -> None:
+        if self._early and self._early[0] is record:
+            self._early.popleft()
+        else:
+            self._records.next()
+
+    def _take_call_of_callback(self, kind: Kind) -> None:
+        record = self._next_of_callback()
+        if record is not None and record.kind is kind:
+            self._take(record)
+
+    def _apply(self, record: Decoded) -> None:
+        """Make the call of a callback from its record."""
+        outer, self._is_applying = self._is_applying, True
+        try:
+            self._calls.make(record)
+        finally:
+            self._is_applying = outer
+
+    def _compare_actions(self, record: Decoded) -> None:
+        """The host has executed the actions of the record, whatever is chosen now."""
+        slots, actions = self._calls.recorded_actions(record)
+        if self._table.pending[slots].tobytes() != actions.tobytes():
+            self._table.pending[slots] = actions
+            self._parts.grading.mark_inexact(
+                f"call {record.number}, made again, chose another action than before: the agent, a library or the "
+                "machine is not the same"
+            )
+
+
+class _Records:
+    """The records of a journal, as far ahead as necessary."""
+
+    def __init__(self, reader: JournalReader) -> None:
+        self._reader, self._source = reader, iter(reader)
+        self._ahead: deque[Decoded] = deque()
+
+    @property
+    def number(self) -> int:
+        """The number of the next record."""
+        return self._ahead[0].number if self._ahead else self._reader.number
+
+    def peek(self, place: int = 0) -> Decoded | None:
+        """A record ahead, without taking it; None after the last one."""
+        while len(self._ahead) <= place:
+            record = next(self._source, None)
+            if record is None:
+                return None
+            self._ahead.append(decode(*record))
+        return self._ahead[place]
+
+    def next(self) -> Decoded | None:
+        """Take the next record; None after the last one."""
+        record = self.peek()
+        if record is not None:
+            self._ahead.popleft()
+        return record
+
+    def take_early(self) -> list[Decoded]:
+        """Take the calls of callbacks that were recorded before their outer call."""
+        taken: list[Decoded] = []
+        while (record := self.peek()) is not None and _is_early(record):
+            taken.append(record)
+            self._ahead.popleft()
+        return taken
+
+    def is_at_end(self) -> bool:
+        """Whether no call is left; calls of callbacks in a call that was not recorded do not count."""
+        place = 0
+        while (record := self.peek(place)) is not None:
+            if not _is_early(record):
+                return False
+            place += 1
+        return True
+
+    def has_end_of_hook(self) -> bool:
+        """Whether the hook that begins next, or has just begun, also ended."""
+        place = 0
+        while (record := self.peek(place)) is not None:
+            if record.kind in (Kind.HOOK_DONE, Kind.HOOK_RAISED):
+                return True
+            place += 1
+        return False
+
+
+def _is_early(record: Decoded) -> bool:
+    return record.context.callback is not None and not record.context.callback[2]
+
+
+def _unpacked(record: Decoded) -> int:
+    return msgspec.msgpack.decode(record.body, type=int)

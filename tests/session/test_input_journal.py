@@ -1,0 +1,299 @@
+"""A session with an input journal stands after a resume where it stood, for every form of loop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.session.journal_hosts import FORMS, Learning, World, copied, digest, opened, rows_of, tree_of
+from tests.toys import ToyAgent
+
+from rekindle import EpisodeStatus, Experience, TrainingRun, TrainingSession
+from rekindle.errors import CheckpointError, ConfigError, InputError, StorageError
+from rekindle.experience import Array
+
+CALLS = 30
+
+
+def abandoned(session: TrainingSession) -> None:
+    """Release what a killed process would release, and save nothing."""
+    session._parts.learner.fail(RuntimeError("killed"))  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(RuntimeError), session:
+        raise RuntimeError("killed")
+
+
+def observation(*numbers: float) -> Array:
+    return np.array(numbers, np.float32)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_resume_after_any_call_stands_where_the_session_stood(form: str, tmp_path: Path) -> None:
+    learner, host = FORMS[form]
+    stood: list[tuple[Path, str, dict[str, Any]]] = []
+    session = opened(tmp_path / "whole", Learning(), learner=learner)
+    assert session.run is not None
+    for call, _ in enumerate(host(session, World(), CALLS)):
+        session.flush()
+        if learner == "background":
+            time.sleep(0.001)  # let the learner make some updates
+        copy = copied(tmp_path / "whole", tmp_path / f"after {call}")
+        stood.append((copy, digest(tree_of(session)), rows_of(session.run)))
+    abandoned(session)
+    for root, expected, rows in stood:
+        again = opened(root, Learning(), learner=learner)
+        resumed = again.resumed
+        assert resumed is not None
+        assert resumed.grade == "exact"
+        again.flush()
+        assert digest(tree_of(again)) == expected
+        assert again.run is not None
+        assert rows_of(again.run) == rows
+        abandoned(again)
+    assert any(len(list((root / "world" / "v1").glob("*/checkpoints/step_*"))) for root, _, _ in stood)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_session_killed_again_and_again_ends_like_its_whole_journal(form: str, tmp_path: Path) -> None:
+    learner, host = FORMS[form]
+    options: dict[str, Any] = {"learner": learner, "journal_keep": "all"}
+    world, session = World(), opened(tmp_path, Learning(), **options)
+    for kill in range(6):
+        for call, _ in enumerate(host(session, world, CALLS)):
+            if call == 5 + 4 * kill:
+                break
+        abandoned(session)
+        session = opened(tmp_path, Learning(), **options)
+        if kill % 2:  # killed again before its first call, after the replay
+            assert session.total_steps
+            abandoned(session)
+            session = opened(tmp_path, Learning(), **options)
+        streams = session._parts.streams  # pyright: ignore[reportPrivateUsage]
+        assert session.resumed is not None
+        for name in list(streams.table.slots):
+            if streams.table.slots[name] in streams.ended_slots():
+                session.on_episode(stream=name)
+            session.stream(name).abandon()
+    expected, run = tree_of(session), session.run
+    assert run is not None
+    assert session.resumed is not None
+    abandoned(session)
+    for checkpoint in run.path.glob("checkpoints/*"):
+        checkpoint.unlink()
+    from_the_beginning = opened(tmp_path, Learning(), **options)
+    assert from_the_beginning.resumed is not None
+    assert from_the_beginning.resumed.checkpoint is None
+    assert digest(tree_of(from_the_beginning)) == digest(expected)
+    abandoned(from_the_beginning)
+
+
+def test_a_stream_says_where_it_stands(tmp_path: Path) -> None:
+    session = opened(tmp_path, Learning())
+    stream = session.stream("robot")
+    assert (stream.observation, stream.action) == (None, None)
+    stream.begin(observation(1, 2, 3))
+    action = stream.step(observation(4, 5, 6), 1.0)
+    abandoned(session)
+    again = opened(tmp_path, Learning())
+    robot = again.stream("robot")
+    assert (robot.is_open, robot.length, robot.total_reward) == (True, 1, 1.0)
+    assert robot.action == action
+    assert robot.observation is not None
+    assert robot.observation.tolist() == [4, 5, 6]
+    robot.step(observation(7, 8, 9), 1.0)
+    assert robot.length == 2
+    assert again.resumed is not None
+    assert again.resumed.grade == "exact"
+    assert again.resumed.replayed == 3
+    again.close()
+
+
+def test_the_action_that_a_host_never_got_is_returned_again(tmp_path: Path) -> None:
+    session = opened(tmp_path, Learning())
+    action = session.act(observation(1, 2, 3))
+    abandoned(session)
+    again = opened(tmp_path, Learning())
+    assert again.act(observation(1, 2, 3)) == action
+    again.observe(Experience(observation(1, 2, 3), action, 1.0, observation(1, 1, 1), EpisodeStatus.CONTINUING))
+    before = tree_of(again)
+    abandoned(again)
+    third = opened(tmp_path, Learning())
+    assert third.total_steps == 1
+    assert digest(tree_of(third)) == digest(before)
+    third.close()
+
+
+def test_an_encoder_and_a_mapper_are_not_asked_again(tmp_path: Path) -> None:
+    class Encoder:
+        calls = 0
+
+        def encode(self, state: Any) -> Array:
+            self.calls += 1
+            return observation(state, self.calls, 0)
+
+    class Mapper:
+        def to_host(self, action: Any) -> str:
+            return ("left", "right")[int(action)]
+
+        def to_agent(self, action: Any) -> int:
+            return ("left", "right").index(action)
+
+    options: dict[str, Any] = {"observation_encoder": Encoder(), "action_mapper": Mapper()}
+    session = opened(tmp_path, Learning(), **options)
+    stream = session.stream()
+    assert stream.begin(3) in ("left", "right")
+    action = stream.step(4, 0.5)
+    before, calls = tree_of(session), options["observation_encoder"].calls
+    abandoned(session)
+    again = opened(tmp_path, Learning(), **options)
+    assert again.stream().action == action
+    assert digest(tree_of(again)) == digest(before)
+    assert options["observation_encoder"].calls == calls
+    again.close()
+
+
+def test_without_a_journal_nothing_of_it_is_written(tmp_path: Path) -> None:
+    session = opened(tmp_path, Learning(), journal=False)
+    session.stream().begin(observation(1, 2, 3))
+    session.close()
+    assert session.run is not None
+    assert not (session.run.path / "inputs").exists()
+
+
+class TestMisuse:
+    def test_a_journal_needs_a_run(self) -> None:
+        with pytest.raises(ConfigError, match="journal=True needs a run"):
+            TrainingSession(ToyAgent(), journal=True)
+
+    def test_a_world_that_can_be_brought_back_is_refused(self, tmp_path: Path) -> None:
+        session = opened(tmp_path, Learning())
+        with pytest.raises(ConfigError, match="attach"):
+            session.attach("world", Learning())
+        with pytest.raises(ConfigError, match=r"stream\.reset"):
+            session.stream().reset(World())  # pyright: ignore[reportArgumentType]
+        session.close()
+
+    def test_another_agent_is_refused(self, tmp_path: Path) -> None:
+        session = opened(tmp_path, Learning())
+        session.stream().begin(observation(1, 2, 3))
+        abandoned(session)
+
+        class Another(Learning):
+            pass
+
+        for agent in (Another(), Learning(seed=5)):
+            again = opened(tmp_path, agent)
+            with pytest.raises(CheckpointError, match="cannot be made again"):
+                again.stream()
+            abandoned(again)
+        opened(tmp_path, Learning()).close()
+
+    def test_other_settings_are_refused_until_the_calls_were_made_again(self, tmp_path: Path) -> None:
+        session = opened(tmp_path, Learning())
+        session.stream().begin(observation(1, 2, 3))
+        abandoned(session)
+        again = opened(tmp_path, Learning(), metrics_every=3)
+        with pytest.raises(CheckpointError, match="metrics_every was 7 and is 3"):
+            again.stream()
+        abandoned(again)
+        opened(tmp_path, Learning()).close()
+        changed = opened(tmp_path, Learning(), metrics_every=3)
+        assert changed.stream().is_open
+        changed.close()
+
+    def test_a_resume_without_the_journal_is_approximate(self, tmp_path: Path) -> None:
+        session = opened(tmp_path, Learning())
+        session.stream().begin(observation(1, 2, 3))
+        abandoned(session)
+        again = opened(tmp_path, Learning(), journal=False)
+        assert again.resumed is not None
+        assert again.resumed.grade == "approximate"
+        assert "input journal" in again.resumed.lost[0]
+        again.close()
+
+    def test_a_checkpoint_in_the_middle_of_a_call_is_refused(self, tmp_path: Path) -> None:
+        def save(_: object) -> None:
+            session.checkpoint(wait=True)
+
+        run = TrainingRun.create("a", "v1", root=tmp_path)
+        session = TrainingSession(Learning(), run=run, journal=True)
+        stream = session.stream()
+        stream.begin(observation(1, 2, 3))
+        session._parts.outbox._callbacks.append(save)  # pyright: ignore[reportPrivateUsage]
+        session._parts.outbox._is_stateful.append(False)  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(InputError, match="inside a callback"):
+            stream.step(observation(1, 2, 3), 1.0, terminated=True)
+        abandoned(session)
+
+    def test_a_hook_that_draws_from_global_generators_is_not_exact(self, tmp_path: Path) -> None:
+        session = opened(tmp_path, Learning())
+        session.every(1, np.random.random)
+        stream = session.stream()
+        stream.begin(observation(1, 2, 3))
+        stream.step(observation(1, 2, 3), 1.0)
+        session.close()
+        assert session.run is not None
+        assert not session.run.metadata.exact
+
+
+def test_a_journal_that_cannot_be_written_stops_the_session_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened(tmp_path, Learning())
+    stream = session.stream()
+    stream.begin(observation(1, 2, 3))
+    stream.step(observation(2, 2, 3), 1.0)
+
+    def fail(*_: object) -> None:
+        raise StorageError("cannot write: no space left on device")
+
+    assert session._parts.inputs is not None  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(session._parts.inputs.journal, "append", fail)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(StorageError, match="no space left"):
+        stream.step(observation(3, 2, 3), 1.0)
+    assert session.is_done
+    monkeypatch.undo()
+    with pytest.raises(StorageError, match="no space left"):
+        stream.step(observation(4, 2, 3), 1.0)
+    abandoned(session)
+    again = opened(tmp_path, Learning())
+    assert again.stream().length == 2
+    assert again.stream().action is not None
+    assert again.resumed is not None
+    assert (again.resumed.step, again.resumed.replayed) == (2, 0)
+    again.close()
+
+
+def test_a_limit_of_bytes_brings_the_next_checkpoint_forward(tmp_path: Path) -> None:
+    session = opened(tmp_path, Learning(), checkpoint_every=10_000, journal_limit=500)
+    stream = session.stream()
+    stream.begin(observation(1, 2, 3))
+    for _ in range(30):
+        stream.step(observation(1, 2, 3), 1.0)
+    session.flush()
+    assert session.run is not None
+    assert len(list(session.run.path.glob("checkpoints/step_*"))) > 1
+    session.close()
+
+
+def test_segments_are_kept_back_to_the_second_newest_checkpoint(tmp_path: Path) -> None:
+    session = opened(tmp_path, Learning(), checkpoint_every=5)
+    stream = session.stream()
+    stream.begin(observation(1, 2, 3))
+    for _ in range(40):
+        stream.step(observation(1, 2, 3), 1.0)
+        session.flush()
+    assert session.run is not None
+    assert len(list(session.run.path.glob("inputs/*.journal"))) <= 2
+    newest = session.run.path / "checkpoints" / "step_40.mpk"
+    before = tree_of(session)
+    abandoned(session)
+    newest.write_bytes(b"damaged")
+    again = opened(tmp_path, Learning(), checkpoint_every=5)
+    assert again.total_steps == 40
+    assert again.resumed is not None
+    assert again.resumed.step == 35
+    assert digest(tree_of(again)) == digest(before)
+    again.close()
