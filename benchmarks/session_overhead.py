@@ -135,8 +135,8 @@ def new_session(root: Path, agent: Any = None, **options: Any) -> TrainingSessio
     return TrainingSession(agent or IdleAgent(), run=run, checkpoint_every=None, **options)
 
 
-def act_and_observe(root: Path) -> float:
-    session = new_session(root)
+def act_and_observe(root: Path, **options: Any) -> float:
+    session = new_session(root, **options)
     observations = list(np.random.default_rng(0).random((STEPS + 1, OBSERVATION_SIZE), np.float32))
     started = time.process_time()
     for index in range(STEPS):
@@ -147,8 +147,8 @@ def act_and_observe(root: Path) -> float:
     return cost / STEPS * 1e6
 
 
-def stream_step(root: Path) -> float:
-    session = new_session(root)
+def stream_step(root: Path, **options: Any) -> float:
+    session = new_session(root, **options)
     observations = list(np.random.default_rng(0).random((STEPS + 1, OBSERVATION_SIZE), np.float32))
     stream = session.stream()
     stream.begin(observations[0])
@@ -160,8 +160,8 @@ def stream_step(root: Path) -> float:
     return cost / STEPS * 1e6
 
 
-def batches(root: Path, size: int = 64) -> float:
-    session = new_session(root)
+def batches(root: Path, size: int = 64, **options: Any) -> float:
+    session = new_session(root, **options)
     count = STEPS // size
     observations = np.random.default_rng(0).random((count + 1, size, OBSERVATION_SIZE), np.float32)
     actions, rewards = np.zeros(size, np.int64), np.ones(size)
@@ -190,6 +190,19 @@ def episodes(root: Path, size: int = 64) -> float:
         cost += time.process_time() - started
     session.close()
     return cost / (STEPS // size * size) * 1e6
+
+
+def journal_bytes(root: Path) -> float:
+    """The bytes of the input journal for one step of a stream."""
+    session = new_session(root, journal=True)
+    assert session.run is not None
+    stream, observation = session.stream(), np.zeros(OBSERVATION_SIZE, np.float32)
+    stream.begin(observation)
+    for _ in range(STEPS):
+        stream.step(observation, 1.0)
+    directory = session.run.path / "inputs"
+    session.close()
+    return sum(path.stat().st_size for path in directory.glob("*.journal")) / STEPS
 
 
 class CheckpointCosts(msgspec.Struct, frozen=True):
@@ -250,17 +263,29 @@ def main() -> None:
             "stream.step": lambda: stream_step(root),
             "observe_many, batch of 64, each": lambda: batches(root),
             "one episode logged": lambda: episodes(root),
+            "act + observe, journal": lambda: act_and_observe(root, journal=True),
+            "stream.step, journal": lambda: stream_step(root, journal=True),
+            "observe_many, journal": lambda: batches(root, journal=True),
         }
         least = least_cpu(cases)
+        step_bytes = journal_bytes(root)
         costs = checkpoint_costs(root)
     finally:
         shutil.rmtree(root)
+    journal = {
+        "act + observe": least["act + observe, journal"] - least["act + observe"],
+        "stream.step": least["stream.step, journal"] - least["stream.step"],
+        "observe_many": least["observe_many, journal"] - least["observe_many, batch of 64, each"],
+    }
     small, large = costs.checkpoint[10_000], costs.checkpoint[1_000_000]
     figures = [
         Figure("act + observe, one step", "us", least["act + observe"], 10.0),
         Figure("stream.step, one step", "us", least["stream.step"], 15.0),
         Figure("observe_many, batch of 64, each transition", "us", least["observe_many, batch of 64, each"], 1.5),
         Figure("one episode logged", "us", least["one episode logged"], 15.0),
+        Figure("the input journal beyond that: act + observe", "us", journal["act + observe"], 10.0),
+        Figure("the same: stream.step", "us", journal["stream.step"], 5.0),
+        Figure("the same: observe_many, each transition", "us", journal["observe_many"], 1.0),
         Figure("checkpoint of 10 000 new rows / full dump of 1 000 000", "ratio", large / costs.dump, 0.1),
         Figure("the same, capacity 1 000 000 / capacity 10 000", "ratio", max(large / small, small / large), 1.2),
         Figure("training stalls at a checkpoint, beyond the copy (wall)", "ms", costs.stall - costs.copy, 0.5),
@@ -273,6 +298,7 @@ def main() -> None:
         table.add_row(figure.what, f"{figure.value:.2f} {figure.unit}", f"{figure.budget:g} {figure.unit}", verdict)
     console = Console(width=120)
     console.print(table)
+    console.print(f"the input journal takes {step_bytes:.0f} bytes for a step of a stream")
     console.print(
         f"checkpoint of 10 000 new rows: {large:.1f} ms CPU (capacity 1 000 000), {small:.1f} ms (10 000); "
         f"full dump of 1 000 000: {costs.dump:.0f} ms; stall {costs.stall:.2f} ms, {costs.copy:.2f} ms of it the copy"

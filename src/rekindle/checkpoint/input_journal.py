@@ -22,8 +22,8 @@ import mmap
 import os
 import struct
 import threading
-import zlib
 from pathlib import Path
+from zlib import crc32
 
 from rekindle.checkpoint.input_segments import (
     CRC,
@@ -48,7 +48,10 @@ _ROOM = 1 << 22
 """Bytes of a segment, unless one record needs more."""
 _SYNC_WHEN_WAITING = 0.05
 """Seconds between two syncs of what is left, if every record is synced at once."""
+_HEAD_SIZE = RECORD.size
 _END_SIZE = RECORD.size
+_ROOM_FOR_ENDS = RECORD.size + _END_SIZE
+"""The size of a record beside its data, and of the end of its segment."""
 _BODY = struct.Struct("<QIB")
 """A record from its number on."""
 
@@ -89,12 +92,11 @@ class InputJournal:
         """Add a record; raises `StorageError` if it cannot be written. Once it returns, `kill -9` loses nothing."""
         if self.failure is not None:
             raise self.failure
-        size, segment = RECORD.size + len(data), self._segment
-        if segment is None or segment.end + size + _END_SIZE > segment.room:
-            segment = self._start_segment(size)
-        segment.add(self.number, kind, data)
-        self.number += 1
-        self.written += size
+        segment, number = self._segment, self.number
+        if segment is None or segment.end + len(data) + _ROOM_FOR_ENDS > segment.room:
+            segment = self._start_segment(RECORD.size + len(data))
+        self.written += segment.add(number, kind, data)
+        self.number = number + 1
         if self._sync_every == 0:
             self.sync()
 
@@ -186,21 +188,22 @@ class _OpenSegment:
             try:
                 os.posix_fallocate(self._descriptor, 0, self.room)  # finds a full disk now, and not while it is mapped
                 self._map = mmap.mmap(self._descriptor, self.room)
-                self._map[:start] = header + CRC.pack(zlib.crc32(header))
+                self._map[:start] = header + CRC.pack(crc32(header))
                 os.rename(temporary, path)
             except BaseException:
                 os.close(self._descriptor)
                 files.remove([temporary])
                 raise
 
-    def add(self, number: int, kind: int, data: bytes) -> None:
-        """Copy a record to the mapping, its length last."""
-        start = self.end
-        body = _BODY.pack(number, self.synced, kind) + data
-        end = start + 8 + len(body)
-        self._map[start + 4 : end] = CRC.pack(zlib.crc32(body)) + body
-        LENGTH.pack_into(self._map, start, len(data) + 1)  # plus 1: without data, too, it is not 0
-        self.end = end
+    def add(self, number: int, kind: int, data: bytes) -> int:
+        """Copy a record to the mapping, its length last; returns its size."""
+        start, mapping = self.end, self._map
+        head = _BODY.pack(number, self.synced, kind)
+        mapping[start + 4 : start + _HEAD_SIZE] = CRC.pack(crc32(data, crc32(head))) + head
+        self.end = end = start + _HEAD_SIZE + len(data)
+        mapping[start + _HEAD_SIZE : end] = data
+        LENGTH.pack_into(mapping, start, len(data) + 1)  # plus 1: without data, too, it is not 0
+        return end - start
 
     def finish(self, number: int) -> None:
         """Add the last record; `number` is that of the first record of the next segment."""

@@ -167,11 +167,11 @@ class JournalReader:
             if self.number == end or not (scan.is_damaged or end is not None):
                 continue
             later = [_Scan(other) for other, _ in chain[place + 1 :]]
-            # Segments are synced in order, so one that was synced shows that all before it were.
-            is_vouched = (synced is not None and synced.order > segment.order) or any(
-                other.durable() for other in later
-            )
-            if is_vouched or scan.stopped_at < scan.durable():
+            # Segments are synced in order: one that was synced shows that all before it were, and its own header.
+            is_synced = any(one.durable() for one in later)
+            if synced is not None:
+                is_synced |= synced.order > segment.order or (synced.order == segment.order and not scan.stopped_at)
+            if is_synced or scan.stopped_at < scan.durable():
                 raise CheckpointError(
                     f"{segment.path}: record {max(self.number, segment.first)}, at byte {scan.stopped_at}, is damaged, "
                     "although it had been written safely"
@@ -206,19 +206,19 @@ class _Scan:
         if header is None:
             return
         room, self.stopped_at = header
-        number, record = segment.first, None
+        number = segment.first
         while self.stopped_at + LENGTH.size <= len(data) and LENGTH.unpack_from(data, self.stopped_at)[0]:
             record = _record_at(data, self.stopped_at)
             if record is None or record.number != number:
-                return
+                break
             yield record
             self.stopped_at += RECORD.size + len(record.data)
             if record.kind == END:
-                break
+                self.is_damaged = self.lost > 0
+                return
             number += 1
-        is_closed = record is not None and record.kind == END
-        if len(data) != room and not is_closed:
-            # A power cut does not shorten a file: this was done to it later.
+        if len(data) != room:
+            # A power cut does not shorten a file, and only a segment that has its end is shortened.
             raise CheckpointError(f"{segment.path}: it is cut short at record {number}, after {len(data)} bytes")
         self.is_damaged = self.lost > 0
 

@@ -29,7 +29,7 @@ from rekindle.traces import EpisodeTrace, ResettableEnv, frozen_options, replay
 __all__ = ["Flow"]
 
 _CONTINUING = EpisodeStatus.CONTINUING
-_EXPLORE = ActMode.EXPLORE
+_EXPLORE, _ACT = ActMode.EXPLORE, int(Kind.ACT)
 _IDLE, _BEGUN, _OPEN, _ENDED = map(int, Phase)
 
 
@@ -122,8 +122,8 @@ class Flow:
                 if known.lost is not None:
                     self._parts.grading.mark_inexact(known.lost)
                 if known.action is not None:
-                    return self._acted(Kind.ACT, slot, arrays, self._intake.to_host(known.action))
-            return self._acted(Kind.ACT, slot, arrays, self._choose(slot, arrays, begins=begins))
+                    return self._acted(_ACT, slot, arrays, self._intake.to_host(known.action))
+            return self._acted(_ACT, slot, arrays, self._choose(slot, arrays, begins=begins))
         except BaseException as error:
             self._call.leave(error)
             raise
@@ -136,7 +136,7 @@ class Flow:
             self._streams.begin(slot, arrays)
         return self._streams.hand_out(slot, action)
 
-    def _acted(self, kind: Kind, slot: int, arrays: Sequence[Array], action: Any) -> Any:
+    def _acted(self, kind: int, slot: int, arrays: Sequence[Array], action: Any) -> Any:
         """Record a call that acts, and return its action."""
         if self._inputs is not None:
             self._inputs.act(kind, slot, arrays)
@@ -182,10 +182,9 @@ class Flow:
         self._call.enter()
         try:
             taken = self._streams.check(slot, experience)
-            before = None if self._inputs is None else self._unknown(slot, taken.before)
             self._take(taken)
             if self._inputs is not None:
-                self._inputs.observe(slot, before, taken)
+                self._inputs.observe(slot, taken)
             if self._counts.env_steps >= self._parts.schedule.next:
                 self._due.finish_call()
         except BaseException as error:
@@ -198,18 +197,11 @@ class Flow:
             taken = self._streams.check_many(transitions, names)
             ended = taken.statuses.nonzero()[0]
             streams = [self._table.id_of(slot) for slot in taken.slots[ended].tolist()]
-            before = None if self._inputs is None else self._unknown(taken.places, taken.before)
             self._take(taken)
             if self._inputs is not None:
-                self._inputs.observe_many(before, taken)
+                self._inputs.observe_many(taken)
             self._due.finish_call()
             return streams
-
-    def _unknown(self, places: Any, before: Sequence[Array]) -> Sequence[Array] | None:
-        """The observations that transitions start from; None if they are the newest of their streams."""
-        pairs = zip(before, self._table.last, strict=True)
-        is_known = all(array.tobytes() == last[places].tobytes() for array, last in pairs)
-        return None if is_known else [array.copy() for array in before]
 
     def _take(self, taken: Taken) -> None:
         """Pass a checked call to the agent and the table, and learn."""

@@ -46,7 +46,6 @@ class HostCall:
             self._catch_up()
         self._due.is_unsaved = True
         if self._inputs is not None:
-            self._inputs.check()
             self._inputs.begin_call()
         if self._is_background:
             self._parts.learner.look()

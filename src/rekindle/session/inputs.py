@@ -29,8 +29,9 @@ from rekindle.stats import EpisodeRecord
 __all__ = ["InputLog", "Replaying", "StopPolls"]
 
 _pack = msgspec.msgpack.encode
-_ACTION, _NO_FLAGS = int(Flag.ACTION), 0
-_STEP = int(Kind.STEP)
+# As plain numbers, which are faster than members of an enum.
+_NO_FLAGS, _ACTION, _SAME = 0, int(Flag.ACTION), int(Flag.SAME)
+_STEP, _OBSERVE = int(Kind.STEP), int(Kind.OBSERVE)
 
 
 class Replaying(Protocol):
@@ -114,19 +115,15 @@ class InputLog:
         """Set the number of the first record after a checkpoint."""
         self._first = number
 
-    def check(self) -> None:
-        """Raise if no record can be written, before a call changes anything."""
+    def begin_call(self) -> None:
+        """A call of the host begins; raises if no record of it can be written, before it changes anything."""
+        if self.journal is not None and self.journal.failure is not None:
+            self.failure = self.failure or self.journal.failure
         if self.failure is not None:
             raise self.failure
-        if self.journal is not None and self.journal.failure is not None:
-            self.failure = self.journal.failure
-            raise self.failure
-
-    def begin_call(self) -> None:
-        """A call of the host begins."""
         if not self._outbox.is_emitting:
             self.is_recorded = False
-            self._outbox.begin_call()
+            self._outbox.emitted = 0
             if self._polls is not None:
                 self._polls.restart()
 
@@ -146,15 +143,15 @@ class InputLog:
         flags = _ACTION if has_action else _NO_FLAGS
         parts = [OUTCOME.pack(slot, reward, status), raw(after)]
         if has_action:
-            parts.append(self._table.pending[slot].tobytes())
+            parts.append(self._table.pending[slot : slot + 1].tobytes())
         if extras:
             flags |= Flag.EXTRAS
             parts.append(_pack(extras))
         self._write(_STEP, flags, *parts)
 
-    def act(self, kind: Kind, slot: int, arrays: Sequence[Array]) -> None:
-        """`act`, `stream.begin` or `stream.resume`, which have returned the pending action."""
-        self._write(kind, _ACTION, ONE.pack(slot), raw(arrays), self._table.pending[slot].tobytes())
+    def act(self, kind: int, slot: int, arrays: Sequence[Array]) -> None:
+        """`act` or `stream.begin`, which have returned the pending action."""
+        self._write(kind, _ACTION, ONE.pack(slot), raw(arrays), self._table.pending[slot : slot + 1].tobytes())
 
     def act_many(self, slots: Array, places: Any, arrays: Sequence[Array]) -> None:
         """`act_many`."""
@@ -162,19 +159,20 @@ class InputLog:
         actions = self._table.pending[slots].tobytes()
         self._write(Kind.ACT_MANY, flags | _ACTION, BATCH.pack(len(slots)), streams, raw(arrays), actions)
 
-    def observe(self, slot: int, before: Sequence[Array] | None, taken: Taken) -> None:
-        """`observe`; `before` is None if it is the newest observation of the stream."""
-        flags, seen = (int(Flag.SAME), b"") if before is None else (_NO_FLAGS, raw(before))
+    def observe(self, slot: int, taken: Taken) -> None:
+        """`observe`."""
+        flags, seen = (_NO_FLAGS, raw(taken.before)) if taken.before else (_SAME, b"")
         numbers = OUTCOME.pack(slot, taken.rewards, taken.statuses)
-        self._write(Kind.OBSERVE, flags, numbers, seen, taken.actions.tobytes(), raw(taken.after))
+        self._write(_OBSERVE, flags, numbers, seen, taken.actions.tobytes(), raw(taken.after))
 
-    def observe_many(self, before: Sequence[Array] | None, taken: Taken) -> None:
-        """`observe_many`; `before` is None if it is the newest observation of every stream."""
+    def observe_many(self, taken: Taken) -> None:
+        """`observe_many`."""
         streams, flags = _streams(taken.slots, taken.places)
-        if before is None:
-            flags |= Flag.SAME
-        parts = (raw(before or ()), taken.actions.tobytes(), taken.rewards.tobytes(), taken.statuses.tobytes())
-        self._write(Kind.OBSERVE_MANY, flags, BATCH.pack(len(taken.slots)), streams, *parts, raw(taken.after))
+        seen = raw(taken.before) if taken.before else b""
+        if not seen:
+            flags |= _SAME
+        parts = (seen, taken.actions.tobytes(), taken.rewards.tobytes(), taken.statuses.tobytes(), raw(taken.after))
+        self._write(Kind.OBSERVE_MANY, flags, BATCH.pack(len(taken.slots)), streams, *parts)
 
     def announce(self, slot: int, claims: Claims, extras: Mapping[str, float]) -> None:
         """`on_episode`."""
@@ -224,29 +222,30 @@ class InputLog:
         self._write(Kind.CAUGHT_UP, _NO_FLAGS)
 
     def _write(self, kind: int, flags: int, *parts: bytes) -> None:
-        if self.replaying is not None:
-            self.replaying.reached(Kind(kind))
+        journal = self.journal
+        if journal is None:
+            if self.replaying is not None:
+                self.replaying.reached(Kind(kind))
             return
-        if self.journal is None:
-            return
-        table, polls = self._table, self._polls
-        has_context = (
+        table, outbox, polls = self._table, self._outbox, self._polls
+        context = None
+        if (
             self._is_background
             or table.added
-            or self._outbox.is_emitting
+            or outbox.is_emitting
             or (polls is not None and polls.stopped_at)
             or table.observation_layout is not self._observations
             or table.action_layout is not self._actions
-        )
-        data = encoded(flags, self._context() if has_context else None, *parts)
+        ):
+            context = self._context()
         try:
-            self.journal.append(kind, data)
+            journal.append(kind, encoded(flags, context, *parts))
         except StorageError as error:
             self.failure = error
             raise
-        if not self._outbox.is_emitting:
+        if not outbox.is_emitting:
             self.is_recorded = True
-        if self._limit is not None and self.journal.written >= self._limit:
+        if self._limit is not None and journal.written >= self._limit:
             self._ask_checkpoint()
 
     def _context(self) -> Context:

@@ -53,21 +53,18 @@ class Outbox:
         """The event that is being emitted, counted from the beginning of the host's call."""
         self.callback: int = 0
         """The callback that is being called with it."""
-        self._emitted = 0
+        self.emitted = 0
+        """Events since the beginning of the host's call."""
         self.replaying: CallsOfCallbacks | None = None
         """While the calls of a journal are made again: what callbacks without a state did."""
         self.raised: BaseException | None = None
         """What a callback raised last."""
 
-    def begin_call(self) -> None:
-        """A call of the host begins."""
-        self._emitted = 0
-
     def emit(self, event: Event) -> None:
         """Call every callback with an event now."""
         if self._callbacks:
-            self._emitted += 1
-            self._emit(event, self._emitted)
+            self.emitted += 1
+            self._emit(event, self.emitted)
 
     def _emit(self, event: Event, number: int) -> None:
         outer = self.is_emitting, self.event, self.callback

@@ -124,13 +124,14 @@ BATCH = struct.Struct("<I")
 """The number of rows."""
 _LENGTH = struct.Struct("<I")
 _NO_CONTEXT = Context()
+_FLAGS = [bytes((flags,)) for flags in range(256)]
 _decode_context = msgspec.msgpack.Decoder(Context).decode
 
 
 def encoded(flags: int, context: Context | None, *parts: bytes) -> bytes:
     """A record."""
     if context is None:
-        return b"".join((bytes((flags,)), *parts))
+        return _FLAGS[flags] + b"".join(parts)
     data = msgspec.msgpack.encode(context)
     return b"".join((bytes((flags | Flag.CONTEXT,)), _LENGTH.pack(len(data)), data, *parts))
 

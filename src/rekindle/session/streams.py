@@ -124,15 +124,17 @@ class Streams:
         if phase == _ENDED:
             raise self._unannounced(slot)
         is_known = phase != _IDLE and not table.unlinked[slot]
+        is_newest = is_known and table.is_newest(slot, arrays)
         broken: Sequence[int] = ()
-        if is_known and not table.continues(slot, arrays):
+        if is_known and not is_newest and not table.continues(slot, arrays):
             if slot not in self.restored:
                 raise self._not_continued(slot, experience.observation)
             broken, is_known = (slot,), False
         # Observations that were seen before are finite.
         is_good = is_known or all_finite(arrays)
         taken = self._checked(slot, arrays, action, experience.reward, after, experience.status, is_good, broken)
-        taken.before = arrays
+        if not is_newest:
+            taken.before = arrays
         return taken
 
     def check_step(self, slot: int, after: Sequence[Array], reward: Any, status: EpisodeStatus) -> Taken:
@@ -190,7 +192,8 @@ class Streams:
             raise self._not_finite(int(slots[row]), float(rewards[row]), after[0][row])
         broken = [] if is_continued else self._broken(slots, arrays)
         taken = Taken(slots, places, None, rows, actions, rewards, after, statuses, good=good, broken=broken)
-        taken.before = arrays
+        if not is_continued:
+            taken.before = arrays
         if good is None:
             observations, following = table.observations(arrays), table.observations(after)
             taken.transitions = Transitions(observations, actions, rewards, following, statuses)
