@@ -17,7 +17,6 @@ from rekindle import EpisodeStatus, Experience, TrainingRun, TrainingSession, Tr
 from rekindle.agent import State
 from rekindle.errors import InputError
 from rekindle.events import EpisodeEnded, Event, MetricsFlushed
-from rekindle.experience import Array
 from rekindle.run.metadata import LOGS
 from rekindle.stats import EpisodeRecord
 from rekindle.storage import codec
@@ -60,14 +59,12 @@ class Noting:
 
     def __init__(self) -> None:
         self.session: TrainingSession | None = None
-        self.calls = 0
 
     def __call__(self, event: Event) -> None:
         if self.session is None:
             return
         if isinstance(event, EpisodeEnded):
-            self.calls += 1
-            self.session.log("noted", self.calls)
+            self.session.log("noted", event.stamp.episodes)
         elif isinstance(event, MetricsFlushed):
             with contextlib.suppress(InputError):  # the last window is flushed when the session is closed
                 self.session.log("flushed", event.stamp.env_steps)
@@ -90,11 +87,15 @@ def opened(root: Path, agent: Any, **options: Any) -> TrainingSession:
 class World:
     """Goes on, whatever happens to the session."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, states: int | None = None) -> None:
+        """With `states`, an observation is one of so many numbers; otherwise it is 3 floats."""
         self._rng = np.random.default_rng(1)
+        self._states = states
         self.ticks = 0
 
-    def look(self, rows: int | None = None) -> Array:
+    def look(self, rows: int | None = None) -> Any:
+        if self._states is not None:
+            return self._rng.integers(self._states, size=rows)
         return self._rng.random((3,) if rows is None else (rows, 3), np.float32)
 
     def ends(self) -> bool:
@@ -106,6 +107,8 @@ def by_streams(session: TrainingSession, world: World, calls: int) -> Iterator[N
     """Two streams, one of them closed and opened again; a log and a stream that is abandoned."""
     for call in range(calls):
         stream = session.stream(("left", 7)[call % 2])
+        if call in (0, 1, 13):  # the stream is new
+            yield
         if call == 11:
             stream.close()
         elif not stream.is_open:
@@ -128,7 +131,9 @@ def by_calls(session: TrainingSession, world: World, calls: int) -> Iterator[Non
         yield
         after, is_over = world.look(), world.ends()
         status = EpisodeStatus.TRUNCATED if is_over else EpisodeStatus.CONTINUING
-        session.observe(Experience(observation, 1 - action if call % 4 == 0 else action, float(call), after, status))
+        if call % 4 == 0 and np.asarray(action).dtype.kind == "i":  # the host did something else
+            action = 1 - action
+        session.observe(Experience(observation, action, float(call), after, status))
         yield
         if is_over:
             session.on_episode(extras={"call": float(call)})
@@ -196,8 +201,13 @@ def digest(tree: Any) -> str:
 
 def copied(source: Path, target: Path) -> Path:
     """The files of a run as a kill at this moment would leave them."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*.tmp"))
-    return target
+    while True:
+        try:
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*.tmp"))
+        except shutil.Error:  # a file was removed or replaced meanwhile
+            shutil.rmtree(target)
+        else:
+            return target
 
 
 def rows_of(run: TrainingRun) -> dict[str, list[dict[str, Any]]]:

@@ -12,6 +12,8 @@ from tests.session.journal_hosts import FORMS, Learning, World, copied, digest, 
 from tests.toys import ToyAgent
 
 from rekindle import EpisodeStatus, Experience, TrainingRun, TrainingSession
+from rekindle.checkpoint import input_journal
+from rekindle.checkpoint.input_segments import LENGTH
 from rekindle.errors import CheckpointError, ConfigError, InputError, StorageError
 from rekindle.experience import Array
 
@@ -87,6 +89,42 @@ def test_a_session_killed_again_and_again_ends_like_its_whole_journal(form: str,
     assert from_the_beginning.resumed.checkpoint is None
     assert digest(tree_of(from_the_beginning)) == digest(expected)
     abandoned(from_the_beginning)
+
+
+@pytest.mark.parametrize("form", ["streams", "calls", "batches", "manual"])
+def test_a_kill_before_any_record_is_whole_loses_at_most_the_call_that_was_being_made(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, host = FORMS[form]
+    session = opened(tmp_path / "whole", Learning(), learner=learner)
+    parts, due = session._parts, session._due  # pyright: ignore[reportPrivateUsage]
+    states = [digest(tree_of(session))]
+    killed: list[tuple[Path, int]] = []
+
+    class BeforeLength:
+        """Takes a copy of the run before the length of a record is there, without which there is no record."""
+
+        size = LENGTH.size
+
+        @staticmethod
+        def pack_into(*place: Any) -> None:
+            assert parts.inputs is not None
+            is_inside = parts.outbox.is_emitting or due._is_running  # pyright: ignore[reportPrivateUsage]
+            stands_at = len(states) if is_inside and parts.inputs.is_recorded else len(states) - 1
+            killed.append((copied(tmp_path / "whole", tmp_path / f"record {len(killed)}"), stands_at))
+            LENGTH.pack_into(*place)
+
+    monkeypatch.setattr(input_journal, "LENGTH", BeforeLength)
+    states.extend(digest(tree_of(session)) for _ in host(session, World(), 20))
+    monkeypatch.undo()
+    abandoned(session)
+    assert len(killed) > len(states)
+    for root, call in killed:
+        for _ in range(2):  # and killed again after the replay
+            again = opened(root, Learning(), learner=learner)
+            assert again.total_steps >= 0
+            assert digest(tree_of(again)) == states[call], root.name
+            abandoned(again)
 
 
 def test_a_stream_says_where_it_stands(tmp_path: Path) -> None:

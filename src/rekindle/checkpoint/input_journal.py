@@ -102,9 +102,9 @@ class InputJournal:
 
     def cut(self) -> int:
         """Let the next record begin a segment, so that earlier ones can be removed; returns its number."""
-        segment, self._segment, self.written = self._segment, None, 0
-        if segment is not None:
-            segment.finish(self.number)
+        if self._segment is not None:
+            self._segment.finish(self.number)  # first: the thread closes every segment but the current one
+        self._segment, self.written = None, 0
         return self.number
 
     def remove_before(self, number: int) -> None:
