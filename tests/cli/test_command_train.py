@@ -276,6 +276,12 @@ class TestAlgos:
         assert all(setting["help"] for setting in settings.values())
         assert "What a reward is worth one step earlier" in rekindle("algos", "tabular").flat
 
+    def test_settings_that_several_algorithms_share_are_explained_too(self, rekindle: Rekindle) -> None:
+        pytest.importorskip("jax")
+        settings = rekindle("algos", "sac", "--json").json
+        assert all(setting["help"] for setting in settings.values())
+        assert "actions are uniform" in settings["warmup_steps"]["help"], "its own, not that of the base"
+
 
 class TestProgress:
     @pytest.mark.parametrize("is_terminal", [False, True])

@@ -65,7 +65,13 @@ def _settings(preset: Preset) -> dict[str, Any]:
 
 
 def _explanations(kind: type) -> dict[str, str]:
-    """The docstring of each field of a class; empty if its source cannot be read."""
+    """The docstring of each field of a class and its bases, the nearest first."""
+    bases = kind.__mro__[::-1]
+    return {name: text for base in bases for name, text in _own_explanations(base).items()}
+
+
+def _own_explanations(kind: type) -> dict[str, str]:
+    """The docstring of each field that a class declares itself; empty if its source cannot be read."""
     try:
         source = inspect.getsource(kind)
     except (OSError, TypeError):
