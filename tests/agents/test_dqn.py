@@ -71,6 +71,7 @@ def values(learner: DQN, *seen: float) -> np.ndarray:
 VARIANTS: dict[str, dict[str, Any]] = {
     "double": {},
     "dueling, soft target, mse": {"dueling": True, "tau": 0.1, "loss": "mse", "double": False},
+    "quantiles": {"quantiles": 5},
     "rainbow": rainbow(
         **{**SMALL, "n_step": 2, "atoms": 41, "v_min": -2.5, "v_max": 2.5, "noisy_sigma": 0.1, "adam_eps": 1e-8}
     ),
@@ -309,6 +310,7 @@ ACTING = {
     "plain": {},
     "dueling": {"dueling": True},
     "atoms": {"atoms": 7, "dueling": True},
+    "quantiles": {"quantiles": 7, "dueling": True},
     "noisy": {"noisy": True},
     "normalised": {"normalise_observations": True},
 }
@@ -525,6 +527,8 @@ BAD: list[tuple[str, Any]] = [
     ("n_step", 0),
     ("n_step", True),
     ("atoms", 0),
+    ("quantiles", 0),
+    ("cql_alpha", -1.0),
     ("v_min", float("nan")),
     ("v_max", -10.0),
     ("noisy", None),

@@ -37,6 +37,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "single, mse": {"double": False, "loss": "mse"},
     "dueling, scaled, weighted": {"dueling": True, "reward_scale": 0.3, "prioritised": True},
     "atoms": {"atoms": 6, "v_min": -1.0, "v_max": 2.0, "dueling": True},
+    "quantiles, weighted": {"quantiles": 5, "dueling": True, "prioritised": True},
+    "conservative": {"cql_alpha": 2.0},
     "atoms, noisy": {"atoms": 4, "v_min": -1.0, "v_max": 2.0, "noisy": True, "double": False},
 }
 
@@ -112,35 +114,55 @@ def reference_loss(case: Case, params: Array, target: Array, batch: dict[str, An
     """Cross entropy or squared error, as the papers write it."""
     config = case.config
     online, frozen = (
-        [layer for layer in case.weights.layers(vector) if layer.kind != "expectation"] for vector in (params, target)
+        [layer for layer in case.weights.layers(vector) if layer.kind not in ("expectation", "mean")]
+        for vector in (params, target)
     )
+    atoms = config.quantiles or config.atoms
     support = np.linspace(config.v_min, config.v_max, config.atoms)
     noises = [None, None] if batch["noise"] is None else [noise.tolist() for noise in batch["noise"]]
 
     def outputs(layers: list[Layer], x: Array, noise: list[float] | None) -> Array:
-        return run_layers(layers, x.astype(np.float64), None if noise is None else list(noise)).reshape(
-            ACTIONS, config.atoms
-        )
+        return run_layers(layers, x.astype(np.float64), None if noise is None else list(noise)).reshape(ACTIONS, atoms)
 
     def mean(output: Array) -> Array:
-        return output[:, 0] if config.atoms == 1 else np.array([softmax(row) @ support for row in output])
+        if config.quantiles is not None or config.atoms == 1:
+            return output.mean(axis=-1)
+        return np.array([softmax(row) @ support for row in output])
 
     total = 0.0
     for row in range(ROWS):
         after = outputs(frozen, batch["next_observations"][row], noises[1])
         chooser = outputs(online, batch["next_observations"][row], noises[0]) if config.double else after
         future = after[np.argmax(mean(chooser))]
-        now = outputs(online, batch["observations"][row], noises[0])[batch["actions"][row]]
+        every = outputs(online, batch["observations"][row], noises[0])
+        now = every[batch["actions"][row]]
         reward, discount = float(batch["rewards"][row]) * config.reward_scale, float(batch["discounts"][row])
-        if config.atoms == 1:
+        if config.quantiles is not None:
+            goals = [reward + discount * value for value in future]
+            taus = [(index + 0.5) / atoms for index in range(atoms)]
+            loss = reference_quantile_huber(now.tolist(), taus, goals)
+        elif config.atoms == 1:
             error = now[0] - (reward + discount * future[0])
             squared = error**2 if config.loss == "mse" else 0.5 * error**2
             loss = squared if config.loss == "mse" or abs(error) <= 1 else abs(error) - 0.5
         else:
             goal = reference_projection(softmax(future), reward, discount, support)
             loss = -float(goal @ np.log(softmax(now)))
+        gap = math.log(sum(math.exp(value) for value in mean(every))) - float(mean(now[None])[0])
+        loss += config.cql_alpha * gap
         total += loss * (1.0 if batch["weights"] is None else float(batch["weights"][row]))
     return total / ROWS
+
+
+def reference_quantile_huber(predicted: list[float], taus: list[float], goals: list[float]) -> float:
+    """Pair by pair, as in the paper, with kappa 1."""
+    total = 0.0
+    for value, tau in zip(predicted, taus, strict=True):
+        for goal in goals:
+            error = goal - value
+            huber = 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
+            total += abs(tau - (1.0 if error < 0 else 0.0)) * huber / len(goals)
+    return total
 
 
 def softmax(logits: Array) -> Array:
@@ -174,7 +196,7 @@ def test_the_loss_is_that_of_the_reference(name: str, seed: int) -> None:
     assert float(loss) == pytest.approx(reference_loss(it, params, target, batch), rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["double, huber", "atoms"])
+@pytest.mark.parametrize("name", ["double, huber", "atoms", "quantiles, weighted", "conservative"])
 def test_the_gradient_is_that_of_small_differences(name: str) -> None:
     rng, it = np.random.default_rng(3), case(name)
     params, target = it.vectors(rng)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rekindle.agents import DQNConfig, Linear, PPOConfig, SACConfig, TD3Config
+from rekindle.agents import DQNConfig, IQNConfig, Linear, PPOConfig, SACConfig, TD3Config
 from rekindle.agents.presets import find_preset, presets
 from rekindle.agents.settings import make_config
 from rekindle.envs import EnvWrapping
 
-CONFIGS = {"dqn": DQNConfig, "ppo": PPOConfig, "sac": SACConfig, "td3": TD3Config}
+CONFIGS = {"dqn": DQNConfig, "iqn": IQNConfig, "ppo": PPOConfig, "sac": SACConfig, "td3": TD3Config}
 EVERY = [(algorithm, pattern) for algorithm, found in presets().items() for pattern in found]
 
 

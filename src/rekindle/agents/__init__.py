@@ -13,6 +13,7 @@ from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
 
 if typing.TYPE_CHECKING:
     from rekindle.agents.dqn import DQN, DQNConfig, rainbow
+    from rekindle.agents.iqn import IQN, IQNConfig
     from rekindle.agents.ppo import PPO, PPOConfig
     from rekindle.agents.sac import SAC, SACConfig
     from rekindle.agents.settings import Linear
@@ -21,6 +22,8 @@ if typing.TYPE_CHECKING:
 __all__ = [
     "DQN",
     "DQNConfig",
+    "IQN",
+    "IQNConfig",
     "Linear",
     "PPO",
     "PPOConfig",
@@ -37,6 +40,8 @@ __all__ = [
 _HOMES = {
     "DQN": "dqn",
     "DQNConfig": "dqn",
+    "IQN": "iqn",
+    "IQNConfig": "iqn",
     "Linear": "settings",
     "PPO": "ppo",
     "PPOConfig": "ppo",

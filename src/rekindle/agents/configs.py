@@ -17,10 +17,11 @@ from rekindle.agents.settings import (
     check_sizes,
     check_steps,
     check_whole,
+    value_at,
 )
 from rekindle.errors import ConfigError
 
-__all__ = ["ActorCriticConfig", "AgentConfig", "OffPolicyConfig", "OnPolicyConfig"]
+__all__ = ["ActorCriticConfig", "AgentConfig", "DiscreteConfig", "OffPolicyConfig", "OnPolicyConfig"]
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +103,55 @@ class OffPolicyConfig(AgentConfig, frozen=True, kw_only=True):
         check_number("reward_scale", self.reward_scale, least=-math.inf)
         if self.reward_scale == 0:
             raise ConfigError(f"reward_scale is {self.reward_scale!r}: use a number other than 0")
+
+
+class DiscreteConfig(OffPolicyConfig, frozen=True, kw_only=True):
+    """The settings that agents which learn the values of discrete actions have beside those."""
+
+    capacity: int = 100_000
+    """Rows of memory: one for each transition, and one more for each episode."""
+    batch_size: int = 32
+    """Transitions in an update."""
+    target_update_every: int = 1_000
+    """Updates between copies of the network to the target."""
+    tau: float | None = None
+    """Instead of copies: how far the target moves towards the network in each update, above 0 and at most 1."""
+    hidden_sizes: tuple[int, ...] | None = None
+    """Units of the hidden layers; None for (128, 128), or (512,) after the convolutions on images."""
+    double: bool = True
+    """Let the network choose the next action and the target value it, so that values are not overestimated."""
+    exploration: Literal["epsilon", "softmax"] = "epsilon"
+    """A random action now and then, or actions by how good they seem."""
+    epsilon_start: float = 1.0
+    """How likely a random action is at first."""
+    epsilon_end: float = 0.05
+    """How likely a random action is from `epsilon_steps` on."""
+    epsilon_steps: RunSteps = 50_000
+    """Env steps over which epsilon moves linearly from start to end, or a fraction of the training."""
+    temperature: Setting = 1.0
+    """With softmax: values are divided by it; 0 takes the best action."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        super().__post_init__()
+        for name in ("epsilon_start", "epsilon_end"):
+            check_number(name, getattr(self, name), most=1.0)
+        check_number("temperature", self.temperature)
+        if self.tau is not None:
+            check_number("tau", self.tau, most=1.0, above=True)
+        check_steps("epsilon_steps", self.epsilon_steps)
+        check_whole("target_update_every", self.target_update_every, 1)
+        check_flag("double", self.double)
+        check_choice("exploration", self.exploration, ("epsilon", "softmax"))
+        check_sizes("hidden_sizes", self.hidden_sizes)
+
+    def explores(self, env_steps: int) -> float:
+        """How much exploration there is after so many env steps: epsilon, or the temperature of softmax."""
+        if self.exploration == "softmax":
+            return value_at(self.temperature, env_steps)
+        if env_steps >= self.epsilon_steps:
+            return self.epsilon_end
+        return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * env_steps / self.epsilon_steps
 
 
 class ActorCriticConfig(OffPolicyConfig, frozen=True, kw_only=True):

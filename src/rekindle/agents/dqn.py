@@ -6,7 +6,7 @@ remembered transitions, against the values of an older copy of itself, the targe
     q(s, a)  <-  r + discount * target(s', argmax q(s', .))
 
 Papers: Mnih 2015 (DQN), van Hasselt 2016 (double), Wang 2016 (dueling), Schaul 2016 (prioritised), Bellemare 2017
-(distributional), Fortunato 2018 (noisy), Hessel 2018 (Rainbow).
+(distributional), Dabney 2017 (quantiles), Fortunato 2018 (noisy), Hessel 2018 (Rainbow), Kumar 2020 (conservative).
 """
 
 # JAX's own types are partial.
@@ -15,19 +15,17 @@ Papers: Mnih 2015 (DQN), van Hasselt 2016 (double), Wang 2016 (dueling), Schaul 
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import msgspec
 import numpy as np
 
-from rekindle.agents.acting import Actor, device_of
-from rekindle.agents.configs import OffPolicyConfig
+from rekindle.agents.configs import DiscreteConfig
+from rekindle.agents.discrete import DiscreteAgent, followed
 from rekindle.agents.networks import (
     Activation,
     Dense,
@@ -43,57 +41,36 @@ from rekindle.agents.networks import (
     split_noise,
     user_network,
 )
-from rekindle.agents.offpolicy import OffPolicyAgent
 from rekindle.agents.optimiser import optimised, optimiser_of
-from rekindle.agents.returns import CategoricalReturns, MeanReturns, Returns
+from rekindle.agents.returns import CategoricalReturns, MeanReturns, QuantileReturns, Returns
 from rekindle.agents.settings import (
     Linear,
-    RunSteps,
     Setting,
     check_choice,
     check_flag,
     check_number,
-    check_sizes,
-    check_steps,
     check_whole,
-    encoding_of,
-    generators,
     make_config,
     network_setting,
-    value_at,
 )
 from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.agents.xla import pick
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
-from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer, draw_noise
-from rekindle.spaces import ActionStructure
 
 __all__ = ["DQN", "DQNConfig", "DQNState", "DQNUpdate", "QNetwork", "rainbow"]
 
 
-class DQNConfig(OffPolicyConfig, frozen=True, kw_only=True):
+class DQNConfig(DiscreteConfig, frozen=True, kw_only=True):
     """The settings of a `DQN` agent."""
 
     learning_rate: Setting = 1e-4
     """Adam's step size, above 0; or a schedule over env steps."""
-    capacity: int = 100_000
-    """Rows of memory: one for each transition, and one more for each episode."""
-    batch_size: int = 32
-    """Transitions in an update."""
     max_grad_norm: float | None = 10.0
     """Scale gradients down to this norm."""
-    target_update_every: int = 1_000
-    """Updates between copies of the network to the target."""
-    tau: float | None = None
-    """Instead of copies: how far the target moves towards the network in each update, above 0 and at most 1."""
-    hidden_sizes: tuple[int, ...] | None = None
-    """Units of the hidden layers; None for (128, 128), or (512,) after the convolutions on images."""
-    double: bool = True
-    """Let the network choose the next action and the target value it, so that values are not overestimated."""
     dueling: bool = False
     """Learn the value of a state and the advantages of actions apart."""
     atoms: int = 1
@@ -102,60 +79,47 @@ class DQNConfig(OffPolicyConfig, frozen=True, kw_only=True):
     """The least return that atoms stand for, after `reward_scale`."""
     v_max: float = 10.0
     """The largest return that atoms stand for, after `reward_scale`."""
+    quantiles: int | None = None
+    """Learn so many quantiles of the return (QR-DQN), such as 50, and not its mean."""
     loss: Literal["huber", "mse"] = "huber"
-    """How errors count; with atoms it is the cross entropy."""
+    """How errors count; with atoms it is the cross entropy, with quantiles the quantile Huber loss."""
+    cql_alpha: float = 0.0
+    """For learning from data (conservative Q-learning): how much it costs that actions which are not in the data seem
+    better than those that are; 0 for nothing, 1 is usual."""
     noisy: bool = False
     """Explore by noise on the weights of the dense layers, which learns how much of it there should be, and not by
     epsilon."""
     noisy_sigma: float = 0.5
     """How much noise there is at first."""
-    exploration: Literal["epsilon", "softmax"] = "epsilon"
-    """A random action now and then, or actions by how good they seem."""
-    epsilon_start: float = 1.0
-    """How likely a random action is at first."""
-    epsilon_end: float = 0.05
-    """How likely a random action is from `epsilon_steps` on."""
-    epsilon_steps: RunSteps = 50_000
-    """Env steps over which epsilon moves linearly from start to end, or a fraction of the training."""
-    temperature: Setting = 1.0
-    """With softmax: values are divided by it; 0 takes the best action."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
         super().__post_init__()
-        for name in ("epsilon_start", "epsilon_end"):
-            check_number(name, getattr(self, name), most=1.0)
         check_number("noisy_sigma", self.noisy_sigma, above=True)
-        check_number("temperature", self.temperature)
-        if self.tau is not None:
-            check_number("tau", self.tau, most=1.0, above=True)
+        check_number("cql_alpha", self.cql_alpha)
         for name in ("v_min", "v_max"):
             check_number(name, getattr(self, name), least=-math.inf)
-        check_steps("epsilon_steps", self.epsilon_steps)
-        for name in ("atoms", "target_update_every"):
-            check_whole(name, getattr(self, name), 1)
-        for name in ("double", "dueling", "noisy"):
+        check_whole("atoms", self.atoms, 1)
+        if self.quantiles is not None:
+            check_whole("quantiles", self.quantiles, 1)
+            if self.atoms > 1:
+                raise ConfigError(f"quantiles is {self.quantiles} and atoms is {self.atoms}: use one of them")
+        for name in ("dueling", "noisy"):
             check_flag(name, getattr(self, name))
         check_choice("loss", self.loss, ("huber", "mse"))
-        check_choice("exploration", self.exploration, ("epsilon", "softmax"))
-        check_sizes("hidden_sizes", self.hidden_sizes)
         if self.v_min >= self.v_max:
             raise ConfigError(f"v_max is {self.v_max!r}: use a number above v_min, {self.v_min!r}")
 
     @property
     def returns(self) -> Returns:
         """What is predicted of returns."""
+        if self.quantiles is not None:
+            return QuantileReturns(self.quantiles)
         return MeanReturns(self.loss) if self.atoms == 1 else CategoricalReturns(self.atoms, self.v_min, self.v_max)
 
     def explores(self, env_steps: int) -> float:
-        """How much exploration there is after so many env steps: epsilon, or the temperature of softmax."""
-        if self.exploration == "softmax":
-            return value_at(self.temperature, env_steps)
-        if self.noisy:
-            return 0.0
-        if env_steps >= self.epsilon_steps:
-            return self.epsilon_end
-        return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * env_steps / self.epsilon_steps
+        """How much exploration there is after so many env steps, beside that of noisy layers."""
+        return 0.0 if self.noisy and self.exploration == "epsilon" else super().explores(env_steps)
 
 
 def rainbow(**settings: Any) -> dict[str, Any]:
@@ -209,8 +173,9 @@ class QNetwork(eqx.Module):
             self.body, sizes = Sequential(hidden), sizes[-1:]
         features = feature_size(self.body, encoding)
         self.returns = config.returns
-        self.value = _stream(config, features, (*sizes, config.atoms), rng) if config.dueling else None
-        self.advantage = _stream(config, features, (*sizes, actions * config.atoms), rng)
+        atoms = self.returns.atoms
+        self.value = _stream(config, features, (*sizes, atoms), rng) if config.dueling else None
+        self.advantage = _stream(config, features, (*sizes, actions * atoms), rng)
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
         """(actions, atoms) for one observation."""
@@ -275,7 +240,8 @@ class DQNUpdate:
         self.weights = {"params": weights, "target": weights}
         self.schedules = {"learning_rate": config.learning_rate}
         self._optimiser = optimiser_of(config)
-        self.metrics = ("loss", "q_mean", "grad_norm", "target_lag", *self._returns.metrics)
+        gap = ("q_gap",) if config.cql_alpha else ()
+        self.metrics = ("loss", "q_mean", "grad_norm", "target_lag", *self._returns.metrics, *gap)
 
     def start(self) -> DQNState:
         """The state before the first update."""
@@ -290,18 +256,14 @@ class DQNUpdate:
         self, state: DQNState, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """One step along the gradient of the loss; then the target follows."""
-        config, each, rate = self._config, jax.tree_util.tree_map, schedules["learning_rate"]
+        rate = schedules["learning_rate"]
         (loss, (metrics, surprise)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, state.target, batch
         )
         params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, rate)
         updates = state.updates + 1
-        if config.tau is None:
-            is_time = updates % config.target_update_every == 0
-            target = each(lambda newest, target: jnp.where(is_time, newest, target), params, state.target)
-        else:
-            target = each(lambda newest, target: target + config.tau * (newest - target), params, state.target)
-        lag = norm(each(jnp.subtract, params, target))
+        target = followed(self._config, state.target, params, updates)
+        lag = norm(jax.tree_util.tree_map(jnp.subtract, params, target))
         metrics = {"loss": loss, "grad_norm": norm(gradient), "target_lag": lag, **metrics}
         return DQNState(params, target, optimiser, updates), metrics, surprise
 
@@ -327,6 +289,11 @@ class DQNUpdate:
         outputs = jax.vmap(network, (0, None))(batch.observations, noise)
         predicted = pick(outputs, batch.actions - self._first_action)
         losses, surprise, metrics = returns.loss(predicted, batch.rewards, batch.discounts, future)
+        if config.cql_alpha:
+            values = returns.means(outputs)
+            legal = values if batch.mask is None else jnp.where(batch.mask, values, -jnp.inf)
+            gaps = jax.nn.logsumexp(legal, axis=1) - returns.means(predicted)
+            losses, metrics = losses + config.cql_alpha * gaps, {**metrics, "q_gap": gaps.mean()}
         if batch.weights is not None:
             losses = losses * batch.weights
         return losses.mean(), ({"q_mean": returns.means(predicted).mean(), **metrics}, surprise)
@@ -335,7 +302,7 @@ class DQNUpdate:
 # The agent
 
 
-class DQN(OffPolicyAgent[DQNConfig]):
+class DQN(DiscreteAgent[DQNConfig]):
     """Learns the values of discrete actions from remembered transitions.
 
     The settings are the fields of `DQNConfig`: `DQN(observation_space, action_space, seed=0, gamma=0.98)`. `network`
@@ -345,57 +312,13 @@ class DQN(OffPolicyAgent[DQNConfig]):
     def __init__(
         self, observation_space: Any, action_space: Any, *, seed: int, network: Any = None, **settings: Any
     ) -> None:
-        initial, exploring, sampling = generators(seed)
         config = make_config(DQNConfig, {**settings, "network": network_setting(network)})
-        head = _head(action_space, config)
-        actions = head.counts[0]
-        encoding = encoding_of(observation_space, config, actions=actions)
-        made = QNetwork(config, encoding, actions, network, initial)
-        weights = Weights(made)
-        actor = Actor(
-            weights,
-            encoding,
-            lambda network, x, noise: config.returns.means(network(x, noise)),
-            noise_size=made.noise_size,
-            device=device_of(config.acting_device, "acting_device"),
-        )
         super().__init__(
             observation_space,
             action_space,
             config,
-            DQNUpdate(config, weights, noise_size=made.noise_size, first_action=head.starts[0]),
-            actor,
-            encoding=encoding,
-            head=_head_by_steps(head, config),
-            reports=lambda env_steps: {config.exploration: config.explores(env_steps)},
-            exploring=exploring,
-            sampling=sampling,
+            lambda encoding, actions, rng: QNetwork(config, encoding, actions, network, rng),
+            DQNUpdate,
+            lambda network, x, noise: config.returns.means(network(x, noise)),
+            seed=seed,
         )
-
-    @property
-    def exploration(self) -> float:
-        """How much exploration there is now: epsilon, or the temperature of softmax."""
-        return self.config.explores(self.env_steps)
-
-
-def _head(space: Any, config: DQNConfig) -> ActionHead:
-    if not (hasattr(space, "n") and hasattr(space, "start") and getattr(space, "shape", None) == ()):
-        other = "; use PPO for composite actions" if ActionStructure.of(space) is not None else ""
-        raise ConfigError(f"action_space is {space!r}: DQN needs a Discrete space{other}")
-    kind = "greedy" if config.exploration == "epsilon" else "softmax"
-    return ActionHead(kind, np.dtype(space.dtype).str, [], [int(space.n)], [int(space.start)])
-
-
-def _head_by_steps(head: ActionHead, config: DQNConfig) -> Callable[[int], ActionHead]:
-    """The head after so many env steps; a new one only where exploration has changed."""
-    if config.exploration == "epsilon":
-        settled_from = int(config.epsilon_steps)
-    else:
-        settled_from = int(config.temperature.steps) if isinstance(config.temperature, Linear) else 0
-
-    @functools.lru_cache(maxsize=1)
-    def exploring(exploration: float) -> ActionHead:
-        return msgspec.structs.replace(head, exploration=exploration)
-
-    settled = msgspec.structs.replace(head, exploration=config.explores(settled_from))
-    return lambda env_steps: settled if env_steps >= settled_from else exploring(config.explores(env_steps))

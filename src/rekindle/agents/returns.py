@@ -1,4 +1,4 @@
-"""What a value network predicts of returns: their mean, or their distribution over fixed values."""
+"""What a value network predicts of returns: their mean, their distribution over fixed values, or their quantiles."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -17,7 +17,7 @@ import optax
 from rekindle.experience import Array
 from rekindle.policy.network import Layer
 
-__all__ = ["CategoricalReturns", "MeanReturns", "Returns"]
+__all__ = ["CategoricalReturns", "MeanReturns", "QuantileReturns", "Returns", "midpoints", "quantile_huber"]
 
 
 class Returns(Protocol):
@@ -108,6 +108,46 @@ class CategoricalReturns:
     def layers(self) -> list[Layer]:
         """The mean of each distribution."""
         return [Layer("expectation", {"support": self.support}, atoms=self.atoms)]
+
+
+@dataclass(frozen=True)
+class QuantileReturns:
+    """As many quantiles of the return, at the midpoints of equal shares of probability (QR-DQN)."""
+
+    atoms: int
+    metrics = ()
+
+    def means(self, outputs: jax.Array) -> jax.Array:
+        """The mean return, which is the mean of the quantiles."""
+        return outputs.mean(axis=-1)
+
+    def loss(
+        self, predicted: jax.Array, rewards: jax.Array, discounts: jax.Array, future: jax.Array
+    ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        """The quantile Huber loss of each row, and its mean over the quantiles."""
+        goals = jax.lax.stop_gradient(rewards[:, None] + discounts[:, None] * future)
+        losses = quantile_huber(predicted, jnp.array(midpoints(self.atoms)), goals)
+        return losses, losses / self.atoms, {}
+
+    def layers(self) -> list[Layer]:
+        """The mean of the quantiles."""
+        return [Layer("mean", atoms=self.atoms)]
+
+
+def midpoints(count: int) -> Array:
+    """The middles of so many equal shares of probability: 0.25 and 0.75 for two."""
+    return ((np.arange(count) + 0.5) / count).astype(np.float32)
+
+
+def quantile_huber(predicted: jax.Array, taus: jax.Array, goals: jax.Array) -> jax.Array:
+    """The quantile Huber loss (Dabney 2018): (rows, own) and (rows, others) to (rows,).
+
+    An error of a goal above the prediction of the quantile `tau` counts `tau` times, one below it `1 - tau` times. The
+    loss is the mean over goals and the sum over predictions.
+    """
+    errors = goals[:, None, :] - predicted[:, :, None]
+    shares = jnp.abs(taus[..., None] - (errors < 0))
+    return (shares * optax.huber_loss(errors)).mean(axis=2).sum(axis=1)
 
 
 def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, support: jax.Array) -> jax.Array:

@@ -184,11 +184,15 @@ _MOST = {
     "atoms": 10_001,
     "batch_size": 2**24,
     "capacity": 2**32,
+    "cosines": 10_001,
     "critics": 100,
     "frame_stack": 1_000,
     "minibatch_size": 2**24,
     "n_step": 10_000,
+    "policy_quantiles": 10_001,
+    "quantiles": 10_001,
     "rollout_steps": 2**28,
+    "target_quantiles": 10_001,
     "updates_each": 2**20,
 }
 """Beyond these a setting is a mistake, or the config of a hostile run: it would fill the memory, or never end."""

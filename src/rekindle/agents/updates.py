@@ -49,6 +49,8 @@ class Minibatch(NamedTuple):
     """Remembered transitions as networks see them: encoded, normalised and scaled."""
 
     observations: jax.Array
+    mask: jax.Array | None
+    """Which actions were allowed; None if all were."""
     actions: jax.Array
     """As they were observed."""
     rewards: jax.Array
@@ -71,6 +73,7 @@ class Minibatch(NamedTuple):
         )
         return cls(
             observations=observations,
+            mask=encoding.mask(columns["observations"], jnp),
             actions=columns["actions"],
             rewards=columns["rewards"] * reward_scale,
             next_observations=next_observations,

@@ -17,7 +17,7 @@ from rekindle.experience import Array
 from rekindle.nesting import Nesting
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import ACTION_MASK, Encoding
-from rekindle.policy.network import ARRAYS, Layer, Normaliser
+from rekindle.policy.network import ARRAYS, Layer, Normaliser, noise_size
 
 __all__ = ["check_policy"]
 
@@ -25,6 +25,8 @@ Shape = tuple[int, ...]
 
 _MOST = 2**31
 """The most values of a discrete action or observation, and the most elements of a shape."""
+_MOST_SAMPLES = 10_001
+"""The most quantiles that a policy acts with."""
 
 
 def check_policy(encoding: Encoding, layers: Sequence[Layer], head: ActionHead, normaliser: Normaliser | None) -> None:
@@ -136,6 +138,18 @@ def _layer_output(layer: Layer, shape: Shape) -> Shape | None:  # noqa: PLR0911 
         case "expectation":
             fits = layer.atoms > 0 and len(shape) == 1 and shape[0] % layer.atoms == 0
             return (shape[0] // layer.atoms,) if fits and arrays["support"].shape == (layer.atoms,) else None
+        case "mean":
+            fits = layer.atoms > 0 and len(shape) == 1 and shape[0] % layer.atoms == 0
+            return (shape[0] // layer.atoms,) if fits else None
+        case "implicit_quantiles":
+            weight = arrays["weight"].shape
+            fits = len(weight) == 2 and shape == weight[1:] == arrays["bias"].shape and 0 < layer.atoms <= _MOST_SAMPLES
+            output = _output(layer.advantage, shape) if fits else ()
+            return output if len(output) == 1 and not noise_size(layer.advantage) else None
+        case "deviations":
+            added = arrays["raw"].shape
+            fits = len(shape) == 1 == len(added) and arrays["least"].shape == added == arrays["most"].shape
+            return (shape[0] + added[0],) if fits else None
 
 
 def _conv_output(weight: Shape, bias: Shape, stride: int, shape: Shape) -> Shape | None:
@@ -188,5 +202,5 @@ def _check_head(head: ActionHead, output: Shape, mask_size: int) -> None:
         is_range = bool(np.isfinite(head.low).all() and np.isfinite(head.high).all() and (head.low <= head.high).all())
         _require(is_range or not head.anywhere, "uniform exploration without finite bounds")
         _require(mask_size == 0, "a mask for continuous actions")
-        expected = 2 * elements if head.kind == "squashed" else elements
+        expected = 2 * elements if head.kind in ("squashed", "tanh_gaussian") else elements
     _require(output == (expected,), f"the output of the network is {output}, but actions need {(expected,)}")

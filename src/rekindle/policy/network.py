@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -41,11 +42,24 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     `dense`: weight (inputs, outputs), bias. `noisy_dense`: the same with `weight_noise`, `bias_noise`. `conv`: weight
     (outputs, inputs, k, k), bias, stride, no padding. `layer_norm`: weight, bias. `activation`: its name. `scale`:
     bytes to 0..1. `dueling`: two lists of layers, value and advantage. `expectation`: softmax over the atoms of each
-    action, then the mean of `support`.
+    action, then the mean of `support`. `mean`: the mean of the atoms of each action. `implicit_quantiles`: weight
+    (cosines, inputs) and bias embed `atoms` quantiles; the mean, over these, of the layers `advantage` on the inputs
+    times the embedding. `deviations`: adds as many numbers to its inputs, `least + (most - least) * sigmoid(raw)`.
     """
 
     kind: Literal[
-        "dense", "noisy_dense", "conv", "layer_norm", "activation", "scale", "flatten", "dueling", "expectation"
+        "dense",
+        "noisy_dense",
+        "conv",
+        "layer_norm",
+        "activation",
+        "scale",
+        "flatten",
+        "dueling",
+        "expectation",
+        "mean",
+        "implicit_quantiles",
+        "deviations",
     ]
     arrays: dict[str, Array] = {}
     name: str = ""
@@ -66,6 +80,7 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     def noise_size(self) -> int:
         """The number of random numbers that it needs for its noise."""
         own = sum(self.arrays["weight"].shape) if self.kind == "noisy_dense" else 0
+        own = self.atoms if self.kind == "implicit_quantiles" else own
         return own + noise_size(self.value) + noise_size(self.advantage)
 
 
@@ -75,6 +90,8 @@ ARRAYS = {
     "conv": ("weight", "bias"),
     "layer_norm": ("weight", "bias"),
     "expectation": ("support",),
+    "implicit_quantiles": ("weight", "bias"),
+    "deviations": ("raw", "least", "most"),
 }
 
 _ACTIVATIONS = ("relu", "tanh")
@@ -128,6 +145,13 @@ def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each 
             return _dueling(value, advantage, layer.atoms)
         case "expectation":
             return _expectation(layer.arrays["support"], layer.atoms)
+        case "mean":
+            return lambda values, _: values.reshape(len(values), -1, layer.atoms).mean(axis=-1)
+        case "implicit_quantiles":
+            after = forward(layer.advantage, start + layer.atoms)
+            return _implicit_quantiles(layer.arrays["weight"], layer.arrays["bias"], after, start, layer.atoms)
+        case "deviations":
+            return _deviations(**layer.arrays)
         case "dense" | "activation":
             return _plain([layer])
 
@@ -228,6 +252,39 @@ def _expectation(support: Array, atoms: int) -> Forward:
         logits = values.reshape(len(values), -1, atoms)
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return weights.dot(support) / weights.sum(axis=-1)
+
+    return run
+
+
+def _implicit_quantiles(weight: Array, bias: Array, after: Forward, start: int, count: int) -> Forward:
+    """The mean over quantiles at the midpoints of equal shares of probability, or with noise at random ones (IQN)."""
+    midpoints = (np.arange(count) + 0.5) / count
+    frequencies = (np.pi * np.arange(len(weight))).astype(np.float32)
+
+    def run(values: Array, noise: Array | None) -> Array:
+        taus = midpoints[None]
+        if noise is not None:  # a standard Gaussian number shifts a midpoint by anything, all the way round
+            taus = (midpoints + _normal_shares(noise[:, start : start + count]) - 0.5) % 1
+        embedded = np.cos(taus[..., None].astype(np.float32) * frequencies).dot(weight)
+        embedded += bias
+        np.maximum(embedded, _ZERO, out=embedded)
+        products = values[:, None] * embedded
+        outputs = after(products.reshape(-1, products.shape[-1]), None)
+        return outputs.reshape(len(values), count, -1).mean(axis=1)
+
+    return run
+
+
+def _normal_shares(numbers: Array) -> Array:
+    """The share of standard Gaussian numbers below each."""
+    shares = [0.5 + 0.5 * math.erf(number * math.sqrt(0.5)) for number in numbers.ravel().tolist()]
+    return np.array(shares).reshape(numbers.shape)
+
+
+def _deviations(raw: Array, least: Array, most: Array) -> Forward:
+    def run(values: Array, _: Array | None) -> Array:
+        deviations = least + (most - least) / (np.float32(1) + np.exp(-raw))
+        return np.concatenate([values, np.broadcast_to(deviations, (len(values), raw.size))], axis=1)
 
     return run
 

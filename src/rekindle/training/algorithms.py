@@ -49,17 +49,28 @@ class Algorithm(msgspec.Struct, frozen=True):
     summary: str
 
 
+_DISCRETE = ("Discrete", "MultiDiscrete", "MultiBinary")
 ALGORITHMS = {
-    "dqn": Algorithm("DQN", ("Discrete",), "deep Q-learning, with every part of Rainbow as a setting"),
+    "dqn": Algorithm("DQN", ("Discrete",), "deep Q-learning, with Rainbow, QR-DQN and CQL as settings"),
+    "iqn": Algorithm("IQN", ("Discrete",), "implicit quantile networks: the distribution of returns"),
     "ppo": Algorithm(
         "PPO",
-        ("Discrete", "MultiDiscrete", "MultiBinary", "Box", "Dict", "Tuple"),
+        (*_DISCRETE, "Box", "Dict", "Tuple"),
         "proximal policy optimisation, on rollouts",
     ),
     "sac": Algorithm("SAC", ("Box",), "soft actor-critic, with automatic temperature"),
     "td3": Algorithm("TD3", ("Box",), "twin delayed deterministic policy gradients"),
     "tabular": Algorithm("Tabular", ("Discrete",), "Q-learning, SARSA and expected SARSA on a table"),
 }
+
+_SETTINGS = {
+    "c51": "dqn with --agent.atoms 51",
+    "cql": "dqn with --agent.cql-alpha 1",
+    "ddqn": "dqn with --agent.double",
+    "qr-dqn": "dqn with --agent.quantiles 50",
+    "qrdqn": "dqn with --agent.quantiles 50",
+}
+"""Algorithms elsewhere that are settings of one here."""
 
 _OUTSIDE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -145,7 +156,7 @@ def _check_actions(name: str, kind: str) -> None:
         )
 
 
-_SIZES = ("capacity", "hidden_sizes", "batch_size", "rollout_steps", "minibatch_size", "atoms", "critics")
+_SIZES = ("capacity", "hidden_sizes", "batch_size", "rollout_steps", "minibatch_size", "atoms", "quantiles", "critics")
 """The settings that determine how much memory an agent needs."""
 
 
@@ -176,6 +187,8 @@ def _agent_class(name: str) -> Callable[..., LearningAgent]:
         return getattr(agents, ALGORITHMS[name].agent)
     outside = _OUTSIDE.fullmatch(name)
     if outside is None:
+        if (setting := _SETTINGS.get(name.lower())) is not None:
+            raise ConfigError(f"there is no algorithm {name!r}; use {setting}")
         near = difflib.get_close_matches(name.lower(), ALGORITHMS, n=2, cutoff=0.5)
         advice = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(ALGORITHMS)}"
         own = "" if near else ", or module:Class for one of your own"

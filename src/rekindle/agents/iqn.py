@@ -1,0 +1,243 @@
+"""Implicit quantile networks: the distribution of returns, as a function of the share of returns that lie below.
+
+The network is asked for the return that a share `tau` of all returns lies below, for any `tau`. Quantiles drawn at
+random now are compared with quantiles drawn at random of what comes next:
+
+    q_tau(s, a)  <-  r + discount * target_tau'(s', argmax mean over tau'' of q_tau''(s', .))
+
+The features of an observation are multiplied with an embedding of `tau`, the cosines of its multiples.
+
+Paper: Dabney 2018.
+"""
+
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.agents.configs import DiscreteConfig
+from rekindle.agents.discrete import DiscreteAgent, followed
+from rekindle.agents.networks import (
+    Dense,
+    Module,
+    Sequential,
+    convolutions,
+    feature_size,
+    hidden_layers,
+    layers_of,
+    normal_fan_in,
+    user_network,
+)
+from rekindle.agents.optimiser import optimised, optimiser_of
+from rekindle.agents.returns import midpoints, quantile_huber
+from rekindle.agents.settings import Setting, check_whole, make_config, network_setting
+from rekindle.agents.updates import Minibatch
+from rekindle.agents.weights import Parts, Weights, norm
+from rekindle.agents.xla import pick
+from rekindle.experience import Array
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Layer
+
+__all__ = ["IQN", "IQNConfig", "IQNNetwork", "IQNState", "IQNUpdate"]
+
+
+class IQNConfig(DiscreteConfig, frozen=True, kw_only=True):
+    """The settings of an `IQN` agent."""
+
+    learning_rate: Setting = 5e-5
+    """Adam's step size, above 0; or a schedule over env steps."""
+    adam_eps: float = 0.01 / 32
+    """Adam's epsilon, above 0."""
+    double: bool = False
+    """Let the network choose the next action and the target value it, so that values are not overestimated."""
+    quantiles: int = 8
+    """Quantiles of the return that an update draws for each transition."""
+    target_quantiles: int = 8
+    """Quantiles of the next return that they are compared with."""
+    policy_quantiles: int = 32
+    """Quantiles whose mean is the value of an action, when acting and when the next action is chosen."""
+    cosines: int = 64
+    """Cosines that embed a quantile."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        super().__post_init__()
+        for name in ("quantiles", "target_quantiles", "policy_quantiles", "cosines"):
+            check_whole(name, getattr(self, name), 1)
+
+
+# The network
+
+_BEFORE_RELU, _OUTPUT = normal_fan_in(math.sqrt(2)), normal_fan_in(1.0)
+
+
+class IQNNetwork(eqx.Module):
+    """Features of an observation, times an embedding of a quantile, and from these the quantile of each action."""
+
+    body: Module
+    embedding: Dense
+    head: Sequential
+    policy_quantiles: int = eqx.field(static=True)
+
+    def __init__(
+        self, config: IQNConfig, encoding: Encoding, actions: int, network: Any, rng: np.random.Generator
+    ) -> None:
+        """The last hidden layer comes after the product, unless it is the only one."""
+        sizes = config.hidden_sizes or ((512,) if encoding.image else (128, 128))
+        if network is not None:
+            self.body, sizes = user_network(network, encoding, rng=rng), ()
+        elif encoding.image:
+            self.body = Sequential(convolutions(encoding, rng=rng))
+        else:
+            before = max(1, len(sizes) - 1)
+            # Not with biases of 0: the features of an observation of zeros would be 0, and so would every product.
+            hidden = hidden_layers(encoding.shape[0], sizes[:before], rng=rng, weight=_BEFORE_RELU)
+            self.body, sizes = Sequential(hidden), sizes[before:]
+        features = feature_size(self.body, encoding)
+        self.embedding = Dense(config.cosines, features, rng=rng)
+        after = hidden_layers(features, sizes, rng=rng, weight=_BEFORE_RELU, bias=0.0)
+        self.head = Sequential([*after, Dense((features, *sizes)[-1], actions, rng=rng, weight=_OUTPUT, bias=0.0)])
+        self.policy_quantiles = config.policy_quantiles
+
+    def __call__(self, observations: jax.Array, taus: jax.Array) -> jax.Array:
+        """(rows, actions, quantiles) for a batch of observations, and for each the shares of returns below."""
+        # As plain rows of a matrix: with an axis for the quantiles, gradients of weights would have one for the rows.
+        rows, count = taus.shape
+        cosines = jnp.cos(taus.reshape(-1, 1) * (math.pi * np.arange(len(self.embedding.weight))))
+        embedded = jax.nn.relu(jax.vmap(self.embedding)(cosines.astype(jnp.float32)))
+        features = jnp.repeat(jax.vmap(self.body)(observations), count, axis=0)
+        quantiles = jax.vmap(self.head)(features * embedded)
+        return quantiles.reshape(rows, count, -1).transpose(0, 2, 1)
+
+    def values(self, x: jax.Array, noise: jax.Array | None) -> jax.Array:
+        """The value of each action for one observation.
+
+        It is the mean of quantiles at fixed shares; standard Gaussian noise shifts each by anything, all the way round.
+        """
+        taus = jnp.array(midpoints(self.policy_quantiles))
+        if noise is not None:
+            taus = (taus + jax.scipy.special.ndtr(noise) - 0.5) % 1
+        return self(x[None], taus[None])[0].mean(axis=-1)
+
+    @property
+    def noise_size(self) -> int:
+        """How many random numbers draw the quantiles that it acts with."""
+        return self.policy_quantiles
+
+    def layers(self) -> list[Layer]:
+        """As data: from an encoded observation to the values of the actions."""
+        arrays = {"weight": np.asarray(self.embedding.weight), "bias": np.asarray(self.embedding.bias)}
+        count = self.policy_quantiles
+        return [*layers_of(self.body), Layer("implicit_quantiles", arrays, advantage=layers_of(self.head), atoms=count)]
+
+
+# The update
+
+
+class IQNState(NamedTuple):
+    """Everything that an update changes."""
+
+    params: Any
+    """The weights of the network."""
+    target: Any
+    """Those of the target."""
+    optimiser: Any
+    updates: Any
+
+
+class IQNUpdate:
+    """One update, as a pure function of state and batch."""
+
+    algorithm = "iqn"
+    acting = ("params", "target")
+    metrics = ("loss", "q_mean", "grad_norm", "target_lag")
+
+    def __init__(self, config: IQNConfig, weights: Weights[IQNNetwork], *, noise_size: int, first_action: int) -> None:
+        self._config, self._weights, self._first_action = config, weights, first_action
+        self._samples = np.cumsum([config.quantiles, config.target_quantiles, noise_size])
+        self.weights = {"params": weights, "target": weights}
+        self.schedules = {"learning_rate": config.learning_rate}
+        self._optimiser = optimiser_of(config)
+
+    def start(self) -> IQNState:
+        """The state before the first update."""
+        params = self._weights.initial
+        return IQNState(params, params, jax.jit(self._optimiser.init)(params), np.int32(0))
+
+    def noise(self, rng: np.random.Generator, count: int) -> Array:
+        """For each transition, the quantiles that are compared, and those that choose the next action."""
+        return rng.random((count * self._config.batch_size, self._samples[-1]), np.float32)
+
+    def step(
+        self, state: IQNState, batch: Minibatch, schedules: Mapping[str, Any]
+    ) -> tuple[IQNState, dict[str, jax.Array], jax.Array]:
+        """One step along the gradient of the loss; then the target follows."""
+        (loss, (q_mean, surprise)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
+            state.params, state.target, batch
+        )
+        params, optimiser = optimised(
+            self._optimiser, gradient, state.optimiser, state.params, schedules["learning_rate"]
+        )
+        updates = state.updates + 1
+        target = followed(self._config, state.target, params, updates)
+        lag = norm(jax.tree_util.tree_map(jnp.subtract, params, target))
+        metrics = {"loss": loss, "q_mean": q_mean, "grad_norm": norm(gradient), "target_lag": lag}
+        return IQNState(params, target, optimiser, updates), metrics, surprise
+
+    def loss(
+        self, params: Parts, target_params: Parts, batch: Minibatch
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """The loss of a batch, and beside it the mean value and how much each transition surprised."""
+        config = self._config
+        network, target = self._weights.network(params), self._weights.network(target_params)
+        taus, target_taus, policy_taus = jnp.split(batch.noise, self._samples[:-1], axis=1)
+
+        # What the next state is worth: the action by the mean of some quantiles, its returns by others.
+        values = (network if config.double else target)(batch.next_observations, policy_taus).mean(axis=-1)
+        if batch.next_mask is not None:
+            values = jnp.where(batch.next_mask, values, -jnp.inf)
+        future = pick(target(batch.next_observations, target_taus), jnp.argmax(values, axis=1))
+        goals = jax.lax.stop_gradient(batch.rewards[:, None] + batch.discounts[:, None] * future)
+
+        predicted = pick(network(batch.observations, taus), batch.actions - self._first_action)
+        losses = quantile_huber(predicted, taus, goals)
+        surprise = losses / config.quantiles
+        if batch.weights is not None:
+            losses = losses * batch.weights
+        return losses.mean(), (predicted.mean(), surprise)
+
+
+# The agent
+
+
+class IQN(DiscreteAgent[IQNConfig]):
+    """Learns the distribution of the returns of discrete actions from remembered transitions.
+
+    The settings are the fields of `IQNConfig`: `IQN(observation_space, action_space, seed=0, gamma=0.98)`. `network`
+    may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`. When it
+    explores, quantiles are drawn at random, beside epsilon; EXPLOIT draws nothing.
+    """
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, *, seed: int, network: Any = None, **settings: Any
+    ) -> None:
+        config = make_config(IQNConfig, {**settings, "network": network_setting(network)})
+        super().__init__(
+            observation_space,
+            action_space,
+            config,
+            lambda encoding, actions, rng: IQNNetwork(config, encoding, actions, network, rng),
+            IQNUpdate,
+            lambda network, x, noise: network.values(x, noise),
+            seed=seed,
+        )
