@@ -40,6 +40,11 @@ class RunningMoments:
         self.published = Normaliser(np.zeros(size, np.float32), np.ones(size, np.float32), clip)
         """What to normalise with."""
 
+    @property
+    def count(self) -> int:
+        """How many rows were added."""
+        return self._count
+
     def add(self, values: Array) -> None:
         """Count rows in; nothing changes for those who normalise until `publish`."""
         rows = values.astype(np.float64)

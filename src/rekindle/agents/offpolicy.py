@@ -1,7 +1,8 @@
 """What agents that learn from remembered transitions have in common: everything but the algorithm.
 
 Remembering, drawing batches, encoding and normalising them, counting the updates that are due, making them, acting,
-and going on later. The algorithm is an `OffPolicyUpdate`: its state, and one update as a pure function.
+and going on later. Batches are drawn from the memory, from data (`learn_from`), or from both. The algorithm is an
+`OffPolicyUpdate`: its state, and one update as a pure function.
 """
 
 # JAX's own types are partial.
@@ -23,7 +24,7 @@ from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.noise import stream_noise
 from rekindle.agents.normalisation import RunningMoments, moments_of
-from rekindle.agents.settings import Linear, value_at
+from rekindle.agents.settings import Linear, check_number, value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.updates import Minibatch, OffPolicyUpdate
 from rekindle.checks import refuses_misfits
@@ -32,7 +33,7 @@ from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.policy import NetworkPolicy
-from rekindle.replay import Batch, Memory, PrioritizedMemory
+from rekindle.replay import Batch, Memory, PrioritizedMemory, TransitionSource, mixed
 from rekindle.rng import generator_from_state, generator_state
 
 __all__ = ["OffPolicyAgent"]
@@ -42,6 +43,8 @@ Config = TypeVar("Config", bound=OffPolicyConfig)
 _EXPLORE = ActMode.EXPLORE
 _MOST_PRIORITISED = 8
 """Updates that may use the same priorities."""
+_NORMALISED_BY = 1 << 16
+"""Transitions of data whose observations are normalised by."""
 
 
 class OffPolicyAgent(Generic[Config]):
@@ -80,6 +83,8 @@ class OffPolicyAgent(Generic[Config]):
         )
         memory = Memory(config.capacity, observation_space, action_space, frame_stack=config.frame_stack)
         self._memory = PrioritizedMemory(memory, alpha=config.priority_alpha) if config.prioritised else memory
+        self._data: TransitionSource | None = None
+        self._data_share = 0.0
         self._algorithm = algorithm
         self._device = device_of(config.learning_device, "learning_device")
         self._learned = placed(algorithm.start(), self._device)
@@ -158,6 +163,35 @@ class OffPolicyAgent(Generic[Config]):
 
     # Learning
 
+    def learn_from(self, data: TransitionSource | None, *, share: float = 1.0) -> None:
+        """Draw this share of each batch from data and the rest from the memory; None for the memory alone.
+
+        With a share of 1 the agent learns offline: no update is due, call `update`, and schedules count updates. Data
+        is not part of the state: after `load_state`, or before it, call this again with the same. If observations are
+        normalised and none was observed yet, they are by the data.
+        """
+        if data is None:
+            self._data, self._data_share = None, 0.0
+            return
+        check_number("share", share, most=1.0, above=True)
+        if self.config.prioritised:
+            raise ConfigError("prioritised is True: transitions of data have no priorities; set prioritised=False")
+        if not len(data):
+            raise InputError("there are no transitions in the data")
+        self._data, self._data_share = data, share
+        if self._moments is not None and not self._moments.count:
+            sample = data.sample(np.random.default_rng(0), min(len(data), _NORMALISED_BY), n_step=1, gamma=1.0)
+            self._moments.add(self._encoding.encode(sample.observations))
+
+    @property
+    def _is_offline(self) -> bool:
+        return self._data_share == 1
+
+    @property
+    def _schedule_steps(self) -> int:
+        """Where schedules are: env steps, or updates if there is no environment."""
+        return self.updates if self._is_offline else self.env_steps
+
     def _step(self, leaves: Any, columns: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array], jax.Array | None]:
         """One update, from the columns of a batch."""
         batch = Minibatch.of(columns, self._encoding, inputs["moments"], reward_scale=self.config.reward_scale)
@@ -166,8 +200,8 @@ class OffPolicyAgent(Generic[Config]):
         return tuple(jax.tree_util.tree_leaves(state)), metrics, surprise if self.config.prioritised else None
 
     def updates_due(self) -> int:
-        """How many updates are owed: none while warming up."""
-        due = self._ratio.due(self.env_steps)
+        """How many updates are owed: none while warming up, or when learning from data alone."""
+        due = 0 if self._is_offline else self._ratio.due(self.env_steps)
         return due if due and len(self._memory) else 0
 
     def skip_updates(self, n: int) -> None:
@@ -176,7 +210,7 @@ class OffPolicyAgent(Generic[Config]):
 
     def update(self, n: int) -> Metrics:
         """Make `n` updates, in as few dispatches as there can be."""
-        if n < 1 or not len(self._memory):
+        if n < 1 or not (len(self._memory) or self._data is not None):
             raise InputError(f"update({n}): there are {len(self._memory)} transitions to learn from")
         if self._moments is not None:
             self._moments.publish()
@@ -188,7 +222,8 @@ class OffPolicyAgent(Generic[Config]):
             self._reprioritise(rows, outcome)
             outcomes.append(outcome)
         self._publish()
-        self._ratio.settle(n)
+        if not self._is_offline:
+            self._ratio.settle(n)
         self.updates += n
         metrics = self._dispatch.metrics(outcomes)
         self._losses.add(metrics["loss"])
@@ -205,7 +240,9 @@ class OffPolicyAgent(Generic[Config]):
         """What an update takes beside a batch and constants; arrays, so that a schedule compiles nothing."""
         schedules, device = self._schedules.items(), self._device
         return {
-            "schedules": {name: placed_number(schedule.at(self.env_steps), device) for name, schedule in schedules},
+            "schedules": {
+                name: placed_number(schedule.at(self._schedule_steps), device) for name, schedule in schedules
+            },
             "moments": moments_of(None if self._moments is None else self._moments.published),
         }
 
@@ -214,7 +251,9 @@ class OffPolicyAgent(Generic[Config]):
         config, memory, rng = self.config, self._memory, self._sampling
         rows = count * config.batch_size
         weights = None
-        if isinstance(memory, Memory):
+        if self._data is not None:
+            batch = self._mixed(self._data, count)
+        elif isinstance(memory, Memory):
             batch = memory.sample(rng, rows, n_step=config.n_step, gamma=config.gamma)
         else:
             beta = value_at(config.priority_beta, self.env_steps)
@@ -222,6 +261,16 @@ class OffPolicyAgent(Generic[Config]):
                 rng, rows, beta=beta, batches=count, n_step=config.n_step, gamma=config.gamma
             )
         return batch.rows, _columns(batch, weights, self._algorithm.noise(rng, count))
+
+    def _mixed(self, data: TransitionSource, count: int) -> Batch:
+        """So many batches, the first rows of each from data; all of them while the memory is empty."""
+        config, rng, memory = self.config, self._sampling, cast("Memory", self._memory)
+        each = config.batch_size if not len(memory) else max(1, round(self._data_share * config.batch_size))
+        given = data.sample(rng, count * each, n_step=config.n_step, gamma=config.gamma)
+        if each == config.batch_size:
+            return given
+        own = memory.sample(rng, count * (config.batch_size - each), n_step=config.n_step, gamma=config.gamma)
+        return mixed(given, own, batches=count)
 
     def _example(self) -> dict[str, Any]:
         """A batch like any other, of zeros and some noise."""

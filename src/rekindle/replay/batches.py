@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +15,7 @@ from rekindle.replay.layout import MemoryLayout
 from rekindle.replay.links import NONE, Links, RowNumbers
 from rekindle.replay.rows import Rows
 
-__all__ = ["Batch", "BatchReader"]
+__all__ = ["Batch", "BatchReader", "TransitionSource", "mixed"]
 
 _FEW = 16
 """Up to this many numbers, Python is faster than numpy."""
@@ -37,6 +40,32 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     """`gamma ** k` for a window of `k` steps, or 0 if it ends in a termination."""
     rows: RowNumbers
     """The row numbers of the transitions in the replay buffer."""
+
+
+class TransitionSource(Protocol):
+    """What transitions can be sampled from: a `Memory`, or a data set."""
+
+    def __len__(self) -> int:
+        """How many transitions can be sampled."""
+        ...
+
+    def sample(self, rng: np.random.Generator, count: int, *, n_step: int, gamma: float) -> Batch:
+        """Sample transitions uniformly with replacement, each a window of up to `n_step` steps."""
+        ...
+
+
+def mixed(first: Batch, second: Batch, *, batches: int) -> Batch:
+    """Join the transitions of two sources: in each of so many batches, those of the first come first."""
+
+    def joined(ours: Any, theirs: Any) -> Any:
+        if isinstance(ours, Mapping):
+            parts = cast("Mapping[str, Array]", ours)
+            return {name: joined(part, theirs[name]) for name, part in parts.items()}
+        pair = [array.reshape(batches, -1, *array.shape[1:]) for array in (ours, theirs)]
+        whole = np.concatenate(pair, axis=1)
+        return whole.reshape(-1, *whole.shape[2:])
+
+    return Batch(*(joined(getattr(first, name), getattr(second, name)) for name in Batch.__struct_fields__))
 
 
 class BatchReader:
