@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import rekindle
-from rekindle.agents import DQN, SAC, TD3, rainbow
+from rekindle.agents import AWAC, BC, DQN, IQL, IQN, SAC, TD3, rainbow
 from rekindle.experience import Array
 from rekindle.session.session import TrainingSession
 
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "update_every": 4,
     "updates_each": 2,
 }
-KINDS: dict[str, Any] = {"dqn": DQN, "sac": SAC, "td3": TD3}
+KINDS: dict[str, Any] = {"dqn": DQN, "sac": SAC, "td3": TD3, "bc": BC, "awac": AWAC, "iql": IQL, "iqn": IQN}
 _RING: dict[str, Any] = {"normalise_observations": True, "gradient_accumulation": 2}
 _FRAMES: dict[str, Any] = {"frame_stack": 3, "n_step": 2}
 _DQN: dict[str, Any] = {**SETTINGS, "target_update_every": 5, "epsilon_steps": 40}
@@ -35,6 +35,10 @@ MEMORIES: dict[str, dict[str, dict[str, Any]]] = {
         "n-step": {**_DQN, "n_step": 3, "tau": 0.1},
         "prioritised": rainbow(**{**_DQN, "n_step": 2, "atoms": 5, "v_min": -5.0, "v_max": 5.0}),
         "frames": {**_DQN, **_FRAMES},
+        "quantiles": {**_DQN, "quantiles": 5, "cql_alpha": 0.5},
+        "iqn": {**_DQN, "prioritised": True, "policy_quantiles": 4},
+        "bc": {**SETTINGS, "n_step": 2},
+        "iql": {**SETTINGS, "cosine_updates": 9, "policy_delay": 2},
     },
     "sac": {
         "ring": {**SETTINGS, **_RING},
@@ -49,8 +53,17 @@ MEMORIES: dict[str, dict[str, dict[str, Any]]] = {
         "prioritised": {**SETTINGS, "prioritised": True, "critics": 3},
         "frames": {**SETTINGS, **_FRAMES},
         "ou-noise": {**SETTINGS, "noise": "ou"},
+        "cloning": {**SETTINGS, "bc_alpha": 2.5},
+        "bc": {**SETTINGS, "loss": "mse"},
+        "awac": {**SETTINGS, "noise": "pink"},
+        "iql": {**SETTINGS, **_RING, "critics": 3},
     },
 }
+
+
+def memories(algorithm: str, network: str) -> list[str]:
+    """The kinds of memory, and agents by name; these not on images, where the network is that of others."""
+    return [memory for memory in MEMORIES[algorithm] if network == "mlp" or memory not in KINDS]
 
 
 class Track:
@@ -90,12 +103,14 @@ class Track:
 
 
 def make(algorithm: str, memory: str, *, is_image: bool) -> Any:
-    """An agent for a kind of memory."""
+    """An agent for a kind of memory; one that is named as an algorithm is for the same actions, but of that one."""
     world = Track(algorithm, is_image=is_image, is_stacked=memory == "frames")
     settings = dict(MEMORIES[algorithm][memory])
     if is_image:
         settings.pop("normalise_observations", None)
-    agent = KINDS[algorithm](world.observation_space, world.action_space, seed=3, **settings)
+    agent = KINDS[memory if memory in KINDS else algorithm](
+        world.observation_space, world.action_space, seed=3, **settings
+    )
     agent.warm_up = lambda: None  # compile what is needed, and not what could be
     return agent
 
@@ -147,7 +162,7 @@ def check_exact(script: str, root: Path, *arguments: str, network: str, names: I
 def main(root: Path, algorithm: str, network: str, part: str) -> None:
     """Train with every kind of memory."""
     is_image = network == "cnn"
-    for memory in MEMORIES[algorithm]:
+    for memory in memories(algorithm, network):
         worlds = [Track(algorithm, is_image=is_image, is_stacked=memory == "frames") for _ in range(2)]
         agent = make(algorithm, memory, is_image=is_image)
         train_part(root, memory, part, agent, cut=CUT, worlds=worlds, steps=STEPS)

@@ -20,7 +20,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("algorithm", "network"), list(cases()))
 def test_a_resume_in_a_new_process_is_exact(tmp_path: Path, algorithm: str, network: str) -> None:
-    memories = resuming.MEMORIES[algorithm]
+    memories = resuming.memories(algorithm, network)
     resuming.check_exact(resuming.__file__, tmp_path, algorithm, network=network, names=memories)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from rekindle.agents import DQN, SAC, TD3, Linear, rainbow
+from rekindle.agents import AWAC, BC, DQN, IQL, IQN, SAC, TD3, Linear, rainbow
 from rekindle.experience import ActMode, Transitions
 
 SPACE = Box(-1, 1, (3,), np.float32)
@@ -21,14 +21,22 @@ CASES: dict[str, tuple[type, dict[str, Any]]] = {
     "rainbow": (DQN, rainbow(**SETTINGS, priority_beta=Linear(0.4, 1.0, 50))),
     "sac": (SAC, {"learning_rate": Linear(1e-3, 0.0, 100), "normalise_observations": True, "warmup_steps": 7}),
     "sac, four critics, prioritised": (SAC, {"critics": 4, "prioritised": True, "policy_delay": 2, "n_step": 3}),
+    "iqn": (IQN, {"learning_rate": Linear(1e-3, 0.0, 100), "prioritised": True, "double": True}),
+    "bc": (BC, {"normalise_observations": True}),
+    "awac": (AWAC, {"learning_rate": Linear(1e-3, 0.0, 100)}),
+    "iql": (IQL, {"cosine_updates": 50, "policy_delay": 2}),
     "td3": (TD3, {"priority_beta": Linear(0.4, 1.0, 50), "prioritised": True}),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+LIKE_OTHERS = {"awac": pytest.mark.exhaustive}
+"""Made of the parts of SAC and IQL."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LIKE_OTHERS.get(name, ())) for name in CASES])
 def test_nothing_compiles_after_the_warm_up(name: str, compilations: list[str]) -> None:
     kind, settings = CASES[name]
-    space = Discrete(3) if kind is DQN else Box(-1, 3, (2,), np.float32)
+    space = Discrete(3) if kind in (DQN, IQN, IQL) else Box(-1, 3, (2,), np.float32)
     learner: Any = kind(SPACE, space, seed=0, **{**SETTINGS, **settings})
     before = learner.state()["weights"]["network"]
     learner.warm_up()

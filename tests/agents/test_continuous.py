@@ -512,7 +512,13 @@ BAD_OF: dict[type, list[tuple[str, Any]]] = {
         ("temperature_learning_rate", 0.0),
         ("target_entropy", float("nan")),
     ],
-    TD3: [*BAD, ("exploration_noise", -0.1), ("target_noise", -0.1), ("target_noise_clip", float("inf"))],
+    TD3: [
+        *BAD,
+        ("exploration_noise", -0.1),
+        ("target_noise", -0.1),
+        ("target_noise_clip", float("inf")),
+        ("bc_alpha", 0.0),
+    ],
 }
 
 

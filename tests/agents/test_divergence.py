@@ -27,6 +27,7 @@ SMALL: dict[str, Any] = {"hidden_sizes": (8,), "learning_rate": 1e30, "max_grad_
 OFF_POLICY: dict[str, Any] = {**SMALL, "warmup_steps": 40, "batch_size": 8}
 DIVERGING: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn": ("CartPole-v1", {**OFF_POLICY, "loss": "mse"}),
+    "iqn": ("CartPole-v1", OFF_POLICY),
     "sac": ("Pendulum-v1", OFF_POLICY),
     "td3": ("Pendulum-v1", OFF_POLICY),
     "ppo": ("CartPole-v1", {**SMALL, "rollout_steps": 50, "minibatch_size": 10}),

@@ -13,7 +13,7 @@ from misfits import misfits
 pytest.importorskip("jax")
 
 from rekindle import ActMode, Transitions
-from rekindle.agents import DQN, PPO, SAC, TD3, Tabular, rainbow
+from rekindle.agents import DQN, IQL, IQN, PPO, SAC, TD3, Tabular, rainbow
 from rekindle.errors import StateError
 
 SEEN, CHOICES, MOVES = Box(-1, 1, (2,), np.float32), Discrete(3), Box(-1, 1, (2,), np.float32)
@@ -34,6 +34,8 @@ AGENTS: dict[str, Callable[[], Any]] = {
     ),
     "sac": lambda: SAC(SEEN, MOVES, seed=0, **SMALL),
     "td3": lambda: TD3(SEEN, MOVES, seed=0, **SMALL),
+    "iqn": lambda: IQN(SEEN, CHOICES, seed=0, **SMALL),
+    "iql": lambda: IQL(SEEN, MOVES, seed=0, **SMALL),
 }
 
 

@@ -7,7 +7,26 @@ from typing import Any
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from rekindle.agents import DQN, PPO, SAC, TD3, DQNConfig, PPOConfig, SACConfig, Tabular, TabularConfig, TD3Config
+from rekindle.agents import (
+    AWAC,
+    BC,
+    DQN,
+    IQL,
+    IQN,
+    PPO,
+    SAC,
+    TD3,
+    AWACConfig,
+    BCConfig,
+    DQNConfig,
+    IQLConfig,
+    IQNConfig,
+    PPOConfig,
+    SACConfig,
+    Tabular,
+    TabularConfig,
+    TD3Config,
+)
 from rekindle.agents.names import NAMES, advice_on
 from rekindle.errors import ConfigError
 from rekindle.training import TrainerSettings
@@ -38,6 +57,13 @@ OBSERVATIONS, DISCRETE, CONTINUOUS = Box(-1, 1, (3,)), Discrete(2), Box(-1, 1, (
         (TD3, CONTINUOUS, "action_noise", "`exploration_noise`"),
         (SAC, CONTINUOUS, "action_noise", "`noise`"),
         (TD3, CONTINUOUS, "policy_frequency", "`policy_delay`"),
+        (DQN, DISCRETE, "n_quantiles", "`quantiles`"),
+        (IQN, DISCRETE, "num_tau_samples", "`quantiles`"),
+        (IQN, DISCRETE, "n_greedy_quantiles", "`policy_quantiles`"),
+        (IQL, CONTINUOUS, "weight_temp", "`advantage_scale`"),
+        (IQL, CONTINUOUS, "iql_tau", "`expectile`"),
+        (AWAC, CONTINUOUS, "lam", "`advantage_scale` here: it is 1 / lambda"),
+        (BC, CONTINUOUS, "policy_type", "`loss`"),
     ],
 )
 def test_an_agent_says_what_a_setting_is_called(agent: Any, actions: Any, name: str, advice: str) -> None:
@@ -57,7 +83,10 @@ def test_one_that_nobody_has_is_answered_with_those_that_are_near_or_with_all() 
 
 
 def test_the_table_leads_to_settings_that_there_are() -> None:
-    kinds = (DQNConfig, PPOConfig, SACConfig, TD3Config, TabularConfig, TrainerSettings)
+    kinds = (
+        *(AWACConfig, BCConfig, DQNConfig, IQLConfig, IQNConfig, PPOConfig, SACConfig, TD3Config, TabularConfig),
+        TrainerSettings,
+    )
     known = {name for kind in kinds for name in kind.__struct_fields__} | {"name", "env", "with_optimiser"}
     for name, (ours, _) in NAMES.items():
         assert ours

@@ -11,7 +11,7 @@ import pytest
 from bitwise import same
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 
-from rekindle.agents import DQN, PPO, SAC, TD3
+from rekindle.agents import BC, DQN, IQN, PPO, SAC, TD3
 from rekindle.envs import EnvFactory, check_env
 from rekindle.errors import InputError
 from rekindle.experience import ActMode, EpisodeStatus, Experience
@@ -27,6 +27,8 @@ REPLAY: dict[str, Any] = {"warmup_steps": 8, "batch_size": 4, "capacity": 100}
 AGENTS: dict[type, dict[str, Any]] = {
     DQN: REPLAY,
     PPO: {"rollout_steps": 12, "minibatch_size": 6, "epochs": 2, "normalise_observations": True},
+    BC: REPLAY,
+    IQN: REPLAY,
     SAC: REPLAY,
     TD3: REPLAY,
 }

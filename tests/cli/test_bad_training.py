@@ -57,6 +57,7 @@ class TestWrongUsage:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
+            (("qrdqn", "CartPole-v1"), "there is no algorithm 'qrdqn'; use dqn with --agent.quantiles 50"),
             (("sax", "Pendulum-v1"), "there is no algorithm 'sax'; did you mean sac?"),
             (("tabular", "frozenlake"), "Did you mean: `FrozenLake`"),
             (("tabular", "FrozenLake-v7"), "versioned environments: [ `v1` ]"),

@@ -66,6 +66,14 @@ RAINBOW = [
     Layer("dueling", value=[noisy(8, 5)], advantage=[noisy(8, 15)], atoms=5),
     Layer("expectation", {"support": array(5)}, atoms=5),
 ]
+IMPLICIT = [
+    dense(2, 4),
+    Layer("implicit_quantiles", {"weight": array(6, 4), "bias": array(4)}, advantage=[dense(4, 3)], atoms=5),
+]
+DEVIATIONS = [
+    dense(2, 3),
+    Layer("deviations", {"raw": array(3), "least": np.full(3, -5, np.float32), "most": np.full(3, 2, np.float32)}),
+]
 CONVOLUTION = [
     Layer("scale"),
     Layer("conv", {"weight": array(4, 1, 8, 8), "bias": array(4)}, stride=4),
@@ -75,6 +83,12 @@ CONVOLUTION = [
 NORMALISER = Normaliser(array(2), np.ones(2, np.float32), 3.0)
 POLICIES = {
     "rainbow": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), RAINBOW, discrete("greedy", 3))),
+    "quantiles": (
+        VECTOR,
+        NetworkPolicy(Encoding.of(VECTOR), [dense(2, 15), Layer("mean", atoms=5)], discrete("greedy", 3)),
+    ),
+    "implicit quantiles": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), IMPLICIT, discrete("greedy", 3))),
+    "deviations": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), DEVIATIONS, continuous("tanh_gaussian", 3))),
     "image": (IMAGE, NetworkPolicy(Encoding.of(IMAGE), CONVOLUTION, discrete("softmax", 3))),
     "named": (NAMED, NetworkPolicy(Encoding.of(NAMED), [dense(9, 3)], discrete("categorical", 3))),
     "nested": (NESTED, NetworkPolicy(Encoding.of(NESTED), [dense(6, 3)], discrete("categorical", 3))),

@@ -63,6 +63,22 @@ SETTINGS = {
         *("--agent.update-every", "4", "--agent.batch-size", "32", "--agent.n-step", "2"),
         *("--agent.noise", "ou"),
     ),
+    "iqn": (
+        *("--agent.hidden-sizes", "16", "--agent.capacity", "400", "--agent.warmup-steps", "200"),
+        *("--agent.update-every", "4", "--agent.epsilon-steps", "900", "--agent.quantiles", "4"),
+    ),
+    "bc": (
+        *("--agent.hidden-sizes", "16", "--agent.capacity", "400", "--agent.warmup-steps", "200"),
+        *("--agent.update-every", "4", "--agent.batch-size", "32", "--agent.normalise-observations"),
+    ),
+    "awac": (
+        *("--agent.hidden-sizes", "16", "--agent.capacity", "400", "--agent.warmup-steps", "200"),
+        *("--agent.update-every", "4", "--agent.batch-size", "32", "--agent.noise", "pink"),
+    ),
+    "iql": (
+        *("--agent.hidden-sizes", "16", "--agent.capacity", "400", "--agent.warmup-steps", "200"),
+        *("--agent.update-every", "4", "--agent.batch-size", "32", "--agent.cosine-updates", "200"),
+    ),
 }
 STEPS = 1_200
 TRAINING = (

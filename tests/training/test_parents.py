@@ -27,9 +27,10 @@ TINY: dict[str, dict[str, Any]] = {
         "normalise_rewards": True,
     },
     "sac": {"env": "Pendulum-v1", "hidden_sizes": (8,), "warmup_steps": 20, "update_every": 4, "batch_size": 8},
+    "iql": {"env": "CartPole-v1", "hidden_sizes": (8,), "warmup_steps": 20, "update_every": 4, "batch_size": 8},
     "td3": {"env": "Pendulum-v1", "hidden_sizes": (8,), "warmup_steps": 20, "update_every": 4, "batch_size": 8},
 }
-NAMES = ("weights", "previous", "critics", "moments", "reward_scale")
+NAMES = ("weights", "previous", "critics", "value", "moments", "reward_scale")
 
 
 def is_learned(name: str) -> bool:

@@ -12,16 +12,25 @@ from rekindle import errors
 from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
 
 if typing.TYPE_CHECKING:
+    from rekindle.agents.awac import AWAC, AWACConfig
+    from rekindle.agents.bc import BC, BCConfig
     from rekindle.agents.dqn import DQN, DQNConfig, rainbow
+    from rekindle.agents.iql import IQL, IQLConfig
     from rekindle.agents.iqn import IQN, IQNConfig
     from rekindle.agents.ppo import PPO, PPOConfig
     from rekindle.agents.sac import SAC, SACConfig
     from rekindle.agents.settings import Linear
-    from rekindle.agents.td3 import TD3, TD3Config
+    from rekindle.agents.td3 import TD3, TD3Config, td3_bc
 
 __all__ = [
+    "AWAC",
+    "AWACConfig",
+    "BC",
+    "BCConfig",
     "DQN",
     "DQNConfig",
+    "IQL",
+    "IQLConfig",
     "IQN",
     "IQNConfig",
     "Linear",
@@ -35,11 +44,18 @@ __all__ = [
     "TabularConfig",
     "TabularPolicy",
     "rainbow",
+    "td3_bc",
 ]
 
 _HOMES = {
+    "AWAC": "awac",
+    "AWACConfig": "awac",
+    "BC": "bc",
+    "BCConfig": "bc",
     "DQN": "dqn",
     "DQNConfig": "dqn",
+    "IQL": "iql",
+    "IQLConfig": "iql",
     "IQN": "iqn",
     "IQNConfig": "iqn",
     "Linear": "settings",
@@ -50,6 +66,7 @@ _HOMES = {
     "TD3": "td3",
     "TD3Config": "td3",
     "rainbow": "dqn",
+    "td3_bc": "td3",
 }
 """Where to find what is imported late."""
 

@@ -1,4 +1,4 @@
-"""What SAC and TD3 share: an actor, and several critics of its actions, which are vectors from -1 to 1."""
+"""What SAC, TD3, AWAC and IQL share: an actor, and several critics of its actions."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -21,6 +21,7 @@ from rekindle.agents.networks import (
     Dense,
     Module,
     Sequential,
+    Weight,
     convolutions,
     feature_size,
     hidden_layers,
@@ -36,7 +37,16 @@ from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer
 
-__all__ = ["ActorCriticAgent", "ActorNetwork", "Critics", "draw_pairs", "followed", "in_turn"]
+__all__ = [
+    "ActorCriticAgent",
+    "ActorNetwork",
+    "Critics",
+    "Deviations",
+    "draw_pairs",
+    "followed",
+    "head_by_steps",
+    "in_turn",
+]
 
 Config = TypeVar("Config", bound=ActorCriticConfig)
 State = TypeVar("State")
@@ -53,17 +63,25 @@ def _encoder(encoding: Encoding, network: Any, rng: np.random.Generator) -> Modu
 
 
 class ActorNetwork(eqx.Module):
-    """From an observation to the numbers that an action is made of, before tanh."""
+    """From an observation to the numbers that an action is made of."""
 
     encoder: Module
     body: Sequential
 
     def __init__(
-        self, encoding: Encoding, outputs: int, sizes: Sequence[int], *, network: Any, rng: np.random.Generator
+        self,
+        encoding: Encoding,
+        outputs: int,
+        sizes: Sequence[int],
+        *,
+        network: Any,
+        rng: np.random.Generator,
+        after: Sequence[Module] = (),
     ) -> None:
+        """`after` are modules that follow the last layer."""
         self.encoder = _encoder(encoding, network, rng)
         hidden = hidden_layers(feature_size(self.encoder, encoding), sizes, rng=rng)
-        self.body = Sequential([*hidden, Dense(sizes[-1], outputs, rng=rng)])
+        self.body = Sequential([*hidden, Dense(sizes[-1], outputs, rng=rng), *after])
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The output for one observation."""
@@ -72,6 +90,32 @@ class ActorNetwork(eqx.Module):
     def layers(self) -> list[Layer]:
         """As data."""
         return [*layers_of(self.encoder), *layers_of(self.body)]
+
+
+class Deviations(eqx.Module):
+    """Log standard deviations that are learned and do not depend on observations, after the numbers it is given."""
+
+    raw: Weight
+    least: float = eqx.field(static=True)
+    most: float = eqx.field(static=True)
+
+    def __init__(self, size: int, *, least: float, most: float) -> None:
+        """They start in the middle between the least and the most."""
+        self.raw = np.zeros(size, np.float32)
+        self.least, self.most = least, most
+
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        """The numbers, and the log standard deviations."""
+        return jnp.concatenate([x, self.least + (self.most - self.least) * jax.nn.sigmoid(self.raw)])
+
+    def layers(self) -> list[Layer]:
+        """As data."""
+        raw = np.asarray(self.raw)
+        return [
+            Layer(
+                "deviations", {"raw": raw, "least": np.full_like(raw, self.least), "most": np.full_like(raw, self.most)}
+            )
+        ]
 
 
 class Critics(eqx.Module):
@@ -151,11 +195,14 @@ class ActorCriticAgent(OffPolicyAgent[Config]):
         outputs: int,
         network: Any,
         seed: int,
+        after: Sequence[Module] = (),
     ) -> None:
-        """`outputs` is how many numbers the actor gives for each dimension of an action."""
+        """`outputs` is how many numbers the actor gives for each dimension of an action, before modules `after`."""
         initial, exploring, sampling = generators(seed)
         encoding, dimensions = encoding_of(observation_space, config, actions=0), head.low.size
-        actor = Weights(ActorNetwork(encoding, outputs * dimensions, config.hidden_sizes, network=network, rng=initial))
+        actor = Weights(
+            ActorNetwork(encoding, outputs * dimensions, config.hidden_sizes, network=network, rng=initial, after=after)
+        )
         critics = Weights(
             Critics(
                 encoding,
@@ -179,13 +226,13 @@ class ActorCriticAgent(OffPolicyAgent[Config]):
                 device=device_of(config.acting_device, "acting_device"),
             ),
             encoding=encoding,
-            head=_head_by_steps(head, config.warmup_steps),
+            head=head_by_steps(head, config.warmup_steps),
             exploring=exploring,
             sampling=sampling,
         )
 
 
-def _head_by_steps(head: ActionHead, warmup_steps: float) -> Callable[[int], ActionHead]:
+def head_by_steps(head: ActionHead, warmup_steps: float) -> Callable[[int], ActionHead]:
     """The head after so many env steps: one that explores anywhere in the bounds while warming up, then the given."""
     anywhere = msgspec.structs.replace(head, anywhere=True)
     return lambda env_steps: anywhere if env_steps < warmup_steps else head

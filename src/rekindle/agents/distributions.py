@@ -35,6 +35,8 @@ __all__ = [
     "distribution_of",
     "squashed_gaussian",
     "squashed_log_prob",
+    "tanh_gaussian",
+    "tanh_gaussian_log_prob",
     "to_unit",
 ]
 
@@ -300,6 +302,22 @@ def squashed_log_prob(before: jax.Array, noise: jax.Array, log_std: jax.Array) -
     gaussian = -0.5 * jnp.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
     log_slope = 2 * (math.log(2) - before - jax.nn.softplus(-2 * before))
     return (gaussian - log_slope).sum(axis=-1)
+
+
+def tanh_gaussian(outputs: jax.Array, noise: jax.Array) -> jax.Array:
+    """Actions from -1 to 1 for standard Gaussian noise, each row.
+
+    They are drawn around the tanh of the first half of the outputs and clipped; the others are log standard deviations.
+    """
+    mean, log_std = jnp.split(outputs, 2, axis=1)
+    return jnp.clip(jnp.tanh(mean) + jnp.exp(log_std) * noise, -1, 1)
+
+
+def tanh_gaussian_log_prob(outputs: jax.Array, actions: jax.Array) -> jax.Array:
+    """The log density of actions from -1 to 1 before they are clipped, each row; outputs as in `tanh_gaussian`."""
+    mean, log_std = jnp.split(outputs, 2, axis=1)
+    distances = (actions - jnp.tanh(mean)) * jnp.exp(-log_std)
+    return (-0.5 * jnp.square(distances) - log_std - 0.5 * math.log(2 * math.pi)).sum(axis=1)
 
 
 # Actions between bounds, which are learned as from -1 to 1

@@ -140,6 +140,22 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "sigma0": (("noisy_sigma",), ""),
     "n_atoms": (("atoms",), ""),
     "num_atoms": (("atoms",), ""),
+    "n_quantiles": (("quantiles",), ""),
+    "num_quantiles": (("quantiles",), ""),
+    # IQN
+    "num_tau_samples": (("quantiles",), ""),
+    "num_tau_prime_samples": (("target_quantiles",), ""),
+    "num_quantile_samples": (("policy_quantiles",), ""),
+    "n_greedy_quantiles": (("policy_quantiles",), ""),
+    "quantile_embedding_dim": (("cosines",), ""),
+    "embed_size": (("cosines",), ""),
+    # Learning from data
+    "weight_temp": (("advantage_scale",), ""),
+    "awac_lambda": (("advantage_scale",), "it is 1 / lambda"),
+    "lam": (("advantage_scale", "gae_lambda"), "it is 1 / lambda"),
+    "iql_tau": (("expectile",), ""),
+    "exp_adv_max": (("max_weight",), ""),
+    "policy_type": (("loss",), "'mse' learns one action, 'likelihood' a distribution"),
     # SAC and TD3
     "alpha": (("temperature", "priority_alpha", "learning_rate"), ""),
     "autotune": (("temperature",), "'auto' learns it"),

@@ -7,7 +7,9 @@ and so do the targets:
     q(s, a)  <-  r + discount * least target q(s', clip(target actor(s') + clipped noise)),
     actor    <-  q(s, actor(s)),    once in `policy_delay` updates
 
-Paper: Fujimoto 2018.
+With `bc_alpha` it learns from data (TD3+BC): the actor also stays near the actions of the data.
+
+Papers: Fujimoto 2018 (TD3), Fujimoto 2021 (TD3+BC).
 """
 
 # JAX's own types are partial.
@@ -32,7 +34,7 @@ from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.policy.actions import ActionHead
 
-__all__ = ["TD3", "TD3Config", "TD3State", "TD3Update"]
+__all__ = ["TD3", "TD3Config", "TD3State", "TD3Update", "td3_bc"]
 
 
 class TD3Config(ActorCriticConfig, frozen=True, kw_only=True):
@@ -54,12 +56,29 @@ class TD3Config(ActorCriticConfig, frozen=True, kw_only=True):
     """The same for the actions in targets."""
     target_noise_clip: float = 0.5
     """The largest size of that noise, at least 0."""
+    bc_alpha: float | None = None
+    """For learning from data (TD3+BC): how much values count beside the distance of the actor's actions from those in
+    the data, above 0; 2.5 is usual. None for values alone."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
         super().__post_init__()
         for name in ("exploration_noise", "target_noise", "target_noise_clip"):
             check_number(name, getattr(self, name))
+        if self.bc_alpha is not None:
+            check_number("bc_alpha", self.bc_alpha, above=True)
+
+
+def td3_bc(**settings: Any) -> dict[str, Any]:
+    """Settings of TD3+BC, and those given: `TD3(..., **td3_bc(bc_alpha=1.0))`."""
+    return {
+        "bc_alpha": 2.5,
+        "hidden_sizes": (256, 256),
+        "learning_rate": 3e-4,
+        "normalise_observations": True,
+        "warmup_steps": 0,
+        **settings,
+    }
 
 
 # The update
@@ -163,9 +182,15 @@ class TD3Update:
         return losses.mean(), ({"q_mean": predicted.mean()}, jnp.abs(errors).mean(axis=0))
 
     def actor_loss(self, actor: Parts, state: TD3State, batch: Minibatch) -> jax.Array:
-        """The loss of the actor: what the first critic says of its actions."""
+        """The loss of the actor: what the first critic says of its actions, and how far they are from the data's."""
         critics, first = self._critics.network(state.critics), np.array([0])
-        return -critics(batch.observations, self._act(actor, batch.observations), first).mean()
+        actions = self._act(actor, batch.observations)
+        values = critics(batch.observations, actions, first)
+        if self._config.bc_alpha is None:
+            return -values.mean()
+        # Values of any scale weigh the same.
+        scale = self._config.bc_alpha / jax.lax.stop_gradient(jnp.abs(values).mean())
+        return -scale * values.mean() + jnp.square(actions - batch.actions).mean()
 
     def _improve(self, state: TD3State, batch: Minibatch, schedules: Mapping[str, Any]) -> TD3State:
         """The state after an update of the actor."""

@@ -32,10 +32,11 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
     `gaussian`: a mean in the units of the action; explores with `scale`, clipped to the bounds.
     `noisy_tanh`: a mean before tanh; explores with noise of scale `exploration` within the bounds -1 and 1.
     `squashed`: a mean and a log standard deviation before tanh.
+    `tanh_gaussian`: a mean before tanh, and a log standard deviation of noise after it, within the bounds -1 and 1.
     `product`: a composite action, with the outputs of its parts concatenated; an action is one row of numbers.
     """
 
-    kind: Literal["greedy", "softmax", "categorical", "gaussian", "noisy_tanh", "squashed", "product"]
+    kind: Literal["greedy", "softmax", "categorical", "gaussian", "noisy_tanh", "squashed", "tanh_gaussian", "product"]
     dtype: str
     """The dtype of an action."""
     shape: list[int]
@@ -105,8 +106,8 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
     ) -> Array:
         """Choose an action for each row of a network's output; explores if a generator is given.
 
-        `noise`, a row of standard Gaussian numbers for each action, is for `noisy_tanh` and `squashed`: they explore
-        with it and not with the generator.
+        `noise`, a row of standard Gaussian numbers for each action, is for `noisy_tanh`, `squashed` and
+        `tanh_gaussian`: they explore with it and not with the generator.
         """
         if mask is not None:
             if self.parts:
@@ -168,8 +169,23 @@ def _noisy_tanh(head: ActionHead, mean: Array, rng: np.random.Generator | None) 
 
 
 def _noised_tanh(head: ActionHead, mean: Array, noise: Array) -> Array:
-    unit = np.tanh(mean)
-    unit += noise * head.deviation
+    return _clipped(head, np.tanh(mean), noise * head.deviation)
+
+
+def _tanh_gaussian(head: ActionHead, output: Array, rng: np.random.Generator | None) -> Array:
+    mean = output[:, : head.low.size]
+    if rng is None:
+        return _within_bounds(head, np.tanh(mean))
+    return _noised_tanh_gaussian(head, output, rng.standard_normal(mean.shape, np.float32))
+
+
+def _noised_tanh_gaussian(head: ActionHead, output: Array, noise: Array) -> Array:
+    size = head.low.size
+    return _clipped(head, np.tanh(output[:, :size]), noise * np.exp(output[:, size:]))
+
+
+def _clipped(head: ActionHead, unit: Array, noise: Array) -> Array:
+    unit += noise
     # np.clip is several times as slow for a few numbers.
     np.minimum(np.maximum(unit, _MINUS_ONE, out=unit), _ONE, out=unit)
     return _within_bounds(head, unit)
@@ -222,6 +238,7 @@ _CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None], A
     "gaussian": _gaussian,
     "noisy_tanh": _noisy_tanh,
     "squashed": _squashed,
+    "tanh_gaussian": _tanh_gaussian,
     "product": _product,
 }
 
@@ -229,6 +246,7 @@ _CHOOSERS: dict[str, Callable[[ActionHead, Array, np.random.Generator | None], A
 _NOISED: dict[str, Callable[[ActionHead, Array, Array], Array]] = {
     "noisy_tanh": _noised_tanh,
     "squashed": _noised_squashed,
+    "tanh_gaussian": _noised_tanh_gaussian,
 }
 
 

@@ -59,7 +59,10 @@ ALGORITHMS = {
         "proximal policy optimisation, on rollouts",
     ),
     "sac": Algorithm("SAC", ("Box",), "soft actor-critic, with automatic temperature"),
-    "td3": Algorithm("TD3", ("Box",), "twin delayed deterministic policy gradients"),
+    "td3": Algorithm("TD3", ("Box",), "twin delayed deterministic policy gradients, with TD3+BC as a setting"),
+    "bc": Algorithm("BC", (*_DISCRETE, "Box"), "behaviour cloning, from data"),
+    "awac": Algorithm("AWAC", ("Box",), "advantage-weighted actor-critic, from data"),
+    "iql": Algorithm("IQL", (*_DISCRETE, "Box"), "implicit Q-learning, from data"),
     "tabular": Algorithm("Tabular", ("Discrete",), "Q-learning, SARSA and expected SARSA on a table"),
 }
 
@@ -69,6 +72,8 @@ _SETTINGS = {
     "ddqn": "dqn with --agent.double",
     "qr-dqn": "dqn with --agent.quantiles 50",
     "qrdqn": "dqn with --agent.quantiles 50",
+    "td3+bc": "td3 with --agent.bc-alpha 2.5",
+    "td3bc": "td3 with --agent.bc-alpha 2.5",
 }
 """Algorithms elsewhere that are settings of one here."""
 

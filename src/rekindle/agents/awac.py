@@ -1,0 +1,213 @@
+"""Advantage-weighted actor-critic: do what the data does, and more so where it was better than the policy.
+
+Critics learn what an action of the policy is worth, the least of their targets standing for the future. The policy
+learns to take the actions of the data, weighted by how much better they are than its own, times `advantage_scale`:
+
+    q(s, a)  <-  r + discount * least target q(s', a'),    a' from the policy
+    policy   <-  weight * log p(a | s),    weight = softmax over the batch of (q(s, a) - q(s, a from the policy))
+
+So it never leaves the data far behind, and goes on learning when new transitions come.
+
+Paper: Nair 2020.
+"""
+
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.agents.configs import ActorCriticConfig
+from rekindle.agents.continuous import (
+    ActorCriticAgent,
+    ActorNetwork,
+    Critics,
+    Deviations,
+    draw_pairs,
+    followed,
+    in_turn,
+)
+from rekindle.agents.distributions import bounded_head, tanh_gaussian, tanh_gaussian_log_prob, to_unit
+from rekindle.agents.optimiser import optimised, optimiser_of
+from rekindle.agents.settings import RunSteps, check_number, make_config, network_setting
+from rekindle.agents.updates import Minibatch
+from rekindle.agents.weights import Parts, Weights, norm
+from rekindle.policy.actions import ActionHead
+
+__all__ = ["AWAC", "AWACConfig", "AWACState", "AWACUpdate"]
+
+_LEAST_LOG_STD, _MOST_LOG_STD = -6.0, 0.0
+
+
+class AWACConfig(ActorCriticConfig, frozen=True, kw_only=True):
+    """The settings of an `AWAC` agent."""
+
+    warmup_steps: RunSteps = 0
+    """Env steps before the first update, or a fraction of the training; until then, actions are uniform within the
+    bounds, and correlated over time as `noise` is."""
+    batch_size: int = 1_024
+    """Transitions in an update."""
+    critics: int = 2
+    """How many critics; of more than two, a random pair makes a target; advantages are those of the least."""
+    advantage_scale: float = 1.0
+    """What advantages are multiplied with before they are weights (1 / lambda in the paper), above 0."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        super().__post_init__()
+        check_number("advantage_scale", self.advantage_scale, above=True)
+
+
+# The update
+
+
+class AWACState(NamedTuple):
+    """Everything that an update changes."""
+
+    actor: Any
+    """The weights of the policy."""
+    critics: Any
+    """Those of all critics."""
+    target: Any
+    """Those of their target."""
+    actor_optimiser: Any
+    critic_optimiser: Any
+    actor_loss: Any
+    """That of the policy's last update."""
+    updates: Any
+
+
+class AWACUpdate:
+    """One update, as a pure function of state and batch."""
+
+    algorithm = "awac"
+    acting = ("actor",)
+    metrics = ("loss", "critic_loss", "actor_loss", "q_mean", "grad_norm", "target_lag")
+
+    def __init__(
+        self,
+        config: AWACConfig,
+        head: ActionHead,
+        actor: Weights[ActorNetwork],
+        critics: Weights[Critics],
+    ) -> None:
+        self._config, self._head = config, head
+        self._actor, self._critics = actor, critics
+        self.weights = {"actor": actor, "critics": critics, "target": critics}
+        self.schedules = {"learning_rate": config.learning_rate}
+        self._optimiser = optimiser_of(config)
+
+    def start(self) -> AWACState:
+        """The state before the first update."""
+        actor, critics = self._actor.initial, self._critics.initial
+        actor_first, critic_first = (jax.jit(self._optimiser.init)(params) for params in (actor, critics))
+        return AWACState(actor, critics, critics, actor_first, critic_first, np.float32(0), np.int32(0))
+
+    def noise(self, rng: np.random.Generator, count: int) -> dict[str, Any]:
+        """For the actions of two policies, and a pair of critics for each update."""
+        shape = (count * self._config.batch_size, self._head.low.size)
+        return {
+            "next": rng.standard_normal(shape, np.float32),
+            "now": rng.standard_normal(shape, np.float32),
+            "pair": draw_pairs(rng, self._config.critics, count),
+        }
+
+    def step(
+        self, state: AWACState, batch: Minibatch, schedules: Mapping[str, Any]
+    ) -> tuple[AWACState, dict[str, jax.Array], jax.Array]:
+        """One update: of the critics, and when it is its turn, of the policy."""
+        config = self._config
+        batch = batch._replace(actions=to_unit(batch.actions, self._head))
+        (critic_loss, (q_mean, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
+            state.critics, state, batch
+        )
+        critics, optimiser = optimised(
+            self._optimiser, gradient, state.critic_optimiser, state.critics, schedules["learning_rate"]
+        )
+        state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
+
+        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, schedules))
+
+        target = followed(config, state.target, critics, state.updates)
+        metrics = {
+            "loss": critic_loss + state.actor_loss,
+            "critic_loss": critic_loss,
+            "actor_loss": state.actor_loss,
+            "q_mean": q_mean,
+            "grad_norm": norm(gradient),
+            "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, target)),
+        }
+        return state._replace(target=target), metrics, surprise
+
+    def critic_loss(
+        self, critics: Parts, state: AWACState, batch: Minibatch
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """The loss of all critics, and beside it the mean value and how much each transition surprised."""
+        target = self._critics.network(state.target)
+        actions = tanh_gaussian(self._outputs(state.actor, batch.next_observations), batch.noise["next"])
+        future = target(batch.next_observations, actions, batch.noise["pair"]).min(axis=0)
+        values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
+
+        predicted = self._critics.network(critics)(batch.observations, batch.actions)
+        errors = predicted - values
+        losses = jnp.square(errors).sum(axis=0)
+        if batch.weights is not None:
+            losses = losses * batch.weights
+        return losses.mean(), (predicted.mean(), jnp.abs(errors).mean(axis=0))
+
+    def actor_loss(self, actor: Parts, state: AWACState, batch: Minibatch) -> jax.Array:
+        """The loss of the policy: how unlikely the actions of the data are, weighted by their advantages."""
+        outputs, critics = self._outputs(actor, batch.observations), self._critics.network(state.critics)
+        own = tanh_gaussian(outputs, batch.noise["now"])
+        worth, own_worth = (critics(batch.observations, actions, None).min(axis=0) for actions in (batch.actions, own))
+        advantages = jax.lax.stop_gradient(worth - own_worth)
+        weights = jax.nn.softmax(self._config.advantage_scale * advantages)  # they add up to 1: a mean, and no sum
+        return -(weights * tanh_gaussian_log_prob(outputs, batch.actions)).sum()
+
+    def _improve(self, state: AWACState, batch: Minibatch, schedules: Mapping[str, Any]) -> AWACState:
+        """The state after an update of the policy."""
+        loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
+        actor, optimiser = optimised(
+            self._optimiser, gradient, state.actor_optimiser, state.actor, schedules["learning_rate"]
+        )
+        return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
+
+    def _outputs(self, actor: Parts, observations: jax.Array) -> jax.Array:
+        """Means before tanh, and log standard deviations."""
+        return jax.vmap(self._actor.network(actor))(observations)
+
+
+# The agent
+
+
+class AWAC(ActorCriticAgent[AWACConfig]):
+    """Learns continuous actions from data, and goes on with transitions of its own.
+
+    The settings are the fields of `AWACConfig`: `AWAC(observation_space, action_space, seed=0, gamma=0.98)`. `network`
+    may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`; actor and
+    critics each have their own. `load_weights` takes over the actor, and leaves the critics as they are.
+    """
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, *, seed: int, network: Any = None, **settings: Any
+    ) -> None:
+        config = make_config(AWACConfig, {**settings, "network": network_setting(network)})
+        head = bounded_head(action_space, "tanh_gaussian", agent="AWAC")
+        super().__init__(
+            observation_space,
+            action_space,
+            config,
+            AWACUpdate,
+            head,
+            outputs=1,
+            network=network,
+            seed=seed,
+            after=(Deviations(head.low.size, least=_LEAST_LOG_STD, most=_MOST_LOG_STD),),
+        )
