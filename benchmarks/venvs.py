@@ -1,4 +1,4 @@
-"""The peers that benchmarks compare with, each in a virtual environment of its own below `.peers`."""
+"""The peers that benchmarks and tests compare with, each in a virtual environment of its own below `.peers`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".peers"
 PACKAGES = {
     "sb3": ["stable-baselines3", "gymnasium[atari,mujoco]", "opencv-python-headless"],
+    "d3rlpy": ["d3rlpy==2.8.1"],
     "sbx": ["stable-baselines3", "gymnasium[mujoco]", "sbx-rl==0.28.0"],
 }
 """What is installed after torch 2.13.0; `constraints.txt` says which version, so that environments are the same."""
+UNCONSTRAINED = {"d3rlpy"}
+"""Peers that need other versions."""
 
 
 def python_of(name: str) -> Path:
@@ -22,8 +25,8 @@ def python_of(name: str) -> Path:
     if not ready.exists():
         print(f"installing {name} in {home}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
+        limits = [] if name in UNCONSTRAINED else ["-c", str(ROOT / "constraints.txt")]
         for packages in (["torch==2.13.0"], PACKAGES[name]):
-            install = [str(python), "-m", "pip", "install", "-qq", "-c", str(ROOT / "constraints.txt"), *packages]
-            subprocess.run(install, check=True)
+            subprocess.run([str(python), "-m", "pip", "install", "-qq", *limits, *packages], check=True)
         ready.touch()
     return python
