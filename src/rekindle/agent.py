@@ -17,6 +17,7 @@ __all__ = [
     "HasReplay",
     "InterruptibleUpdates",
     "LearningAgent",
+    "LearnsFromData",
     "Metrics",
     "Policy",
     "Replay",
@@ -127,6 +128,18 @@ class HasReplay(Protocol):
 
     def replay(self) -> Replay:
         """The replay buffer itself, not a copy."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromData(Protocol):
+    """An agent that can learn from recorded transitions, with or without an environment."""
+
+    def learn_from(self, data: Any, *, share: float = 1.0) -> None:
+        """Draw this share of each batch from `data`, a `rekindle.replay.TransitionSource`; None ends it.
+
+        With a share of 1 no update is due: the host calls `update`.
+        """
         ...
 
 

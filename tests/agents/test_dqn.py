@@ -30,6 +30,7 @@ from rekindle.agent import (
     HasPolicy,
     HasReplay,
     LearningAgent,
+    LearnsFromData,
     ReportsEpisodes,
     SkipsUpdates,
     TracksStreams,
@@ -209,7 +210,16 @@ def test_no_update_without_a_transition() -> None:
 
 
 def test_it_follows_every_protocol() -> None:
-    protocols = (LearningAgent, HasReplay, HasPolicy, ReportsEpisodes, SkipsUpdates, TracksStreams, WarmsUp)
+    protocols = (
+        LearningAgent,
+        HasReplay,
+        HasPolicy,
+        LearnsFromData,
+        ReportsEpisodes,
+        SkipsUpdates,
+        TracksStreams,
+        WarmsUp,
+    )
     assert all(isinstance(agent(), protocol) for protocol in protocols)
 
 

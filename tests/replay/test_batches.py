@@ -7,6 +7,7 @@ import pytest
 from worlds import KINDS, assert_same_batch, remembered, transitions, walk
 
 from rekindle.errors import InputError
+from rekindle.replay import mixed
 
 
 def test_windows_end_at_terminations_truncations_cuts_and_the_newest_step_each_with_its_own_discount() -> None:
@@ -56,3 +57,15 @@ def test_nothing_can_be_sampled_that_is_not_there() -> None:
             memory.gather(np.array(rows))
     with pytest.raises(InputError, match="n_step is 0"):
         memory.sample(np.random.default_rng(0), 1, n_step=0)
+
+
+@pytest.mark.parametrize("kind", ["vector", "dict"])
+def test_batches_of_two_sources_are_mixed_with_those_of_the_first_at_the_start_of_each(kind: str) -> None:
+    memory = remembered(KINDS[kind], 50, *[walk(4, last=1)] * 5)
+    first, second = (memory.sample(np.random.default_rng(seed), count) for seed, count in ((0, 6), (1, 9)))
+    both = mixed(first, second, batches=3)
+    expected = np.concatenate(
+        [np.concatenate([first.rows[2 * i : 2 * i + 2], second.rows[3 * i : 3 * i + 3]]) for i in range(3)]
+    )
+    np.testing.assert_array_equal(both.rows, expected)
+    assert_same_batch(both, memory.gather(expected))

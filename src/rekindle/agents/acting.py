@@ -69,8 +69,10 @@ class Actor(Generic[Network]):
         output: Callable[[Network, jax.Array, jax.Array | None], jax.Array],
         *,
         noise_size: int = 0,
+        passes: int = 1,
         device: Any = None,
     ) -> None:
+        """`passes` is how often a row is multiplied with the weights."""
         self._weights, self._encoding, self._output = weights, encoding, output
         self._noise_size = noise_size
         self._device = device
@@ -83,7 +85,8 @@ class Actor(Generic[Network]):
         layers = self._layers(self._here)
         self._forward: Forward | None = None if layers is None else forward(layers)
         small = layers is not None and not encoding.image
-        self._numpy_rows = min(max(1, _MOST_MULTIPLICATIONS // weights.size), _MOST_NUMPY_ROWS) if small else 0
+        rows = _MOST_MULTIPLICATIONS // (weights.size * passes)
+        self._numpy_rows = min(max(rows, 1 if passes == 1 else 0), _MOST_NUMPY_ROWS) if small else 0
         """The most rows that are left to numpy."""
         self._most_rows = _MOST_IMAGES if encoding.image else _MOST_ROWS
         self._least_rows = 1 << self._numpy_rows.bit_length()

@@ -61,8 +61,12 @@ class DiscreteAgent(OffPolicyAgent[Config]):
         values: Callable[[Any, jax.Array, jax.Array | None], jax.Array],
         *,
         seed: int,
+        passes: int = 1,
     ) -> None:
-        """`network` makes one for so many actions; `values(network, x, noise)` are those of all actions."""
+        """`network` makes one for so many actions; `values(network, x, noise)` are those of all actions.
+
+        `passes` is how often that multiplies a row with the weights.
+        """
         initial, exploring, sampling = generators(seed)
         head = _head(action_space, config, agent=type(self).__name__)
         actions = head.counts[0]
@@ -79,6 +83,7 @@ class DiscreteAgent(OffPolicyAgent[Config]):
                 encoding,
                 values,
                 noise_size=noise,
+                passes=passes,
                 device=device_of(config.acting_device, "acting_device"),
             ),
             encoding=encoding,

@@ -240,4 +240,5 @@ class IQN(DiscreteAgent[IQNConfig]):
             IQNUpdate,
             lambda network, x, noise: network.values(x, noise),
             seed=seed,
+            passes=2 * config.policy_quantiles,  # to embed them takes numpy as long as to multiply
         )

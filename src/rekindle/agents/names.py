@@ -152,7 +152,7 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     # Learning from data
     "weight_temp": (("advantage_scale",), ""),
     "awac_lambda": (("advantage_scale",), "it is 1 / lambda"),
-    "lam": (("advantage_scale", "gae_lambda"), "it is 1 / lambda"),
+    "lam": (("advantage_scale",), "it is 1 / lambda"),
     "iql_tau": (("expectile",), ""),
     "exp_adv_max": (("max_weight",), ""),
     "policy_type": (("loss",), "'mse' learns one action, 'likelihood' a distribution"),

@@ -270,7 +270,7 @@ def _implicit_quantiles(weight: Array, bias: Array, after: Forward, start: int, 
         np.maximum(embedded, _ZERO, out=embedded)
         products = values[:, None] * embedded
         outputs = after(products.reshape(-1, products.shape[-1]), None)
-        return outputs.reshape(len(values), count, -1).mean(axis=1)
+        return outputs.reshape(len(values), count, outputs.shape[1]).mean(axis=1)
 
     return run
 
