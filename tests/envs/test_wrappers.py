@@ -17,7 +17,7 @@ from rekindle.errors import ConfigError
 from rekindle.training import Trainer
 
 OBSERVATIONS = "NormalizeObservation keeps statistics .* set normalise_observations=True of the agent"
-REWARDS = "NormalizeReward keeps statistics .* set normalise_rewards=True of PPO .* or reward_scale of DQN, SAC or TD3"
+REWARDS = "NormalizeReward keeps statistics .* set normalise_rewards=True of PPO .* or reward_scale of another agent"
 
 
 def pole() -> Any:

@@ -93,8 +93,10 @@ QUICK = {
     ("ppo", "composite", "four"),
     ("sac", "walker", "one"),
     ("td3", "cheetah", "workers"),
+    ("iql", "pendulum", "one"),
 }
-"""Every algorithm, environment and kind of vector at least once; the rest is for `make test-all`."""
+"""Every environment and kind of vector at least once, and every algorithm that is not made of the parts of others; the
+rest is for `make test-all`."""
 
 
 def cases() -> Iterator[Any]:

@@ -78,7 +78,7 @@ def _spaces(slot: EnvSlot) -> Iterator[Finding]:
         )
     for name, space in _boxes(slot.action_space, "the action space"):
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            yield Finding("warning", "spaces", f"{name} is unbounded: SAC and TD3 need finite bounds")
+            yield Finding("warning", "spaces", f"{name} is unbounded: agents other than PPO need finite bounds")
         elif (space.low != -1).any() or (space.high != 1).any():
             yield Finding("good", "spaces", f"{name} is not -1 to 1; rescale_actions can change that")
     for name, space in _boxes(slot.observation_space, "the observation space"):

@@ -11,8 +11,8 @@ __all__ = ["refuse_stateful_wrappers", "stateful_wrappers"]
 
 _INSTEAD = {
     "NormalizeObservation": "set normalise_observations=True of the agent (--agent.normalise-observations)",
-    "NormalizeReward": "set normalise_rewards=True of PPO (--agent.normalise-rewards), or reward_scale of DQN, SAC or "
-    "TD3 (--agent.reward-scale)",
+    "NormalizeReward": "set normalise_rewards=True of PPO (--agent.normalise-rewards), or reward_scale of another "
+    "agent (--agent.reward-scale)",
 }
 """The setting that replaces a wrapper, by the name of its class."""
 _STATISTICS = {"NormalizeObservation": "obs_rms", "NormalizeReward": "return_rms"}
