@@ -17,7 +17,7 @@ from rekindle.checkpoint.input_segments import LENGTH
 from rekindle.errors import CheckpointError, ConfigError, InputError, StorageError
 from rekindle.experience import Array
 
-CALLS = 30
+CALLS = 24
 
 
 def abandoned(session: TrainingSession) -> None:

@@ -38,12 +38,10 @@ AGENTS: dict[str, Callable[[], Any]] = {
 IN_CI = {
     ("tabular", "streams"),
     ("tabular", "background"),
-    ("dqn", "streams"),
     ("dqn", "background batches"),
+    ("dqn", "manual"),
     ("ppo", "batches"),
-    ("ppo", "background"),
     ("sac", "calls"),
-    ("sac", "manual"),
 }
 COMBINATIONS = [
     pytest.param(agent, form, marks=() if (agent, form) in IN_CI else pytest.mark.exhaustive)

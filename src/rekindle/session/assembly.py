@@ -181,7 +181,7 @@ def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool, has_
     if not has_journal and (lost := set_aside(run, run.rewound)) is not None:
         not_exact = (*not_exact, lost)
     checkpoint, parts.grading.resumed = restore(
-        run, saver.store, parts.agent, parts.load_state, not_exact=not_exact, strict=strict
+        run, saver.store, parts.agent, parts.load_state, not_exact=not_exact, strict=strict, has_journal=has_journal
     )
     if checkpoint is not None:
         parts.counts.updates = int(parts.agent.updates)

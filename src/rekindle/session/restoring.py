@@ -29,6 +29,7 @@ def restore(
     *,
     not_exact: tuple[str, ...],
     strict: bool,
+    has_journal: bool,
 ) -> tuple[Checkpoint | None, Resume]:
     """Load the newest intact checkpoint into agent and session, then truncate the logs of the run to it.
 
@@ -59,7 +60,7 @@ def restore(
             agent.load_state(before)
         raise
     store.go_back_to(checkpoint, rewound)
-    if moved and checkpoint is None:
+    if moved and checkpoint is None and not has_journal:  # with a journal, the rows are written again
         notes.append(f"there was no checkpoint yet, so training starts over: {', '.join(moved)} moved to {rewound}")
     resume = Resume(
         number=run.resume_count + 1,
