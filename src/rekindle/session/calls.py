@@ -76,9 +76,11 @@ class Calls:
         body = Body(record, self._table)
         slot, reward, status = body.numbers(OUTCOME)
         observation = body.observation()
-        if record.flags & Flag.ACTION:
-            body.action()
-        extras = msgspec.msgpack.decode(body.rest()) if record.flags & Flag.EXTRAS else None
+        extras = None
+        if record.flags & Flag.EXTRAS:
+            if record.flags & Flag.ACTION:
+                body.skip_action()
+            extras = msgspec.msgpack.decode(body.rest())
         self._flow.step(slot, observation, reward, EpisodeStatus(status), extras)
 
     def _observe(self, record: Decoded) -> None:
@@ -140,15 +142,26 @@ class Calls:
 
     def recorded_actions(self, record: Decoded) -> tuple[Array, Array]:
         """The rows of the table that a call acted for, and the actions that it returned."""
+        slots, body = self._acted(record)
+        return np.asarray(slots).reshape(-1), body.action(np.size(slots))
+
+    def acts_as_before(self, record: Decoded) -> bool:
+        """Whether the pending actions are those that a call returned."""
+        slots, body = self._acted(record)
+        if isinstance(slots, int):
+            return self._table.pending[slots : slots + 1].tobytes() == body.bytes_of_actions()
+        return self._table.pending[slots].tobytes() == body.bytes_of_actions(len(slots))
+
+    def _acted(self, record: Decoded) -> tuple[int | Array, Body]:
+        """The rows of the table that a call acted for, and its record from the actions on."""
         body = Body(record, self._table)
         if record.kind is Kind.ACT_MANY:
             rows, slots = rows_of(record, body)
-            body.observation(rows)
-            return slots, body.action(rows)
-        slot = body.numbers(OUTCOME if record.kind is Kind.STEP else ONE)[0]
-        body.observation()
-        slots: Array = np.array([slot], np.int64)
-        return slots, body.action(1)
+            body.skip_observation(rows)
+            return slots, body
+        slot: int = body.numbers(OUTCOME if record.kind is Kind.STEP else ONE)[0]
+        body.skip_observation()
+        return slot, body
 
 
 def rows_of(record: Decoded, body: Body) -> tuple[int, Array]:

@@ -30,7 +30,7 @@ __all__ = ["InputLog", "Replaying", "StopPolls"]
 
 _pack = msgspec.msgpack.encode
 # As plain numbers, which are faster than members of an enum.
-_NO_FLAGS, _ACTION, _SAME = 0, int(Flag.ACTION), int(Flag.SAME)
+_NO_FLAGS, _ACTION, _SAME = 0, Flag.ACTION, Flag.SAME
 _STEP, _OBSERVE = int(Kind.STEP), int(Kind.OBSERVE)
 
 
@@ -140,6 +140,9 @@ class InputLog:
         has_action: bool,
     ) -> None:
         """`stream.step`."""
+        if self.replaying is not None:
+            self.replaying.reached(Kind.STEP)
+            return
         flags = _ACTION if has_action else _NO_FLAGS
         parts = [OUTCOME.pack(slot, reward, status), raw(after)]
         if has_action:
@@ -292,4 +295,4 @@ class InputLog:
 
 
 def _streams(slots: Array, places: Any) -> tuple[bytes, int]:
-    return (b"", _NO_FLAGS) if isinstance(places, slice) else (slots.tobytes(), int(Flag.STREAMS))
+    return (b"", _NO_FLAGS) if isinstance(places, slice) else (slots.tobytes(), Flag.STREAMS)

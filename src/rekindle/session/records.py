@@ -6,9 +6,10 @@ and shapes: these are those of the table of streams. Rare calls are msgpack inst
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgspec
@@ -64,8 +65,8 @@ class Kind(IntEnum):
     """A background learner continues, after a resume, with everything processed that was sent to it."""
 
 
-class Flag(IntFlag):
-    """What a record contains."""
+class Flag:
+    """What a record contains; plain numbers, because members of an enum are slow to combine."""
 
     CONTEXT = 1
     ACTION = 2
@@ -170,15 +171,29 @@ class Body:
     def array(self, spec: ArraySpec, rows: int | None = None) -> Array:
         """The next array: one, or one for each row."""
         shape = spec.shape if rows is None else (rows, *spec.shape)
-        count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(self._data, spec.dtype, count, self._at).reshape(shape)
+        array = np.frombuffer(self._data, spec.dtype, math.prod(shape), self._at).reshape(shape)
         self._at += array.nbytes
         return array
 
     def observation(self, rows: int | None = None) -> Any:
         """The next observation, or a batch of them, as the host would give it."""
+        plain = self._table.plain_layout
+        if plain is not None:
+            return self.array(plain, rows)
         layout = self._layout()
         return layout.nested([self.array(leaf, rows) for leaf in layout.leaves.values()])
+
+    def skip_observation(self, rows: int = 1) -> None:
+        """Pass over the next observation, or a batch of them."""
+        self._at += rows * sum(array[:1].nbytes for array in self._table.last)
+
+    def skip_action(self) -> None:
+        """Pass over the next action."""
+        self._at += self._table.pending[:1].nbytes
+
+    def bytes_of_actions(self, rows: int = 1) -> bytes:
+        """The bytes of the next action, or of a batch of them."""
+        return bytes(self._data[self._at : self._at + rows * self._table.pending[:1].nbytes])
 
     def newest(self, rows: Any) -> Any:
         """The newest observation of a stream, or of several."""

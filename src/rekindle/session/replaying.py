@@ -123,14 +123,16 @@ class Replay:
 
     def _prepare(self, record: Decoded) -> None:
         context, table = record.context, self._table
+        if self._polls is not None:
+            self._polls.replayed = context.polls
+        if not record.flags & Flag.CONTEXT:
+            return
         if context.observation_layout is not None and table.observation_layout is None:
             table.use_observation_layout(Layout.of_state(context.observation_layout))
         if context.action_layout is not None and table.action_layout is None:
             table.use_action_layout(ArraySpec.of_state(context.action_layout))
         for stream in context.added:
             table.slot(stream)
-        if self._polls is not None:
-            self._polls.replayed = context.polls
         if isinstance(self._parts.learner, ReplayedLearner):
             acted = self._calls.recorded_actions(record) if record.flags & Flag.ACTION else None
             self._parts.learner.prepare(context, acted)
@@ -254,8 +256,8 @@ class Replay:
 
     def _compare_actions(self, record: Decoded) -> None:
         """The host has executed the actions of the record, whatever is chosen now."""
-        slots, actions = self._calls.recorded_actions(record)
-        if self._table.pending[slots].tobytes() != actions.tobytes():
+        if not self._calls.acts_as_before(record):
+            slots, actions = self._calls.recorded_actions(record)
             self._table.pending[slots] = actions
             self._parts.grading.mark_inexact(
                 f"call {record.number}, made again, chose another action than before: the agent, a library or the "
@@ -277,6 +279,8 @@ class _Records:
 
     def peek(self, place: int = 0) -> Decoded | None:
         """A record ahead, without taking it; None after the last one."""
+        if not place and self._ahead:
+            return self._ahead[0]
         while len(self._ahead) <= place:
             record = next(self._source, None)
             if record is None:
