@@ -21,7 +21,7 @@ from rekindle.run.metadata import LOGS
 from rekindle.stats import EpisodeRecord
 from rekindle.storage import codec
 
-OPTIONS: dict[str, Any] = {"journal": True, "checkpoint_every": 20, "metrics_every": 7, "signals": False}
+OPTIONS: dict[str, Any] = {"journal": True, "checkpoint_every": 12, "metrics_every": 7, "signals": False}
 
 
 class Learning(PolicyAgent):
