@@ -17,6 +17,7 @@ NOT_ON_IMPORT = [
     "equinox",
     "flax",
     "gymnasium",
+    "h5py",
     "jax",
     "jaxlib",
     "matplotlib",

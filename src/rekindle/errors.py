@@ -6,6 +6,7 @@ RekindleError
 ├── StateError               a state cannot be saved, or does not fit the object that loads it
 ├── AgentError               the agent broke its contract or produced a non-finite loss
 ├── EnvError                 an environment raised, or returned invalid values
+├── DataError                a data set is damaged, or lacks something that learning needs
 ├── Interrupted              a stop was requested during long work, such as an evaluation
 ├── MissingExtra             an optional dependency is not installed
 ├── RunError                 a path is not a run directory, or the run cannot be used
@@ -25,6 +26,7 @@ __all__ = [
     "AgentError",
     "CheckpointError",
     "ConfigError",
+    "DataError",
     "EnvError",
     "FileRefused",
     "InputError",
@@ -61,6 +63,10 @@ class AgentError(RekindleError):
 
 class EnvError(RekindleError):
     """An environment raised, or returned invalid values; the message names it and the step."""
+
+
+class DataError(RekindleError):
+    """A data set is damaged, or lacks something that learning needs; the message names the file, field and row."""
 
 
 class Interrupted(RekindleError):

@@ -7,7 +7,7 @@ of its replay buffer; checkpoints share the segments that they refer to.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,17 +155,37 @@ class ReplayJournal:
     def read(self, manifest: Manifest) -> dict[str, Array]:
         """Every row in a manifest; raises `FileRefused` if a segment is missing or is not the listed one."""
         pieces: dict[str, list[Array]] = {name: [] for name in manifest.columns}
-        number = manifest.first
-        for segment in manifest.segments:
-            for name, array in self._read_segment(segment, manifest.columns).items():
-                pieces[name].append(array[number - segment.first :])
-            number = segment.end
+        for rows in self.read_each(manifest):
+            for name, array in rows.items():
+                pieces[name].append(array)
         return {
             name: np.concatenate(arrays)
             if len(arrays := pieces[name]) > 1
             else (arrays[0] if arrays else np.empty((0, *spec.shape), spec.dtype))
             for name, spec in manifest.columns.items()
         }
+
+    def first_mergeable(self, row_size: int) -> int:
+        """The first row that a later segment may contain again, because the segments from there on are small."""
+        first = self.segments[-1].end if self.segments else 0
+        for segment in reversed(self.segments):
+            if (segment.end - segment.first) * row_size > _MERGE_LIMIT:
+                break
+            first = segment.first
+        return first
+
+    def read_each(self, manifest: Manifest) -> Iterator[dict[str, Array]]:
+        """The rows in a manifest, one segment after the other; raises like `read`."""
+        number = manifest.first
+        for segment in manifest.segments:
+            rows = self._read_segment(segment, manifest.columns)
+            yield {name: array[number - segment.first :] for name, array in rows.items()}
+            number = segment.end
+
+    def check_presence(self, manifest: Manifest) -> None:
+        """Raise `FileRefused` if a segment is missing or is not the listed one, judged by its length and header."""
+        for segment in manifest.segments:
+            codec.check_header(self.directory / segment.file, checksum=segment.checksum)
 
     def _read_segment(self, segment: Segment, columns: Mapping[str, ArraySpec]) -> dict[str, Array]:
         path = self.directory / segment.file
@@ -182,8 +202,10 @@ class ReplayJournal:
         return arrays
 
     def files(self) -> list[Path]:
-        """Every file of the journal, whether a manifest lists it or not."""
-        return sorted(path for path in self.directory.iterdir() if not path.name.startswith("."))
+        """Every segment of the journal, whether a manifest lists it or not."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(path for path in self.directory.iterdir() if path.suffix == ".mpk" and path.name[0] != ".")
 
 
 def check_layout(manifest: Manifest, columns: Mapping[str, ArraySpec], *, name: str) -> None:

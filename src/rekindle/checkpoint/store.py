@@ -49,6 +49,7 @@ class _Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replay: Any
     logs: dict[Log, tuple[_Count, _Count, _Count]]
     environment: dict[str, str]
+    data: Any = None
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -65,6 +66,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     replay: Manifest | None
     logs: dict[str, LogPosition]
     environment: dict[str, str]
+    data: Manifest | None = None
+    """The rows of every transition of the run, if it keeps them."""
 
     def tree(self) -> State:
         """The form stored in the file."""
@@ -80,6 +83,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
             "replay": None if self.replay is None else self.replay.tree(),
             "logs": {name: list(position) for name, position in self.logs.items()},
             "environment": self.environment,
+            **({} if self.data is None else {"data": self.data.tree()}),
         }
 
     @classmethod
@@ -106,6 +110,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
             replay=None if fields.replay is None else Manifest.of(fields.replay, name=str(path)),
             logs={log: LogPosition(*position) for log, position in fields.logs.items()},
             environment=fields.environment,
+            data=None if fields.data is None else Manifest.of(fields.data, name=str(path)),
         )
 
 
@@ -130,6 +135,8 @@ class CheckpointStore:
         self._owner = Owner()
         self.directory = run_path / "checkpoints"
         self.journal = ReplayJournal(run_path / "replay", resume_count=resume_count)
+        self.data = ReplayJournal(run_path / "data", resume_count=resume_count)
+        """Every transition of the run, if it keeps them."""
         self._run_path = run_path
         self._policy = policy
         self._known: dict[int, Checkpoint | None] = {}
@@ -154,6 +161,8 @@ class CheckpointStore:
                     raise FileRefused(f"{self.path(step)}: it is the checkpoint of step {checkpoint.step}")
                 if checkpoint.best is not None:
                     codec.read_file(self.directory / checkpoint.best.file)
+                if checkpoint.data is not None:
+                    self.data.check_presence(checkpoint.data)
                 rows = None if checkpoint.replay is None else self.journal.read(checkpoint.replay)
             except FileRefused as refusal:
                 rejected.append(str(refusal))
@@ -177,6 +186,10 @@ class CheckpointStore:
         for path in [*self.directory.glob("best_*.mpk"), *self.journal.files()]:
             if readable and path.name not in named:
                 files.move(path, rewound)
+        named = self._named_files("data")
+        for path in self.data.files():
+            if readable and path.name not in named:
+                files.move(path, rewound / "data")
         if checkpoint is None:
             files.remove([self.directory / "latest.mpk", self.directory / "best.mpk"])
             return
@@ -187,6 +200,8 @@ class CheckpointStore:
             files.link(self.directory / checkpoint.best.file, self.directory / "best.mpk")
         if checkpoint.replay is not None:
             self.journal.segments = list(checkpoint.replay.segments)
+        if checkpoint.data is not None:
+            self.data.segments = list(checkpoint.data.segments)
 
     def _try_read(self, step: int) -> Checkpoint | None:
         try:
@@ -194,12 +209,14 @@ class CheckpointStore:
         except FileRefused:
             return None
 
-    def _named_files(self) -> set[str]:
+    def _named_files(self, journal: Literal["replay", "data"] = "replay") -> set[str]:
+        """The segments of a journal that checkpoints name, and with those of the replay buffer the best files."""
         named: set[str] = set()
         for known in self._known.values():
             if known is not None:
                 named |= {known.best.file} if known.best else set()
-                named |= {segment.file for segment in known.replay.segments} if known.replay else set()
+                manifest = known.replay if journal == "replay" else known.data
+                named |= {segment.file for segment in manifest.segments} if manifest else set()
         return named
 
     # Saving
@@ -221,12 +238,14 @@ class CheckpointStore:
         files.link(path, self.directory / "best.mpk")
         self._unwritten_best = None
 
-    def save(self, checkpoint: Checkpoint, rows: NewRows | None) -> Path:
+    def save(self, checkpoint: Checkpoint, rows: NewRows | None, data: NewRows | None = None) -> Path:
         """Write a checkpoint; it is durable when this returns. The logs must be synced before."""
         self._owner.check(self._run_path)
         self._write_best()
         if rows is not None:
             checkpoint = msgspec.structs.replace(checkpoint, replay=self.journal.write(rows))
+        if data is not None:
+            checkpoint = msgspec.structs.replace(checkpoint, data=self.data.write(data))
         path = self.path(checkpoint.step)
         try:
             files.write_atomic(path, *codec.encode(checkpoint.tree()))
@@ -236,6 +255,11 @@ class CheckpointStore:
             raise
         self._known[checkpoint.step] = _lightened(checkpoint)
         return path
+
+    def save_data(self, rows: NewRows) -> None:
+        """Write rows of the run's data, which the next checkpoint names; they are durable when this returns."""
+        self._owner.check(self._run_path)
+        self.data.write(rows)
 
     def tidy(self) -> None:
         """Point `latest` to the newest checkpoint, and remove everything that no policy and no checkpoint needs."""
@@ -249,7 +273,7 @@ class CheckpointStore:
         files.remove([self.path(step) for step in unwanted], sync=self.directory)
         for step in unwanted:
             del self._known[step]
-        for directory in (self.directory, self.journal.directory):
+        for directory in (self.directory, self.journal.directory, self.data.directory):
             files.remove_temporaries(directory)  # of failed writes that could not be cleaned up
         if any(known is None for known in self._known.values()):
             return  # an unreadable manifest may refer to any segment
@@ -258,6 +282,8 @@ class CheckpointStore:
             named.add(self._unwritten_best[0].file)
         stale = [*self.directory.glob("best_*.mpk"), *self.journal.files()]
         files.remove(path for path in stale if path.name not in named)
+        named = self._named_files("data") | {segment.file for segment in self.data.segments}
+        files.remove(path for path in self.data.files() if path.name not in named)
 
 
 def _lightened(checkpoint: Checkpoint) -> Checkpoint:

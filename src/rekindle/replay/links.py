@@ -11,7 +11,7 @@ from rekindle.errors import StateError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.rows import Rows
 
-__all__ = ["Links", "NONE", "NO_STEP", "RowNumbers", "check_links"]
+__all__ = ["FRAGMENT", "Links", "NONE", "NO_STEP", "RowNumbers", "check_links"]
 
 RowNumbers = NDArray[np.int64]
 
@@ -19,6 +19,9 @@ NONE = -1
 """Instead of a row number: there is no such row."""
 NO_STEP = 3
 """The status of a row without a step: the first observation of an episode, or an older frame of a stack."""
+
+FRAGMENT = 4
+"""In kept data, the status of the first row of an episode whose earlier steps were not kept."""
 
 _CONTINUING = int(EpisodeStatus.CONTINUING)
 

@@ -18,7 +18,6 @@ import errno
 import hashlib
 import math
 import os
-import stat
 import struct
 from collections.abc import Callable
 from types import NoneType
@@ -30,13 +29,14 @@ from numpy.typing import NDArray
 
 from rekindle.agent import State
 from rekindle.errors import FileRefused, StateError, StorageError
-from rekindle.storage.files import WITHOUT_WAITING
+from rekindle.storage.refusing import opened_file
 
 __all__ = [
     "FORMAT_VERSION",
     "MAX_DEPTH",
     "MAX_FILE",
     "MAX_NODES",
+    "check_header",
     "decode",
     "encode",
     "read_file",
@@ -139,6 +139,19 @@ def read_file(path: str | os.PathLike[str], *, checksum: str | None = None) -> S
         return decode(data, name=name)
     except MemoryError:
         raise StorageError(errno.ENOMEM, f"{name}: not enough memory to load it") from None
+
+
+def check_header(path: str | os.PathLike[str], *, checksum: str) -> None:
+    """Raise `FileRefused` unless a file has the length that its header says, and this checksum in it.
+
+    The content is not read: damage inside of it is found only by `read_file`.
+    """
+    name = os.fspath(path)
+    with opened_file(name, most=MAX_FILE) as (file, size):
+        head = memoryview(file.read(_HEADER_SIZE))
+        _check_prefix(head, size, name)
+        if stored_checksum(head) != checksum:
+            raise FileRefused(f"{name}: not the file that was written under this name")
 
 
 def time_dependent(key: str) -> bool:
@@ -408,33 +421,15 @@ def _check_prefix(head: memoryview, size: int, name: str) -> None:
 
 
 def _read(name: str) -> memoryview:
-    try:
-        descriptor = os.open(name, os.O_RDONLY | WITHOUT_WAITING)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise FileRefused(f"{name}: not a regular file")
-            if status.st_size > MAX_FILE:
-                raise FileRefused(f"{name}: {status.st_size} bytes long, and a file holds at most {MAX_FILE}")
-            with open(descriptor, "rb", buffering=0, closefd=False) as file:
-                _check_prefix(memoryview(file.read(_HEADER_SIZE)), status.st_size, name)
-                file.seek(0)
-                # Unlike a bytearray, np.empty does not fill the memory with zeros first.
-                data = np.empty(status.st_size, np.uint8).data
-                done = 0
-                while done < len(data):
-                    count = file.readinto(data[done:])
-                    if not count:
-                        raise FileRefused(f"{name}: ended after {done} of {len(data)} bytes while it was read")
-                    done += count
-            return data
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise FileRefused(f"{name}: missing") from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise FileRefused(f"{name}: a symbolic link, which is not followed") from None
-        if error.errno in {errno.ENXIO, errno.ENODEV}:
-            raise FileRefused(f"{name}: not a regular file") from None
-        raise StorageError(error.errno, f"{name}: cannot be read: {error.strerror}") from error
+    with opened_file(name, most=MAX_FILE) as (file, size):
+        _check_prefix(memoryview(file.read(_HEADER_SIZE)), size, name)
+        file.seek(0)
+        # Unlike a bytearray, np.empty does not fill the memory with zeros first.
+        data = np.empty(size, np.uint8).data
+        done = 0
+        while done < len(data):
+            count = file.readinto(data[done:])
+            if not count:
+                raise FileRefused(f"{name}: ended after {done} of {len(data)} bytes while it was read")
+            done += count
+        return data

@@ -46,7 +46,7 @@ def _flags(*names: str) -> int:
 
 WITHOUT_WAITING = _flags("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY")
 """Flags for opening files; without them, opening a named pipe instead of a file would block the process."""
-_CREATE = _flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
+CREATE = _flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
 PRIVATE = 0o600
 _PUBLIC = 0o666
 _TEMPORARY = ".tmp"
@@ -126,7 +126,7 @@ def write_atomic(path: Path, *chunks: Any, sync_name: bool = True) -> None:
     """
     temporary = _temporary(path)
     with reporting("write", path):
-        _put(_anew(temporary, lambda: os.open(temporary, _CREATE, PRIVATE)), temporary, path, chunks)
+        _put(_anew(temporary, lambda: os.open(temporary, CREATE, PRIVATE)), temporary, path, chunks)
     if sync_name:
         sync_directory(path.parent)
 
@@ -139,7 +139,7 @@ def write_output(path: Path, *chunks: Any) -> None:
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
     with reporting("write", path):
-        _put(os.open(temporary, _CREATE, _PUBLIC), temporary, path, chunks)
+        _put(os.open(temporary, CREATE, _PUBLIC), temporary, path, chunks)
     sync_directory(path.parent)
 
 

@@ -1,0 +1,193 @@
+"""The cache of converted data sets: one directory of columns for each content.
+
+A conversion writes to a hidden directory, which gets its name when it is complete and durable. The next conversion
+removes the hidden directory of one that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from rekindle.data.columns import DataLayout, check_statuses
+from rekindle.errors import DataError, FileRefused, StateError, StorageError
+from rekindle.experience import Array
+from rekindle.space_json import read_space, space_text
+from rekindle.spaces import ArraySpec
+from rekindle.storage import files, npy
+from rekindle.storage.lock import Lock
+
+__all__ = ["Cache", "Check", "Converted", "Plan", "Progress", "default_cache", "file_digest"]
+
+Progress = Callable[[int, int], None]
+"""Called with the rows that are done, and all rows."""
+Check = Callable[[], None]
+"""Raises `Interrupted` if a stop was requested."""
+
+_VERSION = 1
+"""The version of the conversion; it is part of the key, so that a new version converts again."""
+_HALF_MADE = ".new-"
+_MOST_JSON = 2**26
+
+
+class Plan(NamedTuple):
+    """What a conversion writes, known before it begins."""
+
+    rows: int
+    layout: DataLayout
+    inferred: tuple[str, ...]
+    """Which spaces are not stored in the source, and were inferred from the values."""
+    notes: tuple[str, ...]
+    fill: Callable[[dict[str, Array], Callable[[int], None]], None]
+    """Writes all rows of the columns; calls its second argument with the number of rows done."""
+
+
+class _SavedColumn(msgspec.Struct, frozen=True):
+    file: str
+    dtype: str
+    shape: list[int]
+    sha256: str
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """The contents of `dataset.json`."""
+
+    rows: int
+    columns: dict[str, _SavedColumn]
+    observation_space: str
+    action_space: str
+    inferred: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Converted(NamedTuple):
+    """A data set as columns."""
+
+    columns: dict[str, Array]
+    observation_space: Any
+    action_space: Any
+    inferred: tuple[str, ...]
+    notes: tuple[str, ...]
+    digest: str
+
+
+def default_cache() -> Path:
+    """`$REKINDLE_CACHE`, or `rekindle` in the user's cache directory."""
+    chosen = os.environ.get("REKINDLE_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rekindle"
+
+
+def file_digest(path: Path, check: Check) -> str:
+    """The SHA-256 of a file; raises `StorageError`."""
+    digest = hashlib.sha256()
+    with files.opened(path) as file:
+        if file is None:
+            raise DataError(f"{path} does not exist")
+        buffer = memoryview(bytearray(2**22))
+        while size := cast("io.BufferedReader", file).readinto(buffer):
+            digest.update(buffer[:size])
+            check()
+    return digest.hexdigest()
+
+
+class Cache:
+    """Converted data sets in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = files.absolute(directory) / "data"
+
+    def get(self, identity: Any, make_plan: Callable[[], Plan], progress: Progress | None, check: Check) -> Converted:
+        """The data set of a source with this identity (any JSON value), converted if it is not in the cache."""
+        key = hashlib.sha256(msgspec.json.encode([_VERSION, identity], order="deterministic")).hexdigest()
+        path = self.directory / key[:40]
+        if not (path / "dataset.json").exists():
+            self._convert(path, make_plan(), progress, check)
+        return _opened(path, check)
+
+    def _convert(self, path: Path, plan: Plan, progress: Progress | None, check: Check) -> None:
+        files.make_directory(self.directory)
+        self._remove_half_made()
+        building = self.directory / f"{_HALF_MADE}{os.getpid()}-{secrets.token_hex(4)}"
+        with contextlib.ExitStack() as undo:
+            files.make_directory(building, sync_name=False)
+            undo.callback(files.remove_directory, building)
+            lock = Lock(building / "lock")
+            undo.callback(lock.release)
+            _write(building, plan, progress, check)
+            files.remove([building / "lock"])
+            try:
+                os.rename(building, path)
+                undo.pop_all()
+                lock.release()
+            except OSError as error:
+                if not (path / "dataset.json").exists():  # unless another process was faster
+                    raise StorageError(f"cannot create {path}: {error.strerror}") from error
+            files.sync_directory(self.directory)
+
+    def _remove_half_made(self) -> None:
+        for path in sorted(self.directory.glob(f"{_HALF_MADE}*")):
+            if path.is_dir() and not path.is_symlink() and not Lock.is_held(path / "lock"):
+                files.remove_directory(path)
+
+
+def _write(directory: Path, plan: Plan, progress: Progress | None, check: Check) -> None:
+    specs = plan.layout.columns
+    names = {name: f"{index:03}.npy" for index, name in enumerate(specs)}
+    columns = {name: npy.create(directory / names[name], spec, plan.rows) for name, spec in specs.items()}
+
+    def report(done: int) -> None:
+        check()
+        if progress is not None:
+            progress(done, plan.rows)
+
+    plan.fill(columns, report)
+    saved: dict[str, _SavedColumn] = {}
+    for name, spec in specs.items():
+        npy.sync(directory / names[name])
+        digest = npy.data_digest(directory / names[name])
+        check()
+        saved[name] = _SavedColumn(names[name], spec.dtype.newbyteorder("<").str, list(spec.shape), digest)
+    spaces = (space_text(plan.layout.observation_space), space_text(plan.layout.action_space))
+    document = msgspec.json.encode(_Saved(plan.rows, saved, *spaces, plan.inferred, plan.notes))
+    files.write_atomic(directory / "dataset.json", document)
+
+
+def _opened(path: Path, check: Check) -> Converted:
+    again = f"delete {path} to convert the data again"
+    try:
+        saved = msgspec.json.decode(files.read_bytes(path / "dataset.json", most=_MOST_JSON), type=_Saved)
+        columns: dict[str, Array] = {}
+        for name, column in saved.columns.items():
+            spec = ArraySpec.parse(column.dtype, column.shape)
+            file = path / Path(column.file).name
+            columns[name] = npy.open_mapped(file, spec, saved.rows)
+            if npy.data_digest(file) != column.sha256:
+                raise FileRefused(f"{file}: its bytes have changed")
+            check()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, FileRefused, StorageError, StateError) as error:
+        raise DataError(f"the cache is damaged, {again}: {error}") from None
+    check_statuses(columns["status"], name=str(path))
+    return Converted(
+        columns,
+        read_space(saved.observation_space, name=f"{path}: observation_space"),
+        read_space(saved.action_space, name=f"{path}: action_space"),
+        saved.inferred,
+        saved.notes,
+        content_digest(saved.columns.items()),
+    )
+
+
+def content_digest(columns: Iterable[tuple[str, _SavedColumn]]) -> str:
+    """The digest of a data set: of the names, dtypes, shapes and bytes of its columns, and of nothing else."""
+    content = {name: [column.dtype, column.shape, column.sha256] for name, column in columns}
+    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()

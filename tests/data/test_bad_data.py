@@ -1,0 +1,293 @@
+"""Data that cannot be learned from are refused, with the field and the row."""
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from data_files import TERMINATED, TRUNCATED, episodes, flat, write_d4rl, write_minari, write_npz
+
+from rekindle.data import Dataset
+from rekindle.errors import DataError, RekindleError
+
+Fields = dict[str, Any]
+
+
+def changed(name: str, row: Any, value: Any) -> Callable[[Fields], None]:
+    def change(fields: Fields) -> None:
+        fields[name][row] = value
+
+    return change
+
+
+def without(name: str) -> Callable[[Fields], None]:
+    return lambda fields: fields.pop(name)
+
+
+def shorter(name: str) -> Callable[[Fields], None]:
+    return lambda fields: fields.update({name: fields[name][:-1]})
+
+
+def replaced(name: str, value: Any) -> Callable[[Fields], None]:
+    return lambda fields: fields.update({name: value})
+
+
+def reshaped(name: str) -> Callable[[Fields], None]:
+    return lambda fields: fields.update({name: np.stack([fields[name], fields[name]], axis=1)})
+
+
+FLAT = {
+    "NaN in observations": (changed("observations", (7, 1), np.nan), r"observations: row 7 is not finite"),
+    "NaN in next observations": (changed("next_observations", (2, 0), np.nan), r"next_observations: row 2 is not fin"),
+    "infinite reward": (changed("rewards", 4, -np.inf), r"rewards: row 4 is not finite"),
+    "no timeouts": (without("timeouts"), r"timeouts is missing, .* cannot be told apart: add one flag a row"),
+    "no terminals": (without("terminals"), r"terminals is missing: add one flag a row"),
+    "no rewards": (without("rewards"), r"rewards is missing"),
+    "no observations": (without("observations"), r"observations is missing; there are actions, next_observations"),
+    "fewer actions": (shorter("actions"), r"actions has 12 rows, but rewards has 13"),
+    "fewer observations": (shorter("observations"), r"observations has 12 rows, but rewards has 13"),
+    "fewer flags": (shorter("timeouts"), r"timeouts has the shape \(12,\), and 13 rows need \(13,\)"),
+    "an action that is a number between": (replaced("actions", np.linspace(0, 3, 13)), None),
+    "a flag that is none": (replaced("timeouts", np.arange(13)), r"timeouts: row 2 is 2, which is neither"),
+    "an unmarked cut": (changed("timeouts", 7, False), r"timeouts: row 7 is not marked as the end of an episode"),
+    "both names": (replaced("truncations", np.zeros(13, np.bool_)), r"timeouts and truncations, which mean the same"),
+    "rewards of two numbers": (reshaped("rewards"), r"rewards is float64 \(13, 2\): one number a row"),
+    "nothing": (lambda fields: fields.update({name: fields[name][:0] for name in fields}), r"has no rows"),
+    "complex numbers": (
+        lambda fields: fields.update(observations=fields["observations"] * 1j),
+        r"observations .*dtype",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["d4rl", "npz"])
+@pytest.mark.parametrize("case", [case for case, (_, message) in FLAT.items() if message is not None])
+def test_a_bad_flat_file_is_refused_with_the_field_and_the_row(case: str, form: str, tmp_path: Path) -> None:
+    change, message = FLAT[case]
+    fields = flat(episodes())
+    change(fields)
+    path = write_d4rl(tmp_path / "set.hdf5", fields) if form == "d4rl" else write_npz(tmp_path / "set.npz", fields)
+    with pytest.raises(DataError, match=message) as refusal:
+        Dataset.open(path)
+    assert str(path) in str(refusal.value)
+
+
+def test_terminals_that_are_time_limits_are_refused_unless_the_task_ends_there(tmp_path: Path) -> None:
+    played = episodes([(4, TERMINATED)] * 5)
+    for path in (write_npz(tmp_path / "set.npz", flat(played)), write_minari(tmp_path / "set", played)):
+        with pytest.raises(DataError, match=r"all 5 episodes terminate after exactly 4 steps.*first is row 3"):
+            Dataset.open(path)
+        assert Dataset.open(path, fixed_length=True).num_episodes == 5
+
+
+def test_actions_outside_of_the_space_are_refused(tmp_path: Path) -> None:
+    played = episodes()
+    played[1].actions[3] = 3
+    with pytest.raises(DataError, match=r"episode_1/actions: row 3 is .*3.*, outside of the space Discrete\(3\)"):
+        Dataset.open(write_minari(tmp_path / "set", played))
+
+
+def edited(change: Callable[[Any], object]) -> Callable[[Path], None]:
+    def edit(directory: Path) -> None:
+        with h5py.File(directory / "main_data.hdf5", "a") as file:
+            change(file)
+
+    return edit
+
+
+def put(name: str, values: Any, **options: Any) -> Callable[[Path], None]:
+    def change(file: Any) -> None:
+        if name in file:
+            del file[name]
+        file.create_dataset(name, data=values, **options)
+
+    return edited(change)
+
+
+def linked(name: str, link: Any) -> Callable[[Path], None]:
+    def change(file: Any) -> None:
+        del file[name]
+        file[name] = link
+
+    return edited(change)
+
+
+def described(**changes: Any) -> Callable[[Path], None]:
+    def edit(directory: Path) -> None:
+        path = directory / "metadata.json"
+        known = json.loads(path.read_text()) | changes
+        path.write_text(json.dumps({key: value for key, value in known.items() if value is not None}))
+
+    return edit
+
+
+def cut(share: float) -> Callable[[Path], None]:
+    def edit(directory: Path) -> None:
+        path = directory / "main_data.hdf5"
+        data = path.read_bytes()
+        path.write_bytes(data[: int(share * len(data))])
+
+    return edit
+
+
+NUMBERS = np.zeros((5, 2), np.float32)
+MINARI = {
+    "T observations": (put("episode_1/observations", NUMBERS), r"episode_1/observations has 5 rows for 5 steps: 6 are"),
+    "ragged": (put("episode_1/observations", NUMBERS[:3]), r"episode_1/observations has \(3,\) rows, and 5 rewards"),
+    "wrong shape": (
+        put("episode_1/observations", np.zeros((6, 3))),
+        r"a value has the shape \(3,\), but \(2,\) in the",
+    ),
+    "ragged actions": (put("episode_1/actions", np.zeros(4, int)), r"episode_1/actions has \(4,\) rows"),
+    "float actions": (put("episode_1/actions", np.full(5, 0.5)), r"episode_1/actions: it is float64, but int64"),
+    "NaN": (put("episode_2/rewards", [np.nan]), r"episode_2/rewards: row 0 is not finite"),
+    "no truncations": (
+        edited(lambda file: file.pop("episode_0/truncations")),
+        r"episode_0/truncations is missing: term",
+    ),
+    "no rewards": (edited(lambda file: file.pop("episode_0/rewards")), r"episode_0/rewards is missing"),
+    "early end": (put("episode_1/terminations", np.arange(5) == 2), r"episode_1/terminations: row 2 ends the episode"),
+    "text": (put("episode_1/observations", [b"x"] * 6), r"episode_1/observations has the dtype .*not numbers"),
+    "objects": (
+        put("episode_1/observations", ["x"] * 6, dtype=h5py.string_dtype()),
+        r"episode_1/observations has the dtype object, not numbers; objects are never loaded",
+    ),
+    "no episodes": (edited(lambda file: file.clear()), r"there is no group episode_0"),
+    "soft link": (linked("episode_0/rewards", h5py.SoftLink("/episode_1/rewards")), r"is a link to another place"),
+    "external link": (linked("episode_0/rewards", h5py.ExternalLink("/etc/passwd", "/x")), r"is a link to another"),
+    "other file": (
+        put("episode_1/rewards", None, shape=(5,), dtype="f8", external=[("/etc/passwd", 0, 40)]),
+        r"episode_1/rewards is stored in another file",
+    ),
+    "declared only": (
+        put("episode_1/rewards", None, shape=(2**40,), dtype="f8", chunks=(1024,)),
+        r"episode_1/rewards declares \d+ bytes, but 0 are stored",
+    ),
+    "a group as an array": (
+        edited(lambda file: (file.pop("episode_0/rewards"), file.create_group("episode_0/rewards"))),
+        r"episode_0/rewards is a group",
+    ),
+    "truncated": (cut(0.5), r"cannot be read, the file may be damaged"),
+    "almost whole": (cut(0.99), r"cannot be read, the file may be damaged"),
+    "empty": (cut(0), r"cannot be read, the file may be damaged"),
+    "other format": (described(data_format="arrow"), r"data_format is 'arrow': only hdf5"),
+    "no space": (described(action_space=None), r"metadata.json: action_space is missing"),
+    "bad space": (described(action_space="{}"), r"action_space is not a space that can be read: 'type' is missing"),
+    "unknown space": (described(action_space='{"type": "Text"}'), r"action_space is not a space .*'Text' is none of"),
+    "huge space": (
+        described(observation_space=json.dumps({"type": "Box", "dtype": "f4", "shape": [2**40], "low": 0, "high": 1})),
+        r"observation_space is not a space .*its shape is",
+    ),
+    "deep space": (
+        described(observation_space='{"type":"Tuple","subspaces":[' * 40 + "]}" * 40),
+        r"observation_space is not a space .*more than 32 levels",
+    ),
+    "jpeg": (
+        described(
+            observation_space=json.dumps(
+                {"type": "Box", "dtype": "uint8", "shape": [40, 40, 3], "low": 0, "high": 255},
+            ),
+        ),
+        r"observations",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MINARI)
+def test_a_bad_minari_data_set_is_refused_with_the_field_and_the_row(case: str, tmp_path: Path) -> None:
+    change, message = MINARI[case]
+    path = write_minari(tmp_path / "set", episodes())
+    change(path)
+    with pytest.raises(DataError, match=message) as refusal:
+        Dataset.open(path)
+    assert str(path) in str(refusal.value)
+
+
+class Planted:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("planted",)
+
+
+def test_an_npz_file_with_objects_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fields = flat(episodes())
+    fields["observations"] = np.array([Planted()] * 13, object)
+    with pytest.raises(DataError, match=r"observations has the dtype object, not numbers; objects are never unpickled"):
+        Dataset.open(write_npz(tmp_path / "set.npz", fields))
+    assert not (tmp_path / "planted").exists()
+
+
+def test_a_pickle_is_not_a_data_set_and_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set.pkl").write_bytes(pickle.dumps(Planted()))
+    with pytest.raises(DataError, match=r"is not a data set"):
+        Dataset.open(tmp_path / "set.pkl")
+    assert not (tmp_path / "planted").exists()
+
+
+def test_a_zip_member_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "set.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("observations.npy", b"\0" * 2**20)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.getinfo("observations.npy").file_size = 2**50
+    with pytest.raises(DataError):
+        Dataset.open(path)
+
+
+@pytest.mark.parametrize("form", ["d4rl", "npz"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_refused(form: str, share: float, tmp_path: Path) -> None:
+    fields = flat(episodes())
+    path = write_d4rl(tmp_path / "set.hdf5", fields) if form == "d4rl" else write_npz(tmp_path / "set.npz", fields)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(DataError, match=str(path)):
+        Dataset.open(path)
+
+
+def test_a_damaged_byte_is_refused_or_mentioned_if_it_matters(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "set.npz", flat(episodes()))
+    data, rng = path.read_bytes(), np.random.default_rng(0)
+    whole = Dataset.open(path)
+    for place in rng.integers(len(data), size=60).tolist():
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            found = Dataset.open(path)
+        except RekindleError:
+            continue
+        # What is left are bytes that mean nothing, such as the time of a zip member, and other names of arrays.
+        assert found.digest == whole.digest or "ignored what is not part of transitions" in found.notes[0]
+
+
+def test_the_last_observation_must_be_there_with_episode_lengths(tmp_path: Path) -> None:
+    fields = flat(episodes())
+    fields["episode_lengths"] = np.array([3, 5, 1, 4])
+    with pytest.raises(DataError, match=r"observations has 13 rows, one a transition: .*\(17 in all\); add them"):
+        Dataset.open(write_npz(tmp_path / "set.npz", fields))
+    fields["episode_lengths"] = np.array([3, 5, 1, 3])
+    with pytest.raises(DataError, match=r"episode_lengths has the sum 12, but rewards has 13 rows"):
+        Dataset.open(write_npz(tmp_path / "set.npz", fields))
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        Dataset.open(tmp_path / "nothing.npz")
+    with pytest.raises(RekindleError, match="there is no run at"):
+        Dataset.open(tmp_path)
+
+
+def test_truncations_are_kept_apart_from_terminations(tmp_path: Path) -> None:
+    played = episodes([(4, TRUNCATED)] * 5)
+    found = Dataset.open(write_npz(tmp_path / "set.npz", flat(played))).statistics()
+    assert (found.terminated, found.truncated) == (0, 5)

@@ -1,0 +1,132 @@
+"""Exported data sets are the same data sets."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from data_files import ACTIONS, TERMINATED, TRUNCATED, assert_holds, episodes, flat, write_minari, write_npz
+
+from rekindle.data import Dataset, export_minari, export_npz
+from rekindle.errors import ConfigError, Interrupted
+
+BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+SPACES = {
+    "plain": (gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32), ACTIONS),
+    "image": (gymnasium.spaces.Box(0, 255, (40, 40, 3), np.uint8), gymnasium.spaces.MultiDiscrete([3, 2])),
+    "nested": (
+        gymnasium.spaces.Dict({"arm": gymnasium.spaces.Tuple([BOX, gymnasium.spaces.Discrete(4)]), "eye": BOX}),
+        gymnasium.spaces.Tuple([BOX, gymnasium.spaces.Discrete(2), gymnasium.spaces.MultiBinary(3)]),
+    ),
+}
+
+
+def batch(space: Any, rows: int) -> Any:
+    """So many values of a space, nested like it."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: batch(part, rows) for key, part in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(batch(part, rows) for part in space.spaces)
+    return np.stack([space.sample() for _ in range(rows)])
+
+
+@pytest.fixture(params=SPACES)
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
+    spaces = SPACES[request.param]
+    for number, space in enumerate(spaces):
+        space.seed(number)
+    played: list[Any] = episodes()
+    for episode in played:
+        episode.observations = batch(spaces[0], len(episode.rewards) + 1)
+        episode.actions = batch(spaces[1], len(episode.rewards))
+    return Dataset.open(write_minari(tmp_path / "source", played, spaces=spaces, metadata={"jpeg_encoding": False}))
+
+
+def test_an_exported_data_set_has_the_same_digest_and_spaces(dataset: Dataset, tmp_path: Path) -> None:
+    export_minari(dataset, tmp_path / "exported-v0")
+    export_npz(dataset, tmp_path / "exported.npz")
+    for path in (tmp_path / "exported-v0", tmp_path / "exported.npz"):
+        again = Dataset.open(path)
+        assert again.digest == dataset.digest
+        assert (again.observation_space, again.action_space) == (dataset.observation_space, dataset.action_space)
+        assert again.inferred == ()
+
+
+def test_an_open_episode_is_exported_to_minari_as_truncated(tmp_path: Path) -> None:
+    fields = flat(episodes())
+    fields["timeouts"][-1] = False
+    dataset = Dataset.open(write_npz(tmp_path / "set.npz", fields))
+    export_minari(dataset, tmp_path / "exported")
+    assert_holds(Dataset.open(tmp_path / "exported"), episodes())
+    export_npz(dataset, tmp_path / "again.npz")
+    assert Dataset.open(tmp_path / "again.npz").digest == dataset.digest
+
+
+def test_an_existing_directory_is_never_replaced(tmp_path: Path) -> None:
+    dataset = Dataset.open(write_npz(tmp_path / "set.npz", flat(episodes())))
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ConfigError, match="exists already: choose another directory"):
+        export_minari(dataset, tmp_path / "there")
+
+
+def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
+    dataset = Dataset.open(write_npz(tmp_path / "set.npz", flat(episodes())))
+    before = sorted(entry.name for entry in tmp_path.iterdir())
+    calls = iter([False, False, True])
+    with pytest.raises(Interrupted):
+        export_minari(dataset, tmp_path / "exported", should_stop=lambda: next(calls))
+    calls = iter([False, False, True])
+    with pytest.raises(Interrupted):
+        export_npz(dataset, tmp_path / "exported.npz", should_stop=lambda: next(calls))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == before
+
+
+def test_the_metadata_are_those_that_minari_reads(tmp_path: Path) -> None:
+    export_minari(Dataset.open(write_npz(tmp_path / "set.npz", flat(episodes()))), tmp_path / "cart pole")
+    found = json.loads((tmp_path / "cart pole" / "data" / "metadata.json").read_text())
+    assert (found["dataset_id"], found["total_episodes"], found["total_steps"]) == ("cart-pole-v0", 4, 13)
+    assert found["data_format"] == "hdf5"
+
+
+READ_BY_MINARI = """
+import json, sys
+import minari
+import numpy as np
+
+dataset = minari.MinariDataset(sys.argv[1])
+def totals(value):
+    if isinstance(value, dict):
+        return [number for key in sorted(value) for number in totals(value[key])]
+    if isinstance(value, tuple):
+        return [number for part in value for number in totals(part)]
+    return [float(np.asarray(value, np.float64).sum()), *np.shape(value)]
+print(json.dumps([
+    [totals(episode.observations), totals(episode.actions), float(episode.rewards.sum()),
+     episode.terminations.tolist(), episode.truncations.tolist()]
+    for episode in dataset.iterate_episodes()
+]))
+"""
+
+
+@pytest.mark.exhaustive
+def test_minari_opens_an_exported_data_set(dataset: Dataset, tmp_path: Path) -> None:
+    python = os.environ.get("MINARI_PYTHON", sys.executable)
+    if subprocess.run([python, "-c", "import minari, PIL, h5py"], capture_output=True, check=False).returncode:
+        pytest.skip("minari is not installed: pip install 'minari[hdf5]', or name its python in MINARI_PYTHON")
+    export_minari(dataset, tmp_path / "exported-v0")
+    command = [python, "-c", READ_BY_MINARI, str(tmp_path / "exported-v0" / "data")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    read = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert read.returncode == 0, read.stderr
+    found = json.loads(read.stdout)
+    for (observations, _, rewards, terminations, truncations), held in zip(found, dataset.episodes(), strict=True):
+        assert rewards == pytest.approx(held.total_reward)
+        assert (terminations[-1], truncations[-1]) == (held.status == TERMINATED, held.status == TRUNCATED)
+        parts = held.observations if isinstance(held.observations, dict) else {"": held.observations}
+        expected = [n for key in sorted(parts) for n in (float(parts[key].sum(dtype=np.float64)), *parts[key].shape)]
+        assert observations == pytest.approx(expected)
