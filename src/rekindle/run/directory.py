@@ -163,6 +163,9 @@ class TrainingRun:
                 files.make_directory(found / directory)
                 files.require_directory(found / directory)
                 files.remove_temporaries(found / directory)
+            if os.path.lexists(found / "data"):  # only of a run that keeps its data
+                files.require_directory(found / "data")
+                files.remove_temporaries(found / "data")
             files.remove_temporaries(found)
             files.remove([found / "control" / "stop"])
             return cls(found, lock, RunReader(found).metadata, resumed=True)

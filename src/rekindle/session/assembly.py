@@ -26,6 +26,7 @@ from rekindle.session.inputs import InputLog, StopPolls
 from rekindle.session.intake import Intake
 from rekindle.session.journal_options import About, JournalOptions
 from rekindle.session.journalling import Journalling, set_aside
+from rekindle.session.keeping import KeptData, prepare_data
 from rekindle.session.learner import DirectLearner
 from rekindle.session.logbook import Logbook
 from rekindle.session.outbox import Outbox
@@ -76,6 +77,7 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
     strict: bool,
     interrupter: Interrupter | None,
     journal: JournalOptions,
+    keep_data: bool,
 ) -> Assembled:
     """Check the options, create every part, and restore them if the run is resumed."""
     journal.check(run)
@@ -114,6 +116,7 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
             grading=Grading(run, outbox, is_exact=journal.is_on or not is_background),
             interrupter=Interrupter() if interrupter is None else interrupter,
             saver=saver,
+            kept=_kept(run) if keep_data else None,
             exploration=np.random.default_rng([run_seed, 1]),
         )
         if journal.is_on:
@@ -125,6 +128,7 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
             codec.encode({"agent": agent.state()})  # refuse now what cannot be saved, not at the first checkpoint
             if run.is_resumed:
                 _restore(parts, run, saver, strict=strict, has_journal=journal.is_on)
+            prepare_data(run, agent, parts.kept)
             _describe(parts, run, max_steps)
         is_replaying = journal.is_on and run is not None and run.is_resumed
         if is_background:
@@ -156,6 +160,12 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
     return Assembled(parts, flow, due, ending, reports, replay)
 
 
+def _kept(run: TrainingRun | None) -> KeptData:
+    if run is None:
+        raise ConfigError("keep_data needs a run: TrainingSession(agent, run=TrainingRun.create(...))")
+    return KeptData()
+
+
 def _check_agent(agent: LearningAgent, learner: str) -> None:
     missing = [name for name in _AGENT_MEMBERS if not hasattr(agent, name)]
     if missing:
@@ -181,7 +191,14 @@ def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool, has_
     if not has_journal and (lost := set_aside(run, run.rewound)) is not None:
         not_exact = (*not_exact, lost)
     checkpoint, parts.grading.resumed = restore(
-        run, saver.store, parts.agent, parts.load_state, not_exact=not_exact, strict=strict, has_journal=has_journal
+        run,
+        saver.store,
+        parts.agent,
+        parts.load_state,
+        keeps_data=parts.kept is not None,
+        not_exact=not_exact,
+        strict=strict,
+        has_journal=has_journal,
     )
     if checkpoint is not None:
         parts.counts.updates = int(parts.agent.updates)

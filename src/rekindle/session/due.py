@@ -121,6 +121,7 @@ class Due:
             metrics=parts.logbook.means(),
             best=parts.best.kept,
             exact=parts.grading.is_exact,
+            data=saver.collect_data(parts.kept),
         )
         saver.save(snapshot, part, parts.logbook.mark())
         self.is_unsaved = False

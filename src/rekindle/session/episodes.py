@@ -25,6 +25,8 @@ class Episodes:
         record = streams.check_end(slot, claims, extras)
         stream = streams.table.id_of(slot)
         streams.end(slot)
+        if self._parts.kept is not None:
+            self._parts.kept.cut(slot)
         return self.add(stream, record) if record.length else record  # of length 0, all of it was dropped
 
     def announce_all(self) -> None:
@@ -41,6 +43,8 @@ class Episodes:
         if closed is None:
             return
         self._parts.learner.cut([slot])
+        if self._parts.kept is not None:
+            self._parts.kept.cut(slot)
         if closed.lost is not None:
             self._parts.grading.mark_inexact(closed.lost)
         if closed.record.length:

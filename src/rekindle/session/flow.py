@@ -42,6 +42,7 @@ class Flow:
         self._inputs: InputLog | None = parts.inputs
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
         self._counts, self._interrupter = parts.counts, parts.interrupter
+        self._kept = parts.kept
         self._seed = seed
         self._most_steps = math.inf if max_steps is None else max_steps
         self._call = HostCall(parts, due, self.catch_up)
@@ -209,12 +210,19 @@ class Flow:
             self._episodes.close_open(slot)
         if taken.dropped:
             self._parts.learner.cut(list(taken.dropped))
+            if self._kept is not None:
+                for slot in taken.dropped:
+                    self._kept.cut(slot, is_gap=True)
         # The agent comes first: if it refuses a transition, nothing has changed.
         if taken.transitions is not None:
             self._parts.learner.observe(taken.transitions, taken.slots)
+            if self._kept is not None:
+                self._kept.add(taken.transitions, taken.slots)
             self._counts.env_steps += taken.count
         for warning in self._streams.apply(taken):
             self._parts.outbox.warn(warning)
+        if self._kept is not None and self._kept.is_full and self._parts.saver is not None:
+            self._parts.saver.save_data(self._kept)
         self._updater.learn()
 
     def learn(self, milliseconds: float | None, sizes: Iterable[int] | None = None) -> int:

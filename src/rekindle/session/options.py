@@ -35,3 +35,4 @@ class SessionOptions(TypedDict, total=False):
     journal_sync: float
     journal_limit: int | None
     journal_keep: Literal["needed", "all"]
+    keep_data: bool

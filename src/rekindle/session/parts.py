@@ -18,6 +18,7 @@ from rekindle.session.best import BestAgent
 from rekindle.session.counts import Counts
 from rekindle.session.grading import Grading
 from rekindle.session.inputs import InputLog
+from rekindle.session.keeping import KeptData
 from rekindle.session.learner import DirectLearner, Learner
 from rekindle.session.logbook import Logbook
 from rekindle.session.outbox import Outbox
@@ -59,6 +60,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: State | None
     owed: Owed | None
     inputs: State | None = None
+    data: State | None = None
 
 
 class Parts(msgspec.Struct, kw_only=True, eq=False):
@@ -76,6 +78,8 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
     grading: Grading
     interrupter: Interrupter
     saver: Saver | None
+    kept: KeptData | None = None
+    """The transitions for the data of the run, if it keeps them."""
     exploration: np.random.Generator
     """The generator for the policies of a background learner, used on the host's thread."""
     best: BestAgent = msgspec.field(default_factory=BestAgent)
@@ -111,6 +115,7 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
             "schedule": self.schedule.state(self.counts.env_steps),
             "owed": msgspec.to_builtins(self.owed) if self.owed.updates else None,
             **({} if self.inputs is None else {"inputs": self.inputs.state(self.streams.restored)}),
+            **({} if self.kept is None else {"data": self.kept.state()}),
         }
 
     @refuses_misfits
@@ -128,6 +133,8 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
         self.exploration = generator_from_state(saved.exploration)
         self.owed = saved.owed or Owed()
         self.saved_inputs = saved.inputs
+        if self.kept is not None and checkpoint.data is not None:
+            self.kept.load_state(saved.data, checkpoint.data)
         self.attached.restore(checkpoint.attached)
 
 

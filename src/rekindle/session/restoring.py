@@ -11,7 +11,7 @@ from typing import Any
 from rekindle.agent import HasReplay, LearningAgent
 from rekindle.checkpoint.replay_journal import check_layout
 from rekindle.checkpoint.store import Checkpoint, CheckpointStore
-from rekindle.errors import AgentError, CheckpointError, RekindleError, StateError
+from rekindle.errors import AgentError, CheckpointError, ConfigError, RekindleError, StateError
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import FRAMEWORKS, Resume, environment, timestamp
 from rekindle.text import encodable, path_text
@@ -27,6 +27,7 @@ def restore(
     agent: LearningAgent,
     load_session: Callable[[Checkpoint], None],
     *,
+    keeps_data: bool,
     not_exact: tuple[str, ...],
     strict: bool,
     has_journal: bool,
@@ -44,6 +45,9 @@ def restore(
         if strict and not_exact:
             raise CheckpointError(f"{path} cannot be resumed exactly: {'; '.join(not_exact)}")
         _check_memory(agent, checkpoint, path)
+        if keeps_data != (checkpoint.data is not None):
+            kept, option = ("does not keep", "without") if keeps_data else ("keeps", "with")
+            raise ConfigError(f"{run.path} {kept} its data, from its beginning on: continue it {option} keep_data")
         try:
             load_session(checkpoint)
         except Exception as error:
@@ -79,7 +83,7 @@ def restore(
         total_episodes=counters.get("episodes", 0),
         updates=counters.get("updates", 0),
     )
-    store.journal.resume_count = run.resume_count
+    store.journal.resume_count = store.data.resume_count = run.resume_count
     return checkpoint, resume
 
 

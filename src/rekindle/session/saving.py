@@ -20,6 +20,7 @@ from rekindle.events import CheckpointSaved, Stamp
 from rekindle.experience import Array
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import ALL_LOGS, LOGS, environment
+from rekindle.session.keeping import KeptData
 from rekindle.storage import codec, files
 from rekindle.storage.logs import LogPosition
 
@@ -44,6 +45,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
     best: Best | None
     exact: bool
+    data: NewRows | None = None
+    """The kept transitions that are not in the data of the run yet."""
 
 
 class Saver:
@@ -93,6 +96,19 @@ class Saver:
         """Write a checkpoint in the background, once `agent` and `metrics_position` have returned."""
         positions = {name: self.run.log(name).position for name in LOGS if name != "metrics"}
         self._submit(lambda: self._save(snapshot, agent(), {**positions, "metrics": metrics_position()}))
+
+    def collect_data(self, kept: KeptData | None) -> NewRows | None:
+        """Copy the kept transitions that are not in the data of the run yet."""
+        if kept is None:
+            return None
+        self.settle()  # until then the writer uses the journal
+        return kept.collect(self.store.data)
+
+    def save_data(self, kept: KeptData) -> None:
+        """Write kept transitions in the background; the next checkpoint names them."""
+        rows = self.collect_data(kept)
+        if rows is not None:
+            self._submit(lambda: self.store.save_data(rows))
 
     def save_best(self, best: Best, agent: Callable[[], State]) -> None:
         """Write the best agent in the background."""
@@ -149,7 +165,7 @@ class Saver:
         if self.run.metadata.exact and not snapshot.exact:
             # Before the checkpoint: a resume from it must know.
             self.run.update_metadata(exact=False)
-        path = self.store.save(checkpoint, agent.rows)
+        path = self.store.save(checkpoint, agent.rows, snapshot.data)
         self._announce(CheckpointSaved(stamp, str(path)))
         try:
             self.run.update_counts(total_steps=stamp.env_steps, total_episodes=stamp.episodes, updates=stamp.updates)

@@ -68,6 +68,7 @@ class TrainingSession:
         journal_sync: float = 0.05,
         journal_limit: int | None = None,
         journal_keep: Literal["needed", "all"] = "needed",
+        keep_data: bool = False,
     ) -> None:
         """Connect an agent and a run, and restore both if the run is resumed.
 
@@ -100,6 +101,7 @@ class TrainingSession:
                 until its record is durable.
             journal_limit: bytes of records after which a checkpoint is taken early.
             journal_keep: `needed` removes records that no resume needs; `all` keeps them for `rekindle replay`.
+            keep_data: keep every transition in the run, so that it is a data set; the same in all sessions of a run.
         """
         self.agent, self.run = agent, run
         self.max_steps = checked_count("max_steps", max_steps, 0)
@@ -121,6 +123,7 @@ class TrainingSession:
             strict=strict,
             interrupter=interrupter,
             journal=JournalOptions(journal, journal_sync, journal_limit, journal_keep),
+            keep_data=keep_data,
         )
         self._parts, self._flow, self._due, self._ending = made.parts, made.flow, made.due, made.ending
         self._greedy, self._reports = Greedy(made.parts), made.reports
