@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 
 from rekindle.agent import State
-from rekindle.checkpoint.replay_journal import ReplayJournal
+from rekindle.checkpoint.replay_journal import Manifest, ReplayJournal
 from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import RekindleError
 from rekindle.run.metadata import LOGS, Grade, Log, RunMetadata
@@ -98,7 +99,18 @@ def _check_checkpoint(run_path: Path, step: int) -> tuple[Checkpoint, str, str]:
     if checkpoint.replay is not None:
         rows = ReplayJournal(run_path / "replay", resume_count=0).read(checkpoint.replay)
         state["replay"] = {"first": checkpoint.replay.first, "rows": rows}
+    if checkpoint.data is not None:
+        state["data"] = _data_digests(run_path, checkpoint.data)
     return checkpoint, codec.tree_digest({"weights": weights}), codec.tree_digest(state)
+
+
+def _data_digests(run_path: Path, manifest: Manifest) -> State:
+    """The digest of each column of the kept data, read segment by segment, as they may be larger than memory."""
+    digests = {name: hashlib.sha256() for name in manifest.columns}
+    for rows in ReplayJournal(run_path / "data", resume_count=0).read_each(manifest):
+        for name, column in rows.items():
+            digests[name].update(np.ascontiguousarray(column).data)
+    return {"end": manifest.end, "columns": {name: digest.hexdigest() for name, digest in digests.items()}}
 
 
 def _log_digest(logs: Mapping[Log, Sequence[Mapping[str, Any]]]) -> str:
