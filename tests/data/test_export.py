@@ -127,6 +127,7 @@ def test_minari_opens_an_exported_data_set(dataset: Dataset, tmp_path: Path) -> 
     for (observations, _, rewards, terminations, truncations), held in zip(found, dataset.episodes(), strict=True):
         assert rewards == pytest.approx(held.total_reward)
         assert (terminations[-1], truncations[-1]) == (held.status == TERMINATED, held.status == TRUNCATED)
-        parts = held.observations if isinstance(held.observations, dict) else {"": held.observations}
+        seen: Any = held.observations
+        parts: dict[str, Any] = seen if isinstance(seen, dict) else {"": seen}
         expected = [n for key in sorted(parts) for n in (float(parts[key].sum(dtype=np.float64)), *parts[key].shape)]
         assert observations == pytest.approx(expected)

@@ -369,3 +369,21 @@ def test_a_run_without_any_transitions_says_what_to_do(tmp_path: Path) -> None:
     TrainingRun.create("empty", root=tmp_path).close()
     with pytest.raises(DataError, match="there is no intact checkpoint yet"):
         Dataset.open(tmp_path / "empty")
+
+
+@pytest.mark.exhaustive
+def test_a_run_of_ppo_keeps_its_data_and_resumes_them_exactly(tmp_path: Path) -> None:
+    def trainer(name: str) -> Trainer:
+        settings = {"rollout_steps": 64, "minibatch_size": 32, "epochs": 1}
+        options: dict[str, Any] = {"eval_episodes": 0, "eval_every": None, "checkpoint_every": 100, "num_envs": 2}
+        return Trainer(
+            "CartPole-v1", "ppo", name=name, root=tmp_path, agent_settings=settings, keep_data=True, **options
+        )
+
+    trainer("whole").train(600)
+    trainer("parts").train(300)
+    Trainer.resume(tmp_path / "parts", steps=600).train()
+    whole, parts = Dataset.open(tmp_path / "whole"), Dataset.open(tmp_path / "parts")
+    assert len(whole) == 600
+    assert whole.digest == parts.digest
+    assert whole.action_space == gymnasium.spaces.Discrete(2)

@@ -18,6 +18,7 @@ from rekindle.data.minari import find_minari, minari_files, plan_minari
 from rekindle.data.runs import find_run_data
 from rekindle.data.sampling import Batches, TransitionReader
 from rekindle.data.statistics import EpisodeTable, Statistics
+from rekindle.data.values import check_fixed_length
 from rekindle.errors import DataError, Interrupted
 from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.interrupt import ShouldStop, never
@@ -120,20 +121,18 @@ class Dataset:
             identity, plan = data.identity, lambda: data.plan(spaces)
         else:
             sources = minari_files(source) if kind == "minari" else [source]
-            identity = [[file_digest(file, check) for file in sources], timeout_after, fixed_length]
+            identity = [[file_digest(file, check) for file in sources], timeout_after]
 
             def plan() -> Plan:
                 if kind == "minari":
-                    return plan_minari(source, spaces=spaces, fixed_length=fixed_length)
-                return plan_flat(
-                    source,
-                    is_npz=kind == "npz",
-                    spaces=spaces,
-                    timeout_after=timeout_after,
-                    fixed_length=fixed_length,
-                )
+                    return plan_minari(source, spaces=spaces)
+                return plan_flat(source, is_npz=kind == "npz", spaces=spaces, timeout_after=timeout_after)
 
-        return cls(where, kind, store.get([kind, identity, options], plan, progress, check))
+        dataset = cls(where, kind, store.get([kind, identity, options], plan, progress, check))
+        if kind != "run" and not fixed_length:
+            fields = ("terminations", "truncations") if kind == "minari" else ("terminals", "timeouts")
+            check_fixed_length(dataset.lengths, dataset._table.final, name=str(where), fields=fields)
+        return dataset
 
     def __len__(self) -> int:
         """The number of transitions."""

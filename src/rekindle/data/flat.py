@@ -28,7 +28,7 @@ from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
 from rekindle.data.hdf5 import Hdf5
 from rekindle.data.npz import Npz
-from rekindle.data.values import check_actions, check_finite, check_fixed_length, converted, read_flags
+from rekindle.data.values import check_actions, check_finite, converted, read_flags
 from rekindle.errors import DataError, InputError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import NO_STEP
@@ -112,19 +112,17 @@ class _Rows(NamedTuple):
     """The rows whose step became the last of its episode, as the true last one was left out."""
 
 
-def plan_flat(
-    path: Path, *, is_npz: bool, spaces: tuple[Any, Any], timeout_after: int | None, fixed_length: bool
-) -> Plan:
+def plan_flat(path: Path, *, is_npz: bool, spaces: tuple[Any, Any], timeout_after: int | None) -> Plan:
     """Check the fields of a file, and plan its conversion; `spaces` replace those of the file."""
     file: FlatFile = Npz(path) if is_npz else FlatHdf5(path)
     try:
-        return _planned(file, spaces, timeout_after, fixed_length)
+        return _planned(file, spaces, timeout_after)
     except BaseException:
         file.close()
         raise
 
 
-def _planned(file: FlatFile, spaces: tuple[Any, Any], timeout_after: int | None, fixed_length: bool) -> Plan:
+def _planned(file: FlatFile, spaces: tuple[Any, Any], timeout_after: int | None) -> Plan:
     fields = _Fields(file)
     rows = fields.rows(timeout_after)
     names = ("observation", "action")
@@ -132,8 +130,6 @@ def _planned(file: FlatFile, spaces: tuple[Any, Any], timeout_after: int | None,
     inferred = tuple(f"{name}_space" for name, space in zip(names, known, strict=True) if space is None)
     made = [fields.inferred(name) if space is None else space for name, space in zip(names, known, strict=True)]
     layout = DataLayout(made[0], made[1], file.spec("rewards")[1], name=str(file.path))
-    if not fixed_length:
-        _check_lengths(file, rows, fields)
 
     def fill(columns: dict[str, Array], report: Callable[[int], None]) -> None:
         try:
@@ -327,14 +323,6 @@ def _timeouts(terminated: Array, steps: int) -> Array:
         flags[first + steps - 1 : end : steps] = True
         first = end + 1
     return flags
-
-
-def _check_lengths(file: FlatFile, rows: _Rows, fields: _Fields) -> None:
-    ends = np.flatnonzero(rows.status != _CONTINUING)
-    if len(ends) and ends[-1] == len(rows.status) - 1:
-        lengths = np.diff(ends, prepend=-1)
-        named = {"terminations": str(fields.terminations), "truncations": fields.truncations or "timeouts"}
-        check_fixed_length(lengths, rows.status[ends], name=str(file.path), fields=named)
 
 
 def _fill(

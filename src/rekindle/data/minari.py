@@ -13,7 +13,7 @@ import numpy as np
 from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
 from rekindle.data.hdf5 import Hdf5
-from rekindle.data.values import check_actions, check_finite, check_fixed_length, converted, read_flags
+from rekindle.data.values import check_actions, check_finite, converted, read_flags
 from rekindle.errors import DataError, InputError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import NO_STEP
@@ -27,7 +27,6 @@ MAIN_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
 _MOST_JSON = 2**26
 _EPISODE = re.compile(r"episode_(0|[1-9][0-9]*)")
-_FIELDS = {"terminations": "terminations", "truncations": "truncations"}
 
 
 def find_minari(path: Path) -> Path | None:
@@ -63,7 +62,7 @@ class _Group(NamedTuple):
     steps: int
 
 
-def plan_minari(directory: Path, *, spaces: tuple[Any, Any], fixed_length: bool) -> Plan:
+def plan_minari(directory: Path, *, spaces: tuple[Any, Any]) -> Plan:
     """Check the structure of a data set, and plan its conversion; `spaces` replace those of the metadata."""
     metadata = _metadata_of(directory)
     found = metadata.get("data_format", "hdf5")
@@ -91,10 +90,6 @@ def plan_minari(directory: Path, *, spaces: tuple[Any, Any], fixed_length: bool)
             reader.fill(columns, groups, report)
         finally:
             file.close()
-        if not fixed_length:
-            lengths = np.array([group.steps for group in groups])
-            ends = columns["status"][np.cumsum(lengths + 1) - 1]
-            check_fixed_length(lengths, ends, name=str(path), fields=_FIELDS)
 
     return Plan(sum(group.steps + 1 for group in groups), layout, (), (), fill)
 
@@ -182,7 +177,7 @@ class _Reader:
 
     def _statuses(self, group: _Group) -> Array:
         flags: list[Array] = []
-        for field in _FIELDS.values():
+        for field in ("terminations", "truncations"):
             name = f"{group.name}/{field}"
             if self._file.array(name) is None:
                 advice = "terminations and truncations cannot be told apart without it; add one flag a step"

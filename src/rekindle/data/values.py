@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -55,18 +54,18 @@ def _limits(space: Any) -> tuple[Any, Any]:
             return None, None
 
 
-def check_fixed_length(lengths: Array, ends: Array, *, name: str, fields: Mapping[str, str]) -> None:
+def check_fixed_length(lengths: Array, ends: Array, *, name: str, fields: tuple[str, str]) -> None:
     """Raise `DataError` if every episode terminates after the same number of steps: that is a time limit.
 
-    `fields` are the names of `terminations` and `truncations` in the file.
+    `fields` are the names of the flags for terminations and truncations in the file.
     """
     if len(lengths) < _FEW_EPISODES or lengths[0] == 1 or not (ends == _TERMINATED).all():
         return
     if (lengths == lengths[0]).all():
         raise DataError(
-            f"{name}: {fields['terminations']}: all {len(lengths)} episodes terminate after exactly {lengths[0]} "
+            f"{name}: {fields[0]}: all {len(lengths)} episodes terminate after exactly {lengths[0]} "
             f"steps, which looks like a time limit: mark their last rows (the first is row {int(lengths[0]) - 1}) in "
-            f"{fields['truncations']} instead, or open the data with fixed_length=True if the task ends there"
+            f"{fields[1]} instead, or open the data with fixed_length=True if the task ends there"
         )
 
 

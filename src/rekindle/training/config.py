@@ -84,6 +84,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Stop after this many evaluations without a better score."""
     time_limit: float | None = None
     """Seconds after which each process checkpoints and stops."""
+    keep_data: bool = False
+    """Keep every transition in the run, so that it is a data set."""
     record: tuple[RecorderName, ...] = ()
     """Additional recorders for metrics: `tensorboard`, `mlflow`, `wandb`."""
 

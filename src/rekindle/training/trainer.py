@@ -383,6 +383,7 @@ class Trainer:
             strict=self._strict,
             signals=False,  # the trainer handles them, even before there is a session
             interrupter=self._interrupter,
+            keep_data=config.keep_data,
         )
 
     # Events

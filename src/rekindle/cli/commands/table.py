@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rekindle.cli.commands.datasets import data, record
 from rekindle.cli.commands.monitoring import compare, dashboard, plot, report, runs, show, stop, verify, watch
 from rekindle.cli.commands.training import algos, check, evaluate, export, resume, train
 
@@ -14,6 +15,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "resume": resume,
     "eval": evaluate,
     "export": export,
+    "record": record,
+    "data": data,
     "algos": algos,
     "check": check,
     "runs": runs,
