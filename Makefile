@@ -52,6 +52,7 @@ docs: $(READY) ## Build the documentation into site/; a warning is an error
 bench: $(READY) ## Measure what sessions, memories, agents and being watched cost
 	@$(BIN)/python benchmarks/session_overhead.py
 	@$(BIN)/python benchmarks/replay.py
+	@$(BIN)/python benchmarks/data.py
 	@$(BIN)/python benchmarks/updates.py
 	@$(BIN)/python benchmarks/watching.py
 	@$(BIN)/python benchmarks/dashboard.py
