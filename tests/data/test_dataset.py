@@ -26,6 +26,8 @@ from data_files import (
     write_minari,
     write_npz,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rekindle.data import Dataset, export_npz
 from rekindle.errors import DataError, Interrupted
@@ -212,6 +214,44 @@ def test_files_larger_than_one_piece_are_read_in_pieces(tmp_path: Path, monkeypa
             patch.setattr("rekindle.data.flat._PIECE_BYTES", 2**20)
             at_once = Dataset.open(tmp_path / f"{has_next}.npz", cache=tmp_path / "other")
         assert whole.digest == at_once.digest
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ends=st.lists(st.tuples(st.integers(1, 4), st.sampled_from([TERMINATED, TRUNCATED])), min_size=1, max_size=6),
+    has_next=st.booleans(),
+    is_open=st.booleans(),
+    piece=st.integers(1, 40),
+)
+def test_flat_files_of_any_episodes_hold_what_a_simple_reading_of_them_finds(
+    ends: list[tuple[int, EpisodeStatus]], has_next: bool, is_open: bool, piece: int, tmp_path: Path
+) -> None:
+    played = episodes(ends)
+    fields = flat(played, has_next=has_next)
+    if is_open:
+        fields["terminals"][-1] = fields["timeouts"][-1] = False
+    expected: list[Any] = []
+    for episode, (steps, end) in zip(played, ends, strict=True):
+        final = EpisodeStatus.CONTINUING if is_open and episode is played[-1] else end
+        if not has_next and final != TERMINATED:  # the observation after the last step is unknown
+            steps -= 1  # noqa: PLW2901
+            final = EpisodeStatus.CONTINUING if final == EpisodeStatus.CONTINUING else TRUNCATED
+        if steps:
+            expected.append((episode.actions[:steps].tolist(), episode.rewards[:steps].tolist(), final))
+    path = write_npz(tmp_path / "set.npz", fields)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rekindle.data.flat._PIECE_BYTES", piece)
+        patch.setattr("rekindle.storage.npy.os.fsync", lambda _: None)
+        options: dict[str, Any] = {"cache": tmp_path / f"cache-{piece}", "fixed_length": True}
+        if not expected:
+            with pytest.raises(DataError, match="it has no complete transition"):
+                Dataset.open(path, **options)
+            return
+        dataset = Dataset.open(path, **options)
+    held = [(each.actions.tolist(), each.rewards.tolist(), each.status) for each in dataset.episodes()]
+    assert held == expected
+    for each in dataset.episodes():
+        assert len(np.asarray(each.observations)) == len(each) + 1
 
 
 def test_the_columns_cannot_be_changed(tmp_path: Path) -> None:

@@ -113,17 +113,57 @@ print(json.dumps([
 """
 
 
-@pytest.mark.exhaustive
-def test_minari_opens_an_exported_data_set(dataset: Dataset, tmp_path: Path) -> None:
+WRITTEN_BY_MINARI = """
+import sys
+import gymnasium, minari
+import numpy as np
+from minari.dataset.minari_storage import MinariStorage
+from minari.data_collector import EpisodeBuffer
+
+env = gymnasium.make("CartPole-v1", max_episode_steps=15)
+storage = MinariStorage.new(sys.argv[1], env.observation_space, env.action_space, env_spec=env.spec)
+for number in range(4):
+    seen, _ = env.reset(seed=number)
+    observations, actions, rewards, ended, cut = [seen], [], [], [], []
+    while not (ended and (ended[-1] or cut[-1])):
+        seen, reward, terminated, truncated, _ = env.step(number % 2)
+        observations.append(seen), actions.append(number % 2), rewards.append(reward)
+        ended.append(terminated), cut.append(truncated)
+    storage.update_episodes([EpisodeBuffer(id=number, seed=number, observations=observations, actions=actions,
+        rewards=rewards, terminations=ended, truncations=cut)])
+"""
+
+
+def minari(program: str, *arguments: object) -> str:
+    """The output of a program that uses Minari's own library."""
     python = os.environ.get("MINARI_PYTHON", sys.executable)
     if subprocess.run([python, "-c", "import minari, PIL, h5py"], capture_output=True, check=False).returncode:
         pytest.skip("minari is not installed: pip install 'minari[hdf5]', or name its python in MINARI_PYTHON")
-    export_minari(dataset, tmp_path / "exported-v0")
-    command = [python, "-c", READ_BY_MINARI, str(tmp_path / "exported-v0" / "data")]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    read = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert read.returncode == 0, read.stderr
-    found = json.loads(read.stdout)
+    command = [python, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.exhaustive
+def test_a_data_set_that_minari_wrote_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "written").mkdir()
+    minari(WRITTEN_BY_MINARI, tmp_path / "written")
+    dataset = Dataset.open(tmp_path / "written")
+    assert dataset.num_episodes == 4
+    assert dataset.action_space == gymnasium.spaces.Discrete(2)
+    env = gymnasium.make("CartPole-v1")
+    for number, episode in enumerate(dataset.episodes()):
+        seen = [env.reset(seed=number)[0], *(env.step(int(action))[0] for action in episode.actions)]
+        np.testing.assert_array_equal(episode.observations, np.array(seen))
+    env.close()
+
+
+@pytest.mark.exhaustive
+def test_minari_opens_an_exported_data_set(dataset: Dataset, tmp_path: Path) -> None:
+    export_minari(dataset, tmp_path / "exported-v0")
+    found = json.loads(minari(READ_BY_MINARI, tmp_path / "exported-v0" / "data"))
     for (observations, _, rewards, terminations, truncations), held in zip(found, dataset.episodes(), strict=True):
         assert rewards == pytest.approx(held.total_reward)
         assert (terminations[-1], truncations[-1]) == (held.status == TERMINATED, held.status == TRUNCATED)

@@ -299,6 +299,7 @@ def begin(root: Path, form: str, agent: str, *, steps: int = STEPS) -> rekindle.
         metrics_every=4,
         keep_checkpoints=2,
         learner="manual" if form == "manual" else "inline",
+        keep_data=form in ("interleaved", "batches"),
     )
     session.every(6, lambda: _evaluate(session))
     return session
