@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import h5py
 import msgspec
 import numpy as np
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.table import Table
 
 from rekindle import EpisodeStatus, Experience, TrainingRun, TrainingSession
 from rekindle.data import Dataset
+from rekindle.data.hdf5 import load_h5py
 
 TRANSITIONS = 1_000_000
 EPISODE = 1000
@@ -42,7 +42,7 @@ def write_d4rl(path: Path) -> None:
     observations = rng.random((TRANSITIONS + TRANSITIONS // EPISODE, 17))
     is_last = np.arange(len(observations)) % (EPISODE + 1) == EPISODE
     is_first = np.arange(len(observations)) % (EPISODE + 1) == 0
-    with h5py.File(path, "w") as file:
+    with load_h5py().File(path, "w") as file:
         arrays: dict[str, Any] = {
             "observations": observations[~is_last],
             "next_observations": observations[~is_first],

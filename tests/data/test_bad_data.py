@@ -46,6 +46,7 @@ FLAT = {
     "NaN in observations": (changed("observations", (7, 1), np.nan), r"observations: row 7 is not finite"),
     "NaN in next observations": (changed("next_observations", (2, 0), np.nan), r"next_observations: row 2 is not fin"),
     "infinite reward": (changed("rewards", 4, -np.inf), r"rewards: row 4 is not finite"),
+    "a reward beyond float32": (changed("rewards", 4, 1e39), r"rewards: row 4 is 1e\+39, which is too large"),
     "no timeouts": (without("timeouts"), r"timeouts is missing, .* cannot be told apart: add one flag a row"),
     "no terminals": (without("terminals"), r"terminals is missing: add one flag a row"),
     "no rewards": (without("rewards"), r"rewards is missing"),

@@ -30,12 +30,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rekindle.data import Dataset, export_npz
-from rekindle.errors import DataError, Interrupted
+from rekindle.errors import DataError, Interrupted, MissingExtra
 from rekindle.experience import EpisodeStatus
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "minari": lambda path: write_minari(path / "set", episodes()),
     "minari in data": lambda path: write_minari(path / "set" / "data", episodes()).parent,
+    "minari by its file": lambda path: write_minari(path / "set", episodes()) / "main_data.hdf5",
     "d4rl": lambda path: write_d4rl(path / "set.hdf5", flat(episodes())),
     "npz": lambda path: write_npz(path / "set.npz", flat(episodes())),
 }
@@ -97,7 +98,7 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, cache: Path) -
     calls = iter(range(100))
     with pytest.raises(Interrupted):
         Dataset.open(path, should_stop=lambda: next(calls) > 3)
-    assert list((cache / "data").iterdir()) == []
+    assert [entry.name for entry in (cache / "data").iterdir()] == [".lock"]
 
 
 KILLED = """
@@ -116,7 +117,7 @@ def test_a_killed_conversion_leaves_nothing_that_is_opened_and_the_next_one_remo
     path = write_minari(tmp_path / "set", episodes())
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, env=dict(os.environ))
     assert done.returncode == -signal.SIGKILL
-    left = list((cache / "data").iterdir())
+    left = [entry for entry in (cache / "data").iterdir() if entry.name != ".lock"]
     assert [entry.name[:5] for entry in left] == [".new-"]
     assert_holds(Dataset.open(path), episodes())
     assert not left[0].exists()
@@ -252,6 +253,27 @@ def test_flat_files_of_any_episodes_hold_what_a_simple_reading_of_them_finds(
     assert held == expected
     for each in dataset.episodes():
         assert len(np.asarray(each.observations)) == len(each) + 1
+
+
+def test_two_conversions_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = write_minari(tmp_path / "set", episodes())
+    inside: list[Dataset] = []
+
+    def convert_again(done: int, total: int) -> None:
+        if not inside:
+            inside.append(Dataset.open(path))
+
+    outside = Dataset.open(path, progress=convert_again)
+    assert outside.digest == inside[0].digest
+    assert_holds(outside, episodes())
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_d4rl(tmp_path / "set.hdf5", flat(episodes()))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtra, match=r"HDF5 files need h5py: pip install rekindle\[data\]"):
+        Dataset.open(path)
+    assert len(Dataset.open(write_npz(tmp_path / "set.npz", flat(episodes())))) == 13
 
 
 def test_the_columns_cannot_be_changed(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ Check = Callable[[], None]
 _VERSION = 1
 """The version of the conversion; it is part of the key, so that a new version converts again."""
 _HALF_MADE = ".new-"
+_PATIENCE = 60.0
+"""Seconds to wait while other processes start a conversion, which takes each a fraction of a second."""
 _MOST_JSON = 2**26
 
 
@@ -48,6 +50,8 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
     fill: Callable[[dict[str, Array], Callable[[int], None]], None]
     """Writes all rows of the columns; calls its second argument with the number of rows done."""
+    close: Callable[[], None] = lambda: None
+    """Closes the source."""
 
 
 class _SavedColumn(msgspec.Struct, frozen=True):
@@ -111,20 +115,20 @@ class Cache:
         key = hashlib.sha256(msgspec.json.encode([_VERSION, identity], order="deterministic")).hexdigest()
         path = self.directory / key[:40]
         if not (path / "dataset.json").exists():
-            self._convert(path, make_plan(), progress, check)
+            plan = make_plan()
+            try:
+                self._convert(path, plan, progress, check)
+            finally:
+                plan.close()
         return _opened(path, check)
 
     def _convert(self, path: Path, plan: Plan, progress: Progress | None, check: Check) -> None:
         files.make_directory(self.directory)
-        self._remove_half_made()
-        building = self.directory / f"{_HALF_MADE}{os.getpid()}-{secrets.token_hex(4)}"
         with contextlib.ExitStack() as undo:
-            files.make_directory(building, sync_name=False)
-            undo.callback(files.remove_directory, building)
-            lock = Lock(building / "lock")
+            building, lock = self._begin()
             undo.callback(lock.release)
+            undo.callback(files.remove_directory, building)
             _write(building, plan, progress, check)
-            files.remove([building / "lock"])
             try:
                 os.rename(building, path)
                 undo.pop_all()
@@ -134,10 +138,19 @@ class Cache:
                     raise StorageError(f"cannot create {path}: {error.strerror}") from error
             files.sync_directory(self.directory)
 
-    def _remove_half_made(self) -> None:
-        for path in sorted(self.directory.glob(f"{_HALF_MADE}*")):
-            if path.is_dir() and not path.is_symlink() and not Lock.is_held(path / "lock"):
-                files.remove_directory(path)
+    def _begin(self) -> tuple[Path, Lock]:
+        """A hidden directory for a conversion, locked by this process; removes those of processes that died."""
+        advice = "it has been starting a conversion for more than a minute"
+        outer = Lock(self.directory / ".lock", patience=_PATIENCE, advice=advice)
+        try:
+            for path in sorted(self.directory.glob(f"{_HALF_MADE}*")):
+                if path.is_dir() and not path.is_symlink() and not Lock.is_held(path / "lock"):
+                    files.remove_directory(path)
+            building = self.directory / f"{_HALF_MADE}{os.getpid()}-{secrets.token_hex(4)}"
+            files.make_directory(building, sync_name=False)
+            return building, Lock(building / "lock")
+        finally:
+            outer.release()
 
 
 def _write(directory: Path, plan: Plan, progress: Progress | None, check: Check) -> None:

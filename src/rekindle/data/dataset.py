@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rekindle.checks import checked_count
 from rekindle.data.cache import Cache, Converted, Plan, Progress, default_cache, file_digest
 from rekindle.data.flat import plan_flat
-from rekindle.data.minari import find_minari, minari_files, plan_minari
+from rekindle.data.minari import MAIN_FILE, find_minari, minari_files, plan_minari
 from rekindle.data.runs import find_run_data
 from rekindle.data.sampling import Batches, TransitionReader
 from rekindle.data.statistics import EpisodeTable, Statistics
@@ -218,7 +218,8 @@ def _kind(path: Path) -> tuple[Format, Path]:
             raise DataError(f"{path} does not exist")
         head = file.read(len(_HDF5))
     if head == _HDF5:
-        return "d4rl", path
+        minari = find_minari(path.parent) if path.name == MAIN_FILE else None
+        return ("d4rl", path) if minari is None else ("minari", minari)
     if head.startswith(_ZIP):
         return "npz", path
     raise DataError(

@@ -28,7 +28,7 @@ from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
 from rekindle.data.hdf5 import Hdf5
 from rekindle.data.npz import Npz
-from rekindle.data.values import check_actions, check_finite, converted, read_flags
+from rekindle.data.values import check_actions, check_rewards, converted, read_flags
 from rekindle.errors import DataError, InputError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import NO_STEP
@@ -82,16 +82,21 @@ class FlatHdf5(Hdf5):
 
     def spec(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """The shape and dtype of an array."""
+        array = self._known(name)
+        return tuple(array.shape), array.dtype
+
+    def _known(self, name: str) -> Any:
         array = self.array(name)
         if array is None:
             raise DataError(f"{self.path}: {name} is missing")
-        return tuple(array.shape), array.dtype
+        return array
 
     def pieces(self, name: str, rows: int) -> Iterator[Array]:
         """The rows of an array in order, at most `rows` at a time."""
-        count = self.spec(name)[0][0]
+        array = self._known(name)
+        count = array.shape[0]
         for first in range(0, count, rows):
-            yield self.read(name, first, min(first + rows, count))
+            yield self.rows(array, name, first, min(first + rows, count))
 
 
 class _Rows(NamedTuple):
@@ -132,12 +137,9 @@ def _planned(file: FlatFile, spaces: tuple[Any, Any], timeout_after: int | None)
     layout = DataLayout(made[0], made[1], file.spec("rewards")[1], name=str(file.path))
 
     def fill(columns: dict[str, Array], report: Callable[[int], None]) -> None:
-        try:
-            _fill(fields, layout, rows, columns, report)
-        finally:
-            file.close()
+        _fill(fields, layout, rows, columns, report)
 
-    return Plan(rows.total, layout, inferred, tuple(fields.notes), fill)
+    return Plan(rows.total, layout, inferred, tuple(fields.notes), fill, file.close)
 
 
 class _Fields:
@@ -350,7 +352,7 @@ def _fill(
     for rewards in file.pieces("rewards", _PIECE_BYTES):
         if rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
             raise DataError(f"{file.path}: rewards is {rewards.dtype} {rewards.shape}: one number a row is needed")
-        check_finite(rewards, name=f"{file.path}: rewards", first=first)
+        check_rewards(rewards, name=f"{file.path}: rewards", first=first)
         steps = rows.step[first : first + len(rewards)]
         columns["reward"][steps[steps >= 0]] = rewards[steps >= 0]
         first += len(rewards)

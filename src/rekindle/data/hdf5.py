@@ -17,9 +17,9 @@ __all__ = ["Hdf5", "load_h5py"]
 
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
 """The filters that HDF5 and h5py contain; any other would load a library."""
-_MOST_COMPRESSED = 2_000
+_MOST_COMPRESSED = 1_100
 """The largest ratio of an array and its bytes in the file; gzip reaches about 1,000."""
-_EMPTY = 2**20
+_EMPTY = 2**26
 
 
 def load_h5py() -> Any:
@@ -41,6 +41,8 @@ class Hdf5:
         self._h5py = load_h5py()
         with self.reading("the file"):
             self._file = self._h5py.File(path, "r")
+        self._group: tuple[str, Any] = ("", self._file)
+        """The group that was looked up last, and its name: several arrays of a group are read in a row."""
 
     def close(self) -> None:
         """Close the file."""
@@ -84,29 +86,27 @@ class Hdf5:
             self._check(item, name)
             return item
 
-    def read(self, name: str, first: int = 0, end: int | None = None) -> Array:
-        """Rows of an array."""
-        array = self.array(name)
-        if array is None:
-            raise DataError(f"{self.path}: {name} is missing")
+    def rows(self, array: Any, name: str, first: int = 0, end: int | None = None) -> Array:
+        """Rows of an array that `array` returned."""
         with self.reading(name):
             return np.asarray(array[first:end])
 
     def _item(self, name: str) -> Any:
         """A group or array, reached through hard links only; None if there is none."""
-        item: Any = self._file
-        for part in name.strip("/").split("/"):
-            if not part:
-                continue
-            if not isinstance(item, self._h5py.Group):
-                return None
-            link = item.get(part, getlink=True)
-            if link is None:
-                return None
-            if not isinstance(link, self._h5py.HardLink):
-                raise DataError(f"{self.path}: {name} is a link to another place, which is not followed")
-            item = item[part]
-        return item
+        above, _, part = name.strip("/").rpartition("/")
+        if not part:
+            return self._file
+        if above != self._group[0]:
+            self._group = (above, self._item(above) if above else self._file)
+        group = self._group[1]
+        if not isinstance(group, self._h5py.Group):
+            return None
+        links, key = group.id.links, part.encode()
+        if not links.exists(key):
+            return None
+        if links.get_info(key).type != self._h5py.h5l.TYPE_HARD:
+            raise DataError(f"{self.path}: {name} is a link to another place, which is not followed")
+        return group[part]
 
     def _check(self, item: Any, name: str) -> None:
         plan = item.id.get_create_plist()

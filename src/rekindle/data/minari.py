@@ -13,7 +13,7 @@ import numpy as np
 from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
 from rekindle.data.hdf5 import Hdf5
-from rekindle.data.values import check_actions, check_finite, converted, read_flags
+from rekindle.data.values import check_actions, check_rewards, converted, read_flags
 from rekindle.errors import DataError, InputError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import NO_STEP
@@ -79,19 +79,16 @@ def plan_minari(directory: Path, *, spaces: tuple[Any, Any]) -> Plan:
     try:
         groups = _groups(file)
         reward = file.array(f"{groups[0].name}/rewards").dtype
+        layout = DataLayout(known[0], known[1], reward, name=str(path))
     except BaseException:
         file.close()
         raise
-    layout = DataLayout(known[0], known[1], reward, name=str(path))
     reader = _Reader(file, layout, has_jpeg=bool(metadata.get("jpeg_encoding", True)))
 
     def fill(columns: dict[str, Array], report: Callable[[int], None]) -> None:
-        try:
-            reader.fill(columns, groups, report)
-        finally:
-            file.close()
+        reader.fill(columns, groups, report)
 
-    return Plan(sum(group.steps + 1 for group in groups), layout, (), (), fill)
+    return Plan(sum(group.steps + 1 for group in groups), layout, (), (), fill, file.close)
 
 
 def _space(metadata: Mapping[str, Any], name: str, directory: Path) -> Any:
@@ -137,9 +134,7 @@ class _Reader:
             for column, part, path in zip(names, self._observation_parts.values(), self._observations, strict=True):
                 columns[column][first:end] = self._leaf(f"{name}/observations{path}", part.spec, group.steps, extra=1)
             columns["action"][first + 1 : end] = self._read_actions(group)
-            rewards = self._file.read(f"{name}/rewards")
-            check_finite(rewards, name=f"{self._file.path}: {name}/rewards")
-            columns["reward"][first + 1 : end] = rewards
+            columns["reward"][first + 1 : end] = self._rewards(f"{name}/rewards")
             columns["status"][first] = NO_STEP
             columns["status"][first + 1 : end] = self._statuses(group)
             report(end)
@@ -173,16 +168,23 @@ class _Reader:
             )
         if array.shape[:1] != (rows,):
             raise DataError(f"{where} has {array.shape[:1]} rows, and {steps} rewards need {rows}")
-        return converted(self._file.read(field), spec, name=where)
+        return converted(self._file.rows(array, field), spec, name=where)
+
+    def _rewards(self, field: str) -> Array:
+        rewards = self._file.rows(self._file.array(field), field)
+        check_rewards(rewards, name=f"{self._file.path}: {field}")
+        return rewards
 
     def _statuses(self, group: _Group) -> Array:
         flags: list[Array] = []
         for field in ("terminations", "truncations"):
             name = f"{group.name}/{field}"
-            if self._file.array(name) is None:
+            array = self._file.array(name)
+            if array is None:
                 advice = "terminations and truncations cannot be told apart without it; add one flag a step"
                 raise DataError(f"{self._file.path}: {name} is missing: {advice}")
-            flags.append(read_flags(self._file.read(name), group.steps, name=f"{self._file.path}: {name}"))
+            values = self._file.rows(array, name)
+            flags.append(read_flags(values, group.steps, name=f"{self._file.path}: {name}"))
         statuses = EpisodeStatus.of_many(*flags)
         early = np.flatnonzero(statuses[:-1])
         if len(early):

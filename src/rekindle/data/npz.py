@@ -15,8 +15,8 @@ from rekindle.experience import Array
 
 __all__ = ["Npz"]
 
-_MOST_COMPRESSED = 2_000
-_EMPTY = 2**20
+_MOST_COMPRESSED = 1_100
+_EMPTY = 2**26
 
 
 class Npz:

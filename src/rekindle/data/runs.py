@@ -20,7 +20,7 @@ from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.checks import every_row
 from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
-from rekindle.data.values import check_finite
+from rekindle.data.values import check_finite, check_rewards
 from rekindle.errors import DataError, FileRefused
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import FRAGMENT, NO_STEP, NONE
@@ -32,6 +32,8 @@ from rekindle.storage import files
 __all__ = ["RunData", "find_run_data"]
 
 _MOST_JSON = 2**26
+_MOST_FRAMES = 1000
+"""The most frames of an observation."""
 _CONTINUING = int(EpisodeStatus.CONTINUING)
 Numbers = NDArray[np.int64]
 
@@ -213,7 +215,8 @@ def _linked_rows(data: RunData) -> _Linked:
         for rows in data.each():
             end = first + len(rows["status"])
             for name, values in rows.items():
-                check_finite(values, name=f"{data.path}: {name}", first=base + first)
+                check = check_rewards if name == "reward" else check_finite
+                check(values, name=f"{data.path}: {name}", first=base + first)
                 if name.startswith("observation"):
                     for age, sources in enumerate(frames):
                         _scatter(out[name], values, place, sources, first, end, None if older is None else -1 - age)
@@ -263,9 +266,10 @@ def _depth(path: Path, status: Array, previous: Numbers, older: Numbers) -> int:
     first = steps[status[previous[steps]] == NO_STEP]
     if len(first):
         row, depth = int(previous[first[-1]]), 1
-        while older[row] >= 0:
+        while older[row] >= 0 and depth <= _MOST_FRAMES:
             row, depth = int(older[row]), depth + 1
-        return depth
+        if depth <= _MOST_FRAMES:
+            return depth
     raise DataError(
         f"{path}: older: no episode begins in the replay journal, so that its stacked frames cannot be read"
     )

@@ -11,11 +11,12 @@ from rekindle.errors import DataError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.spaces import ArraySpec
 
-__all__ = ["check_actions", "check_finite", "check_fixed_length", "converted", "read_flags"]
+__all__ = ["check_actions", "check_finite", "check_fixed_length", "check_rewards", "converted", "read_flags"]
 
 _TOLERANCE = 1e-4
 """How far an action may be outside of the bounds of its space: files are often rounded."""
 _FEW_EPISODES = 3
+_LARGEST_REWARD = float(np.finfo(np.float32).max)
 _TERMINATED = int(EpisodeStatus.TERMINATED)
 
 
@@ -27,6 +28,15 @@ def check_finite(array: Array, *, name: str, first: int = 0) -> None:
     if not good.all():
         index = int(np.argmin(every_row(good)))
         raise DataError(f"{name}: row {first + index} is not finite: {array[index]!r:.80}")
+
+
+def check_rewards(rewards: Array, *, name: str, first: int = 0) -> None:
+    """Raise `DataError` with the first reward that agents cannot learn from, as they compute with float32."""
+    check_finite(rewards, name=name, first=first)
+    large = np.abs(rewards) > _LARGEST_REWARD
+    if large.any():
+        row = int(np.argmax(large))
+        raise DataError(f"{name}: row {first + row} is {rewards[row]}, which is too large for a float32")
 
 
 def check_actions(actions: Array, space: Any, *, name: str, first: int = 0) -> None:
