@@ -255,6 +255,19 @@ def test_flat_files_of_any_episodes_hold_what_a_simple_reading_of_them_finds(
         assert len(np.asarray(each.observations)) == len(each) + 1
 
 
+def test_a_file_that_changes_while_it_is_converted_is_refused(tmp_path: Path, cache: Path) -> None:
+    path = write_npz(tmp_path / "set.npz", flat(episodes()))
+
+    def change(done: int, total: int) -> None:
+        if done == total:
+            with open(path, "ab") as file:
+                file.write(b"more")
+
+    with pytest.raises(DataError, match="has changed while it was converted"):
+        Dataset.open(path, progress=change)
+    assert [entry.name for entry in (cache / "data").iterdir()] == [".lock"]
+
+
 def test_two_conversions_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = write_minari(tmp_path / "set", episodes())
     inside: list[Dataset] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -121,12 +121,21 @@ class Dataset:
             identity, plan = data.identity, lambda: data.plan(spaces)
         else:
             sources = minari_files(source) if kind == "minari" else [source]
-            identity = [[file_digest(file, check) for file in sources], timeout_after]
+            digests = [file_digest(file, check) for file in sources]
+            identity = [digests, timeout_after]
 
             def plan() -> Plan:
                 if kind == "minari":
-                    return plan_minari(source, spaces=spaces)
-                return plan_flat(source, is_npz=kind == "npz", spaces=spaces, timeout_after=timeout_after)
+                    made = plan_minari(source, spaces=spaces)
+                else:
+                    made = plan_flat(source, is_npz=kind == "npz", spaces=spaces, timeout_after=timeout_after)
+
+                def fill(columns: dict[str, Array], report: Callable[[int], None]) -> None:
+                    made.fill(columns, report)
+                    if [file_digest(file, check) for file in sources] != digests:
+                        raise DataError(f"{where} has changed while it was converted: open it again")
+
+                return made._replace(fill=fill)
 
         dataset = cls(where, kind, store.get([kind, identity, options], plan, progress, check))
         if kind != "run" and not fixed_length:
