@@ -1,5 +1,6 @@
 """A run is a data set: what its replay journal holds, or all of its transitions if it keeps them."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -387,3 +388,29 @@ def test_a_run_of_ppo_keeps_its_data_and_resumes_them_exactly(tmp_path: Path) ->
     assert len(whole) == 600
     assert whole.digest == parts.digest
     assert whole.action_space == gymnasium.spaces.Discrete(2)
+
+
+def test_calls_that_an_input_journal_makes_again_are_kept_once(tmp_path: Path) -> None:
+    def open_session(root: Path) -> TrainingSession:
+        return TrainingSession.open("kept", ToyAgent(), root=root, journal=True, keep_data=True, checkpoint_every=8)
+
+    def step(session: TrainingSession, number: int) -> None:
+        status = EpisodeStatus.TERMINATED if number % 5 == 4 else EpisodeStatus.CONTINUING
+        before, after = (np.full(2, number + offset, np.float32) for offset in (0, 1))
+        session.observe(Experience(before, 0, float(number), after, status))
+        if status.is_done:
+            session.on_episode()
+
+    with open_session(tmp_path / "live") as session:
+        for number in range(21):
+            step(session, number)
+        session.flush()
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")  # what a crash leaves at this moment
+        for number in range(21, 30):
+            step(session, number)
+    with open_session(tmp_path / "crashed") as session:
+        for number in range(21, 30):
+            step(session, number)
+    live, again = Dataset.open(tmp_path / "live" / "kept"), Dataset.open(tmp_path / "crashed" / "kept")
+    assert len(live) == 30
+    assert again.digest == live.digest
