@@ -103,3 +103,15 @@ def test_a_window_never_leaves_its_episode(dataset: Dataset) -> None:
     np.testing.assert_allclose(batch.rewards[firsts], returns, rtol=1e-5)
     ended = np.repeat([end == EpisodeStatus.TERMINATED for _, end in ENDS], [steps for steps, _ in ENDS])
     np.testing.assert_array_equal(batch.discounts == 0, ended)
+
+
+@pytest.mark.slow
+def test_an_agent_learns_from_a_data_set(dataset: Dataset) -> None:
+    from rekindle.agents import DQN
+
+    agent = DQN(dataset.observation_space, dataset.action_space, seed=0, batch_size=8, hidden_sizes=(8,))
+    before = codec.tree_digest({"weights": agent.state()["weights"]})
+    agent.learn_from(dataset.reader())
+    agent.update(3)
+    assert agent.updates == 3
+    assert codec.tree_digest({"weights": agent.state()["weights"]}) != before
