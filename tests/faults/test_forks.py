@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -235,6 +236,7 @@ def test_a_signal_ends_a_child_as_if_there_were_no_training(number: signal.Signa
             signal.alarm(PATIENCE)
             try:
                 os.kill(os.getpid(), number)
+                time.sleep(2 * PATIENCE)  # until the signal is handled, or the alarm ends the child
                 os._exit(1)
             except KeyboardInterrupt:
                 os._exit(0)

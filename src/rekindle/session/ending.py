@@ -63,6 +63,11 @@ class Ending:
     def close(self) -> None:
         """End the session with the right status: finished, stopped, or failed if the agent has failed."""
         parts = self._parts
+        try:
+            self._flow.replay_journal()
+        except BaseException as error:
+            self.close_after(error)
+            raise
         if parts.learner.failure is not None:
             self._close("failed", f"the agent failed: {parts.learner.failure}", save=False)
             return

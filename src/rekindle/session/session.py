@@ -95,10 +95,9 @@ class TrainingSession:
             signals: inside `with`, let SIGINT and SIGTERM ask for a checkpoint and a stop.
             interrupter: stops the session from outside, for a loop that makes no calls after `is_done`. Long updates
                 are then interrupted too, and a resume makes the rest of them. By default a session creates one.
-            journal: record every call in the run, so that a resume makes the calls after the last checkpoint again and
-                the host can go on in the middle of its episodes: for worlds that cannot be brought back.
-            journal_sync: seconds of calls that a power cut may lose (`kill -9` loses none); with 0 every call waits
-                until its record is durable.
+            journal: record every call, so that a resume makes those after the last checkpoint again and the host can go
+                on in the middle of its episodes: for worlds that cannot be brought back.
+            journal_sync: seconds of calls that a power cut may lose; with 0 every call waits until it is durable.
             journal_limit: bytes of records after which a checkpoint is taken early.
             journal_keep: `needed` removes records that no resume needs; `all` keeps them for `rekindle replay`.
             keep_data: keep every transition in the run, so that it is a data set; the same in all sessions of a run.
@@ -428,14 +427,8 @@ class TrainingSession:
 
         The run is finished if it reached `max_steps` or was stopped as complete; otherwise `open` continues it.
         """
-        if self._ending.is_closed:
-            return
-        try:
-            self._flow.replay_journal()
-        except BaseException as error:
-            self._ending.close_after(error)
-            raise
-        self._ending.close()
+        if not self._ending.is_closed:
+            self._ending.close()
 
     def abandon(self) -> None:
         """Leave the session to the parent process; called in every forked child."""

@@ -17,6 +17,7 @@ from rekindle.checks import all_finite, checked_reward, checked_status, every_ro
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Experience, Transitions
 from rekindle.session.intake import Intake
+from rekindle.session.refusals import not_continued, not_finite, not_finite_at_first, unannounced
 from rekindle.session.table import Phase, Places, StreamId, StreamTable
 from rekindle.session.taken import Begun, Claims, Closed, Taken
 from rekindle.spaces import REWARDS, STATUSES, Layout
@@ -61,7 +62,7 @@ class Streams:
         """Check that an episode of a stream may begin at an observation."""
         self.check_announced(slot)
         if not all_finite(arrays):
-            raise self._not_finite_at_first(slot, arrays[0])
+            raise not_finite_at_first(self.table, slot, arrays[0])
 
     def check_actions(self, slots: StreamSlots, places: Places, arrays: Sequence[Array]) -> None:
         """Check that actions may be chosen for a batch of observations."""
@@ -72,7 +73,7 @@ class Streams:
             good = finite_rows(first)
             if good is not None:
                 row = int(np.argmin(good))
-                raise self._not_finite_at_first(int(slots[new[row]]), first[0][row])
+                raise not_finite_at_first(self.table, int(slots[new[row]]), first[0][row])
 
     def restored_action(self, slot: int, arrays: Sequence[Array]) -> Begun:
         """For a restored stream: the action that was returned for this observation before the checkpoint, if any."""
@@ -122,13 +123,13 @@ class Streams:
         action = intake.action(experience.action)
         phase = table.phase[slot]
         if phase == _ENDED:
-            raise self._unannounced(slot)
+            raise unannounced(self.table, slot)
         is_known = phase != _IDLE and not table.unlinked[slot]
         is_newest = is_known and table.is_newest(slot, arrays)
         broken: Sequence[int] = ()
         if is_known and not is_newest and not table.continues(slot, arrays):
             if slot not in self.restored:
-                raise self._not_continued(slot, experience.observation)
+                raise not_continued(self.table, slot, experience.observation)
             broken, is_known = (slot,), False
         # Observations that were seen before are finite.
         is_good = is_known or all_finite(arrays)
@@ -162,7 +163,7 @@ class Streams:
         slots = table.each[slot]
         if not is_good:
             if not self._drops_bad_values:
-                raise self._not_finite(slot, value, after[0])
+                raise not_finite(self.table, slot, value, after[0])
             return Taken(slots, slot, None, 0, action, value, after, status, broken=broken, dropped=(slot,))
         self._reward[0] = value
         self._status[0] = status
@@ -189,7 +190,7 @@ class Streams:
         good = finite_rows([rewards, *after] if is_continued else [rewards, *after, *arrays])
         if good is not None and not self._drops_bad_values:
             row = int(np.argmin(good))
-            raise self._not_finite(int(slots[row]), float(rewards[row]), after[0][row])
+            raise not_finite(self.table, int(slots[row]), float(rewards[row]), after[0][row])
         broken = [] if is_continued else self._broken(slots, arrays)
         taken = Taken(slots, places, None, rows, actions, rewards, after, statuses, good=good, broken=broken)
         if not is_continued:
@@ -217,7 +218,7 @@ class Streams:
         rows = np.flatnonzero(known & ~same).tolist()
         for row in rows:
             if int(slots[row]) not in self.restored:
-                raise self._not_continued(int(slots[row]), arrays[0][row])
+                raise not_continued(self.table, int(slots[row]), arrays[0][row])
         return [int(slots[row]) for row in rows]
 
     def apply(self, taken: Taken) -> Sequence[str]:
@@ -352,12 +353,12 @@ class Streams:
     def check_announced(self, slot: int) -> None:
         """Raise if the stream's episode has ended without an announcement."""
         if self.table.phase[slot] == _ENDED:
-            raise self._unannounced(slot)
+            raise unannounced(self.table, slot)
 
     def check_all_announced(self) -> None:
         """Raise if any episode has ended without an announcement."""
         if self.unannounced_ends:
-            raise self._unannounced(int(np.argmax(self.table.phase == _ENDED)))
+            raise unannounced(self.table, int(np.argmax(self.table.phase == _ENDED)))
 
     def close_open(self, slot: int) -> Closed | None:
         """Close an open episode at its last complete transition, as truncated; None if there is none."""
@@ -426,33 +427,9 @@ class Streams:
         """After a resume, let the host continue or close each open episode."""
         self.restored = set(self.table.open_slots())
 
-    # Messages
-
     def _check_ends(self, slots: StreamSlots) -> None:
         """Raise if a stream of a batch has an unannounced end."""
         if self.unannounced_ends:
             ended = self.table.phase[slots] == _ENDED
             if ended.any():
-                raise self._unannounced(int(slots[np.argmax(ended)]))
-
-    def _unannounced(self, slot: int) -> InputError:
-        return InputError(
-            f"{self.table.name(slot)}: its episode ended, but the end was never announced: "
-            f"call on_episode(stream={self.table.id_of(slot)!r}) first"
-        )
-
-    def _not_continued(self, slot: int, observation: Any) -> InputError:
-        return InputError(
-            f"{self.table.name(slot)}: the observation {observation!r:.80} is not the last one seen, "
-            f"{self.table.last_shown(slot)}; was there a reset without the end of the episode being announced?"
-        )
-
-    def _not_finite_at_first(self, slot: int, observation: Array) -> InputError:
-        return InputError(f"{self.table.name(slot)}: the first observation is not finite: {observation!r:.120}")
-
-    def _not_finite(self, slot: int, reward: float, after: Array) -> InputError:
-        what = f"the reward {reward}" if not math.isfinite(reward) else f"an observation {after!r:.120}"
-        error = InputError(f"{self.table.name(slot)}: {what} is not finite")
-        # Not part of the message: the trainer passes the message on, but has no such option.
-        error.add_note("A session with bad_values='drop' drops such transitions.")
-        return error
+                raise unannounced(self.table, int(slots[np.argmax(ended)]))
