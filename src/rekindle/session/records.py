@@ -22,14 +22,14 @@ from rekindle.spaces import ArraySpec, Layout
 
 __all__ = [
     "BATCH",
-    "ONE",
-    "OUTCOME",
     "Body",
     "Context",
     "Decoded",
     "Dispatched",
     "Flag",
     "Kind",
+    "ONE",
+    "OUTCOME",
     "decode",
     "encoded",
     "raw",
