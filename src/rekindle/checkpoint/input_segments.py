@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,9 +105,10 @@ def _current(written: list[Segment]) -> list[Segment]:
     return current
 
 
-def _with_ends(current: list[Segment]) -> Iterator[tuple[Segment, int | None]]:
+def _with_ends(current: list[Segment]) -> Iterable[tuple[Segment, int | None]]:
     """Each segment, and the number of the record that follows its last current one (None: it is the last)."""
-    yield from zip(current, [*(segment.first for segment in current[1:]), None], strict=True)
+    firsts: list[int | None] = [segment.first for segment in current[1:]]
+    return zip(current, [*firsts, None], strict=False)
 
 
 def write_durable(directory: Path, name: str) -> None:
