@@ -86,7 +86,10 @@ TRAININGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", TRAININGS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.exhaustive if kind.startswith("rollouts ") else ()) for kind in TRAININGS],
+)
 def test_stopped_wherever_it_looks_and_resumed_it_is_the_run_that_was_not(
     tmp_path: Path, kind: str, stop_at_look: Callable[[int | None], list[int]]
 ) -> None:
