@@ -121,6 +121,15 @@ class SpacePart(NamedTuple):
                 return "other"
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest value of any element; infinite where the space has no limit."""
+        if type(self.space).__name__ == "MultiBinary":
+            return 0.0, 1.0
+        low = np.asarray(getattr(self.space, "low", -math.inf), np.float64)
+        high = np.asarray(getattr(self.space, "high", math.inf), np.float64)
+        return float(low.min(initial=math.inf)), float(high.max(initial=-math.inf))
+
+    @property
     def has_choices(self) -> bool:
         """Whether `discrete_values` counts its values: Discrete, MultiDiscrete and MultiBinary."""
         return type(self.space).__name__ in ("Discrete", "MultiDiscrete", "MultiBinary")

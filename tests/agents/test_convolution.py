@@ -12,10 +12,11 @@ import pytest
 
 from rekindle.agents import convolution
 from rekindle.agents.convolution import convolved
-from rekindle.agents.networks import Conv, convolutions, uniform_fan_in
+from rekindle.agents.encoders import Conv, convolutions
+from rekindle.agents.networks import uniform_fan_in
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
-from rekindle.policy.encoding import Encoding, Part
+from rekindle.policy.encoding import Input
 
 SHAPES = {
     "the first of Nature's": (5, (4, 84, 84), 8, 4),
@@ -23,6 +24,7 @@ SHAPES = {
     "the third": (7, (3, 9, 9), 3, 1),
     "sides that the stride does not divide": (2, (3, 39, 42), 8, 4),
     "a stride of three": (2, (2, 14, 11), 6, 3),
+    "a small image": (3, (3, 7, 9), 3, 1),
     "a stride of two, windows side by side": (3, (1, 9, 10), 2, 2),
 }
 
@@ -87,8 +89,7 @@ def test_one_image_and_many_weights_are_convolved_as_well() -> None:
 
 def test_images_are_learned_from_without_a_convolution_of_xla() -> None:
     """It is many times slower inside a loop or a branch."""
-    encoding = Encoding([Part("", "box", [4, 36, 36])], image="channels_first", is_bytes=True)
-    modules = convolutions(encoding, rng=np.random.default_rng(0))
+    modules = convolutions(Input((4, 36, 36), np.dtype(np.uint8)), rng=np.random.default_rng(0))
 
     def total(weight: jax.Array, images: jax.Array) -> jax.Array:
         def features(x: jax.Array) -> jax.Array:

@@ -81,6 +81,23 @@ CONVOLUTION = [
     dense(4 * 9 * 8, 3),
 ]
 NORMALISER = Normaliser(array(2), np.ones(2, np.float32), 3.0)
+CAMERA = Dict({"camera": Box(0, 255, (2, 7, 8, 3), np.uint8), "place": VECTOR})
+BRANCHES = [
+    Layer(
+        "branches",
+        branches=[
+            [
+                Layer("scale"),
+                Layer("pad", rows=1, columns=2),
+                Layer("conv", {"weight": array(4, 6, 4, 4), "bias": array(4)}, stride=2),
+                Layer("flatten"),
+                noisy(4 * 3 * 4, 2),
+            ],
+            [],
+        ],
+    ),
+    noisy(4, 3),
+]
 POLICIES = {
     "rainbow": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), RAINBOW, discrete("greedy", 3))),
     "quantiles": (
@@ -90,6 +107,10 @@ POLICIES = {
     "implicit quantiles": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), IMPLICIT, discrete("greedy", 3))),
     "deviations": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), DEVIATIONS, continuous("tanh_gaussian", 3))),
     "image": (IMAGE, NetworkPolicy(Encoding.of(IMAGE), CONVOLUTION, discrete("softmax", 3))),
+    "camera": (
+        CAMERA,
+        NetworkPolicy(Encoding.of(CAMERA), BRANCHES, discrete("greedy", 3), normaliser=NORMALISER),
+    ),
     "named": (NAMED, NetworkPolicy(Encoding.of(NAMED), [dense(9, 3)], discrete("categorical", 3))),
     "nested": (NESTED, NetworkPolicy(Encoding.of(NESTED), [dense(6, 3)], discrete("categorical", 3))),
     "composite": (BY_PART, NetworkPolicy(Encoding.of(BY_PART), [dense(3, 9)], composite())),
@@ -212,3 +233,12 @@ def policy_tree(directory: Path, **changes: Any) -> Path:
     tree = codec.read_file(path)
     path.write_bytes(b"".join(codec.encode({**tree, "policy": {**tree["policy"], **changes}})))
     return path
+
+
+def test_padding_cannot_ask_for_many_times_the_image(tmp_path: Path) -> None:
+    encoding = Encoding.of(IMAGE)
+    for rows, columns in ((81, 0), (0, 73), (-1, 0), (2**20, 2**20)):
+        layers = [Layer("scale"), Layer("pad", rows=rows, columns=columns), Layer("flatten"), dense(3, 3)]
+        policy.save(NetworkPolicy(encoding, layers, discrete("greedy", 3)), tmp_path / "policy.mpk")
+        with pytest.raises(FileRefused, match=r"a layer pad \(\) does not fit inputs of the shape \(1, 40, 36\)"):
+            policy.load(tmp_path / "policy.mpk")

@@ -1,4 +1,4 @@
-"""Observations of every space as one vector, or as an image."""
+"""Observations of every space as a vector, an image, or several images and a vector."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def encoded(space: Space[Any], *values: Any) -> Any:
         (MultiDiscrete([2, 3]), [1, 0], [0, 1, 1, 0, 0]),
         (MultiDiscrete([2, 3], start=[5, -1]), [5, 1], [1, 0, 0, 0, 1]),
         (MultiBinary(3), [1, 0, 1], [1, 0, 1]),
-        (Box(0, 255, (3, 3, 1), np.uint8), np.arange(9).reshape(3, 3, 1), list(range(9))),
+        (Box(0, 10, (3, 3, 1), np.uint8), np.arange(9).reshape(3, 3, 1), list(range(9))),
     ],
 )
 def test_a_space_becomes_a_vector(space: Space[Any], value: Any, expected: list[float]) -> None:
@@ -54,24 +54,78 @@ def test_parts_of_a_dict_are_put_end_to_end_without_the_mask() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "expected"),
+    ("shape", "channels", "expected"),
     [
-        ((4, 84, 84), "channels_first", (4, 84, 84)),
-        ((96, 80, 3), "channels_last", (3, 96, 80)),
-        ((84, 84), "one_channel", (1, 84, 84)),
+        ((4, 84, 84), "first", (4, 84, 84)),
+        ((96, 80, 3), "last", (3, 96, 80)),
+        ((84, 84), "none", (1, 84, 84)),
+        ((4, 96, 80, 3), "last", (12, 96, 80)),
+        ((4, 3, 7, 9), "first", (12, 7, 9)),
     ],
 )
 def test_images_keep_their_bytes_with_channels_first(
-    shape: tuple[int, ...], kind: str, expected: tuple[int, ...]
+    shape: tuple[int, ...], channels: str, expected: tuple[int, ...]
 ) -> None:
     space = Box(0, 255, shape, np.uint8)
     encoding = Encoding.of(space)
     image = np.arange(np.prod(shape), dtype=np.uint64).astype(np.uint8).reshape(shape)
-    assert (encoding.image, encoding.is_bytes, encoding.shape) == (kind, True, expected)
+    (part,) = encoding.parts
+    assert (part.kind, part.channels, part.is_bytes, encoding.shape) == ("image", channels, True, expected)
     found = encoded(space, image)
     assert found.dtype == np.uint8
-    moved = np.moveaxis(image, 2, 0) if kind == "channels_last" else image.reshape(expected)
-    np.testing.assert_array_equal(found[0], moved)
+    moved = np.moveaxis(image, -1, -3) if channels == "last" else image
+    np.testing.assert_array_equal(found[0], moved.reshape(expected))
+
+
+def test_bytes_that_are_no_image_are_scaled_to_one() -> None:
+    found = encoded(Box(0, 255, (2,), np.uint8), [51, 255])
+    np.testing.assert_allclose(found, [[0.2, 1]], rtol=1e-6)
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.bool_, np.uint8], ids=["of the space MultiBinary", "bool", "uint8"])
+def test_flags_of_an_image_become_numbers_that_are_not_scaled(dtype: Any) -> None:
+    shape = (7, 8, 2)
+    space: Any = MultiBinary(shape) if dtype is np.int8 else Box(0, 1, shape, dtype)
+    flags = np.arange(112).reshape(7, 8, 2) % 3 == 0
+    found = encoded(space, flags.astype(space.dtype))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found[0], np.moveaxis(flags, -1, 0))
+
+
+def test_images_come_before_the_vector_of_everything_else() -> None:
+    space = Dict(
+        {"a": Box(-1, 1, (2,)), "b": Box(0, 255, (9, 8, 3), np.uint8), "c": Discrete(2), "d": MultiBinary((7, 7, 1))}
+    )
+    encoding = Encoding.of(space)
+    assert encoding.shape == ((3, 9, 8), (1, 7, 7), (4,))
+    assert [part.name for part in encoding.images] == ["b", "d"]
+    colours = np.arange(216, dtype=np.uint8).reshape(1, 9, 8, 3)
+    batch = {
+        "a": np.array([[0.5, -1]], np.float32),
+        "b": colours,
+        "c": np.array([1]),
+        "d": np.ones((1, 7, 7, 1), np.int8),
+    }
+    first, second, vector = encoding.encode(batch)
+    np.testing.assert_array_equal(first, np.moveaxis(colours, -1, 1))
+    np.testing.assert_array_equal(second, np.ones((1, 1, 7, 7)))
+    np.testing.assert_array_equal(vector, [[0.5, -1, 0, 1]])
+    zeros = encoding.zeros(3)
+    assert [array.dtype for array in zeros] == [array.dtype for array in (first, second, vector)]
+    assert [array.shape[1:] for array in zeros] == list(encoding.shape)
+
+
+def test_an_image_beside_nothing_but_a_mask_is_the_only_input() -> None:
+    encoding = Encoding.of(Dict({"seen": Box(0, 255, (40, 40), np.uint8), "action_mask": MultiBinary((7, 7, 1))}))
+    assert encoding.is_image
+    assert encoding.shape == (1, 40, 40)
+
+
+def test_masks_are_never_images() -> None:
+    masks = Tuple([MultiBinary((7, 7, 2))])
+    encoding = Encoding.of(Dict({"seen": Box(-1, 1, (2,)), "action_mask": masks}), "always")
+    assert [part.kind for part in encoding.masks] == ["box"]
 
 
 @pytest.mark.parametrize(

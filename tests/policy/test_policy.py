@@ -150,7 +150,7 @@ def test_exploring_needs_a_generator_and_exploiting_does_not_use_one() -> None:
 
 def policy_of(space: Any, chosen: ActionHead) -> NetworkPolicy:
     encoding = Encoding.of(space)
-    image = [Layer("scale"), Layer("flatten")] if encoding.image else []
+    image = [Layer("scale"), Layer("flatten")] if encoding.is_image else []
     outputs = 3 if chosen.kind in {"greedy", "categorical"} else 2
     return NetworkPolicy(encoding, [*image, dense(int(np.prod(encoding.shape)), outputs)], chosen)
 

@@ -84,11 +84,11 @@ class Actor(Generic[Network]):
         self._encode = encoding.encoder()
         layers = self._layers(self._here)
         self._forward: Forward | None = None if layers is None else forward(layers)
-        small = layers is not None and not encoding.image
+        small = layers is not None and not encoding.images
         rows = _MOST_MULTIPLICATIONS // (weights.size * passes)
         self._numpy_rows = min(max(rows, 1 if passes == 1 else 0), _MOST_NUMPY_ROWS) if small else 0
         """The most rows that are left to numpy."""
-        self._most_rows = _MOST_IMAGES if encoding.image else _MOST_ROWS
+        self._most_rows = _MOST_IMAGES if encoding.images else _MOST_ROWS
         self._least_rows = 1 << self._numpy_rows.bit_length()
         self._run = jax.jit(self._batch)
         self.use(weights.initial, None)

@@ -20,6 +20,7 @@ from rekindle.agents.settings import (
     value_at,
 )
 from rekindle.errors import ConfigError
+from rekindle.policy.images import Convolutions
 
 __all__ = ["ActorCriticConfig", "AgentConfig", "DiscreteConfig", "OffPolicyConfig", "OnPolicyConfig"]
 
@@ -33,8 +34,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a reward is worth one step earlier, from 0 to 1."""
     network: str | None = None
     """A network of your own from an observation to features, as `package.module:Name`."""
+    convolutions: Convolutions = "auto"
+    """Which arrays of an observation are images: `auto` follows the rule in the guide to images, `always` means every
+    array of at least 7 rows and columns, and `never` none."""
     normalise_observations: bool = False
-    """Subtract the mean of the observations seen and divide by their standard deviation."""
+    """Subtract the mean of the observations seen and divide by their standard deviation; images stay as they are."""
     observation_clip: float = 10.0
     """The largest size of a normalised observation."""
     max_grad_norm: float | None = None
@@ -58,6 +62,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
             check_number("max_grad_norm", self.max_grad_norm, above=True)
         check_whole("gradient_accumulation", self.gradient_accumulation, 1)
         check_flag("normalise_observations", self.normalise_observations)
+        check_choice("convolutions", self.convolutions, ("auto", "always", "never"))
 
 
 class OffPolicyConfig(AgentConfig, frozen=True, kw_only=True):
@@ -117,7 +122,7 @@ class DiscreteConfig(OffPolicyConfig, frozen=True, kw_only=True):
     tau: float | None = None
     """Instead of copies: how far the target moves towards the network in each update, above 0 and at most 1."""
     hidden_sizes: tuple[int, ...] | None = None
-    """Units of the hidden layers; None for (128, 128), or (512,) after the convolutions on images."""
+    """Units of the hidden layers; None for (128, 128), or (512,) if an observation is one image."""
     double: bool = True
     """Let the network choose the next action and the target value it, so that values are not overestimated."""
     exploration: Literal["epsilon", "softmax"] = "epsilon"

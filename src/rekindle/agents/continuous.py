@@ -17,17 +17,8 @@ import numpy as np
 
 from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import ActorCriticConfig
-from rekindle.agents.networks import (
-    Dense,
-    Module,
-    Sequential,
-    Weight,
-    convolutions,
-    feature_size,
-    hidden_layers,
-    layers_of,
-    user_network,
-)
+from rekindle.agents.encoders import encoder, feature_size, user_network
+from rekindle.agents.networks import Dense, Module, Sequential, Weight, hidden_layers, layers_of
 from rekindle.agents.offpolicy import OffPolicyAgent
 from rekindle.agents.settings import encoding_of, generators
 from rekindle.agents.updates import OffPolicyUpdate
@@ -59,7 +50,7 @@ def _encoder(encoding: Encoding, network: Any, rng: np.random.Generator) -> Modu
     """From an observation to features: the user's network, convolutions, or nothing at all."""
     if network is not None:
         return user_network(network, encoding, rng=rng)
-    return Sequential(convolutions(encoding, rng=rng) if encoding.image else [])
+    return Sequential(encoder(encoding, rng=rng))
 
 
 class ActorNetwork(eqx.Module):

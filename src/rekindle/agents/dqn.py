@@ -26,20 +26,18 @@ import numpy as np
 
 from rekindle.agents.configs import DiscreteConfig
 from rekindle.agents.discrete import DiscreteAgent, followed
+from rekindle.agents.encoders import encoder, feature_size, user_network
 from rekindle.agents.networks import (
     Activation,
     Dense,
     Module,
     NoisyDense,
     Sequential,
-    convolutions,
-    feature_size,
     hidden_layers,
     layers_of,
     noise_size,
     normal_fan_in,
     split_noise,
-    user_network,
 )
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.returns import CategoricalReturns, MeanReturns, QuantileReturns, Returns
@@ -163,14 +161,16 @@ class QNetwork(eqx.Module):
         self, config: DQNConfig, encoding: Encoding, actions: int, network: Any, rng: np.random.Generator
     ) -> None:
         """The last hidden layer belongs to the streams of value and advantage, as in the papers."""
-        sizes = config.hidden_sizes or ((512,) if encoding.image else (128, 128))
+        sizes = config.hidden_sizes or ((512,) if encoding.is_image else (128, 128))
         if network is not None:
             self.body, sizes = user_network(network, encoding, rng=rng), ()
-        elif encoding.image:
-            self.body = Sequential(convolutions(encoding, rng=rng))
+        elif encoding.is_image:
+            self.body = Sequential(encoder(encoding, rng=rng))
         else:
-            hidden = hidden_layers(encoding.shape[0], sizes[:-1], rng=rng, weight=_BEFORE_RELU, bias=0.0)
-            self.body, sizes = Sequential(hidden), sizes[-1:]
+            first = encoder(encoding, rng=rng, weight=_BEFORE_RELU, bias=0.0)
+            inputs = feature_size(Sequential(first), encoding)
+            hidden = hidden_layers(inputs, sizes[:-1], rng=rng, weight=_BEFORE_RELU, bias=0.0)
+            self.body, sizes = Sequential([*first, *hidden]), sizes[-1:]
         features = feature_size(self.body, encoding)
         self.returns = config.returns
         atoms = self.returns.atoms

@@ -42,6 +42,7 @@ from rekindle.agents.settings import (
 from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
 from rekindle.errors import ConfigError
+from rekindle.policy.encoding import row_count
 
 __all__ = ["IQL", "IQLConfig", "IQLState", "IQLUpdate"]
 
@@ -211,7 +212,7 @@ class IQLUpdate:
 
     def _values(self, value: Parts, observations: jax.Array) -> jax.Array:
         """What states are worth."""
-        return self._value.network(value)(observations, jnp.zeros((len(observations), 0)))[0]
+        return self._value.network(value)(observations, jnp.zeros((row_count(observations), 0)))[0]
 
     def _weighted(self, losses: jax.Array, batch: Minibatch) -> jax.Array:
         """The mean of losses, with priorities by how much each transition counts."""

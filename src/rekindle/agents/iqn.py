@@ -27,17 +27,8 @@ import numpy as np
 
 from rekindle.agents.configs import DiscreteConfig
 from rekindle.agents.discrete import DiscreteAgent, followed
-from rekindle.agents.networks import (
-    Dense,
-    Module,
-    Sequential,
-    convolutions,
-    feature_size,
-    hidden_layers,
-    layers_of,
-    normal_fan_in,
-    user_network,
-)
+from rekindle.agents.encoders import encoder, feature_size, user_network
+from rekindle.agents.networks import Dense, Module, Sequential, hidden_layers, layers_of, normal_fan_in
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.returns import midpoints, quantile_huber
 from rekindle.agents.settings import Setting, check_whole, make_config, network_setting
@@ -93,16 +84,18 @@ class IQNNetwork(eqx.Module):
         self, config: IQNConfig, encoding: Encoding, actions: int, network: Any, rng: np.random.Generator
     ) -> None:
         """The last hidden layer comes after the product, unless it is the only one."""
-        sizes = config.hidden_sizes or ((512,) if encoding.image else (128, 128))
+        sizes = config.hidden_sizes or ((512,) if encoding.is_image else (128, 128))
         if network is not None:
             self.body, sizes = user_network(network, encoding, rng=rng), ()
-        elif encoding.image:
-            self.body = Sequential(convolutions(encoding, rng=rng))
+        elif encoding.is_image:
+            self.body = Sequential(encoder(encoding, rng=rng))
         else:
             before = max(1, len(sizes) - 1)
             # Not with biases of 0: the features of an observation of zeros would be 0, and so would every product.
-            hidden = hidden_layers(encoding.shape[0], sizes[:before], rng=rng, weight=_BEFORE_RELU)
-            self.body, sizes = Sequential(hidden), sizes[before:]
+            first = encoder(encoding, rng=rng, weight=_BEFORE_RELU)
+            inputs = feature_size(Sequential(first), encoding)
+            hidden = hidden_layers(inputs, sizes[:before], rng=rng, weight=_BEFORE_RELU)
+            self.body, sizes = Sequential([*first, *hidden]), sizes[before:]
         features = feature_size(self.body, encoding)
         self.embedding = Dense(config.cosines, features, rng=rng)
         after = hidden_layers(features, sizes, rng=rng, weight=_BEFORE_RELU, bias=0.0)
@@ -127,7 +120,8 @@ class IQNNetwork(eqx.Module):
         taus = jnp.array(midpoints(self.policy_quantiles))
         if noise is not None:
             taus = (taus + jax.scipy.special.ndtr(noise) - 0.5) % 1
-        return self(x[None], taus[None])[0].mean(axis=-1)
+        one = jax.tree_util.tree_map(lambda part: part[None], x)
+        return self(one, taus[None])[0].mean(axis=-1)
 
     @property
     def noise_size(self) -> int:

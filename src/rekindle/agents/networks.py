@@ -11,7 +11,6 @@ compile, and the same whether numpy or JAX acts.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, cast
@@ -22,26 +21,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from rekindle.agents.convolution import convolved
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
-from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer
 
 __all__ = [
     "Activation",
-    "Conv",
     "Dense",
-    "Flatten",
     "Initialiser",
     "LayerNorm",
     "Module",
     "NoisyDense",
-    "Scale",
     "Sequential",
     "Weight",
-    "convolutions",
-    "feature_size",
     "hidden_layers",
     "layers_of",
     "noise_size",
@@ -49,7 +41,6 @@ __all__ = [
     "orthogonal",
     "split_noise",
     "uniform_fan_in",
-    "user_network",
 ]
 
 Initialiser = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -246,68 +237,6 @@ class Activation(eqx.Module):
         return [Layer("activation", name=self.name)]
 
 
-class Conv(eqx.Module):
-    """A convolution without padding: an image to (rows, columns, outputs); bytes count as numbers from 0 to 1."""
-
-    weight: Weight
-    """(outputs, inputs, size, size)."""
-    bias: Weight
-    stride: int = eqx.field(static=True)
-    channels_first: bool = eqx.field(static=True)
-    """Whether it takes (channels, rows, columns), as encoded observations are, or (rows, columns, channels)."""
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        size: int,
-        stride: int,
-        *,
-        rng: np.random.Generator,
-        weight: Initialiser,
-        channels_first: bool,
-    ) -> None:
-        if size % stride:
-            raise ConfigError(f"a convolution of size {size} has the stride {stride}: use one that divides the size")
-        flat = weight(rng, (inputs * size * size, outputs))
-        self.weight = flat.T.reshape(outputs, inputs, size, size)
-        self.bias = np.zeros(outputs, np.float32)
-        self.stride, self.channels_first = stride, channels_first
-
-    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """The layer's output."""
-        weight = self.weight / 255 if x.dtype == jnp.uint8 else self.weight
-        return convolved(x, weight, self.stride, channels_first=self.channels_first) + self.bias
-
-    def layers(self) -> list[Layer]:
-        """As data."""
-        return [_layer(self, "conv", "weight", "bias", stride=self.stride)]
-
-
-class Scale(eqx.Module):
-    """Bytes to numbers from 0 to 1, left to the `Conv` after it: bytes are quicker to rearrange than floats."""
-
-    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """The bytes as they are."""
-        return x
-
-    def layers(self) -> list[Layer]:
-        """As data."""
-        return [Layer("scale")]
-
-
-class Flatten(eqx.Module):
-    """The output of a `Conv` as a vector, in the order of channels, rows and columns."""
-
-    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """The layer's output."""
-        return x.transpose(2, 0, 1).ravel()
-
-    def layers(self) -> list[Layer]:
-        """As data."""
-        return [Layer("flatten")]
-
-
 class Sequential(eqx.Module):
     """Modules one after the other."""
 
@@ -345,8 +274,8 @@ def split_noise(noise: jax.Array | None, modules: Sequence[Any]) -> list[jax.Arr
     return list(jnp.split(noise, np.cumsum([noise_size(module) for module in modules])[:-1]))
 
 
-def _layer(module: eqx.Module, kind: Any, *names: str, stride: int = 1) -> Layer:
-    return Layer(kind, {name: np.asarray(getattr(module, name)) for name in names}, stride=stride)
+def _layer(module: eqx.Module, kind: Any, *names: str) -> Layer:
+    return Layer(kind, {name: np.asarray(getattr(module, name)) for name in names})
 
 
 def hidden_layers(
@@ -367,62 +296,6 @@ def hidden_layers(
         modules.append(Activation(activation))
         inputs = size
     return modules
-
-
-def convolutions(encoding: Encoding, *, rng: np.random.Generator, weight: Initialiser = uniform_fan_in) -> list[Any]:
-    """The three convolutions of the Nature paper, and what comes out of them as a vector."""
-    modules: list[Any] = [Scale()] if encoding.is_bytes else []
-    inputs = encoding.shape[0]
-    for index, (outputs, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1))):
-        conv = Conv(inputs, outputs, size, stride, rng=rng, weight=weight, channels_first=index == 0)
-        modules += [conv, Activation("relu")]
-        inputs = outputs
-    return [*modules, Flatten()]
-
-
-def user_network(network: Any, encoding: Encoding, *, rng: np.random.Generator) -> Module:
-    """A network of the user's own: a module, what makes one, or a text `package.module:Name` of either.
-
-    What makes one is called with the shape of an encoded observation and `key=`.
-    """
-    found = _imported(network) if isinstance(network, str) else network
-    if isinstance(found, eqx.Module):
-        module = found
-    else:
-        key = jax.random.key(int(rng.integers(1 << 32)))
-        module = found(encoding.shape, key=key)
-    if not (isinstance(module, eqx.Module) and callable(module)):
-        raise ConfigError(f"network is {network!r}: use a callable equinox module, or 'package.module:Name' of one")
-    return cast("Module", _Keyless(module))
-
-
-class _Keyless(eqx.Module):
-    """A user's module, which takes an observation and nothing else."""
-
-    module: Any
-
-    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        return self.module(x)
-
-    def layers(self) -> list[Layer]:
-        return layers_of(self.module)
-
-
-def _imported(path: str) -> Any:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"network is {path!r}: {error}; use 'package.module:Name'") from None
-
-
-def feature_size(module: Module, encoding: Encoding) -> int:
-    """How many features a module gives for one observation."""
-    dtype = jnp.uint8 if encoding.is_bytes else jnp.float32
-    out = eqx.filter_eval_shape(module, jax.ShapeDtypeStruct(encoding.shape, dtype))
-    if len(out.shape) != 1:
-        raise ConfigError(f"the network gives {out.shape} for one observation: it must give a vector of features")
-    return out.shape[0]
 
 
 def layers_of(module: Any) -> list[Layer]:

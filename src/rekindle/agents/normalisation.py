@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.agent import State, StreamSlots
+from rekindle.agents.configs import AgentConfig
 from rekindle.agents.counting import saved_count
 from rekindle.checks import refuses_misfits
 from rekindle.errors import StateError
 from rekindle.experience import Array
+from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Normaliser
 
-__all__ = ["Moments", "ReturnScale", "RunningMoments", "moments_of", "normalise"]
+__all__ = ["Moments", "ReturnScale", "RunningMoments", "moments_of", "normalise", "observation_moments"]
 
 Moments = tuple[Any, Any, Any]
 """Mean, variance, and where to clip."""
@@ -95,6 +97,11 @@ class RunningMoments:
         """What was published elsewhere; raises `StateError` if it does not fit."""
         mean, variance = (_vector(weights, name, len(self._mean), np.float32) for name in ("mean", "variance"))
         return Normaliser(mean, variance, self.clip)
+
+
+def observation_moments(encoding: Encoding, config: AgentConfig) -> RunningMoments | None:
+    """For the vector in encoded observations; None if the settings do not ask for it."""
+    return RunningMoments(encoding.vector_size, clip=config.observation_clip) if config.normalise_observations else None
 
 
 class ReturnScale:
@@ -175,10 +182,13 @@ def _vector(state: Any, name: str, size: int, dtype: Any) -> Array:
     return value.copy()
 
 
-def normalise(encoded: jax.Array, moments: Moments | None) -> jax.Array:
+def normalise(encoded: Any, moments: Moments | None) -> Any:
     """`Normaliser.apply`, for use inside a compiled function."""
     if moments is None:
         return encoded
+    if isinstance(encoded, tuple):
+        *images, vector = cast("tuple[jax.Array, ...]", encoded)
+        return (*images, normalise(vector, moments))
     mean, variance, clip = moments
     return jnp.clip((encoded - mean) / jnp.sqrt(variance + 1e-8), -clip, clip)
 

@@ -23,7 +23,7 @@ from rekindle.agents.configs import OffPolicyConfig
 from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.noise import stream_noise
-from rekindle.agents.normalisation import RunningMoments, moments_of
+from rekindle.agents.normalisation import moments_of, observation_moments
 from rekindle.agents.settings import Linear, check_number, value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.updates import Minibatch, OffPolicyUpdate
@@ -31,7 +31,7 @@ from rekindle.checks import refuses_misfits
 from rekindle.errors import AgentError, ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.policy.actions import ActionHead
-from rekindle.policy.encoding import Encoding
+from rekindle.policy.encoding import Encoding, vector_of
 from rekindle.policy.policy import NetworkPolicy
 from rekindle.replay import Batch, Memory, PrioritizedMemory, TransitionSource, mixed
 from rekindle.rng import generator_from_state, generator_state
@@ -78,9 +78,7 @@ class OffPolicyAgent(Generic[Config]):
             warmup_steps=int(config.warmup_steps), update_every=config.update_every, updates_each=config.updates_each
         )
         self._losses = LossMean()
-        self._moments = (
-            RunningMoments(encoding.shape[0], clip=config.observation_clip) if config.normalise_observations else None
-        )
+        self._moments = observation_moments(encoding, config)
         memory = Memory(config.capacity, observation_space, action_space, frame_stack=config.frame_stack)
         self._memory = PrioritizedMemory(memory, alpha=config.priority_alpha) if config.prioritised else memory
         self._data: TransitionSource | None = None
@@ -98,7 +96,7 @@ class OffPolicyAgent(Generic[Config]):
             algorithm.metrics,
             example=self._example(),
             rows=config.batch_size if config.prioritised else 0,
-            most=1 if encoding.image else _MOST_PRIORITISED if config.prioritised else None,
+            most=1 if encoding.images else _MOST_PRIORITISED if config.prioritised else None,
         )
         self._actor = actor
         actor.owner = type(self).__name__
@@ -144,7 +142,7 @@ class OffPolicyAgent(Generic[Config]):
         """Remember transitions."""
         self._memory.append(transitions, streams)
         if self._moments is not None:
-            self._moments.add(self._encoding.encode(transitions.observations))
+            self._moments.add(vector_of(self._encoding.encode(transitions.observations)))
         if self._noise is not None:
             for row in transitions.statuses.nonzero()[0].tolist():
                 self._noise.restart(int(streams[row]))
@@ -181,7 +179,7 @@ class OffPolicyAgent(Generic[Config]):
         self._data, self._data_share = data, share
         if self._moments is not None and not self._moments.count:
             sample = data.sample(np.random.default_rng(0), min(len(data), _NORMALISED_BY), n_step=1, gamma=1.0)
-            self._moments.add(self._encoding.encode(sample.observations))
+            self._moments.add(vector_of(self._encoding.encode(sample.observations)))
 
     @property
     def _is_offline(self) -> bool:
@@ -260,7 +258,7 @@ class OffPolicyAgent(Generic[Config]):
             batch, weights = memory.sample(
                 rng, rows, beta=beta, batches=count, n_step=config.n_step, gamma=config.gamma
             )
-        return batch.rows, _columns(batch, weights, self._algorithm.noise(rng, count))
+        return batch.rows, self._columns(batch, weights, self._algorithm.noise(rng, count))
 
     def _mixed(self, data: TransitionSource, count: int) -> Batch:
         """So many batches, the first rows of each from data; all of them while the memory is empty."""
@@ -279,7 +277,19 @@ class OffPolicyAgent(Generic[Config]):
         actions = cast("Array", zero_observations(self.action_space, rows))
         batch = Batch(observations, actions, numbers, observations, numbers, np.zeros(rows, np.int64))
         weights = numbers if self.config.prioritised else None
-        return _columns(batch, weights, self._algorithm.noise(np.random.default_rng(0), 1))
+        return self._columns(batch, weights, self._algorithm.noise(np.random.default_rng(0), 1))
+
+    def _columns(self, batch: Batch, weights: Array | None, noise: Any) -> dict[str, Any]:
+        """What updates take."""
+        return {
+            "observations": batch.observations,
+            "actions": batch.actions,
+            "rewards": batch.rewards,
+            "next_observations": batch.next_observations,
+            "discounts": batch.discounts,
+            "weights": weights,
+            "noise": noise,
+        }
 
     def _reprioritise(self, rows: Array, outcome: Outcome) -> None:
         if isinstance(self._memory, PrioritizedMemory):
@@ -393,16 +403,3 @@ class OffPolicyAgent(Generic[Config]):
         """What updates change, but neither weights nor the count of updates."""
         fields = self._learned._asdict()
         return {name: value for name, value in fields.items() if name not in {*self._algorithm.weights, "updates"}}
-
-
-def _columns(batch: Batch, weights: Array | None, noise: Any) -> dict[str, Any]:
-    """What updates take."""
-    return {
-        "observations": batch.observations,
-        "actions": batch.actions,
-        "rewards": batch.rewards,
-        "next_observations": batch.next_observations,
-        "discounts": batch.discounts,
-        "weights": weights,
-        "noise": noise,
-    }

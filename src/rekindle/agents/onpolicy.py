@@ -25,7 +25,7 @@ from rekindle.agents.configs import OnPolicyConfig
 from rekindle.agents.counting import LossMean, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.distributions import Distribution
-from rekindle.agents.normalisation import ReturnScale, RunningMoments
+from rekindle.agents.normalisation import ReturnScale, RunningMoments, observation_moments
 from rekindle.agents.scoring import Learning, Scorer, Version
 from rekindle.agents.settings import value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
@@ -35,7 +35,7 @@ from rekindle.checks import refuses_misfits
 from rekindle.errors import AgentError, InputError, Interrupted, StateError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.interrupt import ShouldStop, never
-from rekindle.policy.encoding import Encoding
+from rekindle.policy.encoding import Encoding, vector_of
 from rekindle.policy.network import Normaliser
 from rekindle.policy.policy import NetworkPolicy
 from rekindle.rng import generator_from_state, generator_state
@@ -82,9 +82,7 @@ class OnPolicyAgent(Generic[Config]):
         self._encoding, self._distribution = encoding, distribution
         self._exploring, self._shuffling = exploring, shuffling
         self._losses = LossMean()
-        self._moments = (
-            RunningMoments(encoding.shape[0], clip=config.observation_clip) if config.normalise_observations else None
-        )
+        self._moments = observation_moments(encoding, config)
         self._reward_scale = ReturnScale(config.gamma, clip=config.reward_clip) if config.normalise_rewards else None
         self._collector = Collector(observation_space, action_space, config.rollout_steps)
         self._learning: Learning | None = None
@@ -104,7 +102,7 @@ class OnPolicyAgent(Generic[Config]):
             self._step,
             algorithm.metrics,
             example={"indices": self._minibatches.table[0].astype(np.int32)},
-            most=1 if encoding.image else 2 if is_large else None,
+            most=1 if encoding.images else 2 if is_large else None,
         )
         self._actor = actor
         actor.owner = type(self).__name__
@@ -164,7 +162,9 @@ class OnPolicyAgent(Generic[Config]):
     def _preview_moments(self, moments: RunningMoments, before: int) -> None:
         """Normalise the rest of the first rollout by its first steps if these are clipped."""
         collector, enough = self._collector, min(_MOST_PREVIEWED, self.config.rollout_steps // 8)
-        if before < enough <= collector.collected and moments.preview(self._encoding.encode(collector.observations())):
+        if not before < enough <= collector.collected:
+            return
+        if moments.preview(vector_of(self._encoding.encode(collector.observations()))):
             self._previous, self._acting = self._acting, Version(self._acting.params, self._normaliser)
             collector.change_policy()
             self._publish()
@@ -256,7 +256,7 @@ class OnPolicyAgent(Generic[Config]):
             scored.values, scored.last_values, gamma=config.gamma, gae_lambda=config.gae_lambda, rewards=rewards
         )
         if self._moments is not None:
-            self._moments.add(scored.encoded)
+            self._moments.add(vector_of(scored.encoded))
         columns = {
             "observations": scored.observations,
             "mask": scored.mask,

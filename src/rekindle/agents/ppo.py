@@ -27,17 +27,15 @@ import numpy as np
 from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import OnPolicyConfig
 from rekindle.agents.distributions import Distribution, distribution_of
+from rekindle.agents.encoders import encoder, feature_size, user_network
 from rekindle.agents.networks import (
     Dense,
     Module,
     Sequential,
     Weight,
-    convolutions,
-    feature_size,
     hidden_layers,
     layers_of,
     orthogonal,
-    user_network,
 )
 from rekindle.agents.onpolicy import OnPolicyAgent
 from rekindle.agents.optimiser import optimised, optimiser_of
@@ -74,7 +72,7 @@ class PPOConfig(OnPolicyConfig, frozen=True, kw_only=True):
     normalise_advantages: bool = True
     """Give the advantages of each minibatch mean 0 and deviation 1."""
     hidden_sizes: tuple[int, ...] | None = None
-    """Units of the hidden layers of policy and value; None for (64, 64), or (512,) after the convolutions on images."""
+    """Units of the hidden layers of policy and value; None for (64, 64), or (512,) if an observation is one image."""
     log_std_init: float = 0.0
     """The logarithm of the standard deviation of a continuous action at first, in its own unit."""
 
@@ -97,7 +95,8 @@ class PPOConfig(OnPolicyConfig, frozen=True, kw_only=True):
 class ActorCritic(eqx.Module):
     """From an observation to the policy (logits, or the means of continuous actions) and the value.
 
-    The two have hidden layers of their own, or share what comes out of convolutions or of a user's network.
+    The two have hidden layers of their own, and share what comes out of convolutions or of a user's network. If an
+    observation is one image, they share the hidden layers too.
     """
 
     body: Module
@@ -109,16 +108,16 @@ class ActorCritic(eqx.Module):
     def __init__(
         self, config: PPOConfig, encoding: Encoding, distribution: Distribution, network: Any, rng: np.random.Generator
     ) -> None:
-        sizes, hidden = config.hidden_sizes or ((512,) if encoding.image else (64, 64)), orthogonal(math.sqrt(2))
+        sizes, hidden = config.hidden_sizes or ((512,) if encoding.is_image else (64, 64)), orthogonal(math.sqrt(2))
         if network is not None:
             self.body, sizes = user_network(network, encoding, rng=rng), ()
-        elif encoding.image:
-            layers = convolutions(encoding, rng=rng, weight=hidden)
-            features = feature_size(Sequential(layers), encoding)
-            self.body = Sequential([*layers, *hidden_layers(features, sizes, rng=rng, weight=hidden, bias=0.0)])
-            sizes = ()
         else:
-            self.body = Sequential(())
+            layers = encoder(encoding, rng=rng, weight=hidden, bias=0.0)
+            if encoding.is_image:
+                features = feature_size(Sequential(layers), encoding)
+                layers += hidden_layers(features, sizes, rng=rng, weight=hidden, bias=0.0)
+                sizes = ()
+            self.body = Sequential(layers)
         features = feature_size(self.body, encoding)
 
         def stream(outputs: int, gain: float) -> Sequential:

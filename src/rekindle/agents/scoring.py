@@ -23,7 +23,7 @@ from rekindle.agents.weights import Parts
 from rekindle.errors import Interrupted, StateError
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
-from rekindle.policy.encoding import Encoding
+from rekindle.policy.encoding import Encoded, Encoding, row_count
 from rekindle.policy.network import Normaliser
 from rekindle.replay.rollout import Steps
 
@@ -41,7 +41,7 @@ class Version(NamedTuple):
     params: Parts
     normaliser: Normaliser | None
 
-    def seen(self, encoded: Array) -> Array:
+    def seen(self, encoded: Encoded) -> Encoded:
         """Encoded observations as its network sees them."""
         return encoded if self.normaliser is None else self.normaliser.apply(encoded)
 
@@ -49,8 +49,8 @@ class Version(NamedTuple):
 class Scored(NamedTuple):
     """A rollout with what its policies say of it."""
 
-    encoded: Array
-    observations: Array
+    encoded: Encoded
+    observations: Encoded
     """As the newest policy sees them."""
     mask: Array | None
     actions: Array
@@ -75,8 +75,8 @@ class Scorer:
         """`score` takes parameters and columns of observations, masks and actions, as an `OnPolicyUpdate` does."""
         self._score = jax.jit(score)
         self._encoding, self._distribution, self._device = encoding, distribution, device
-        self._most = min(_MOST_IMAGES if encoding.image else _MOST, rollout_steps)
-        self._few = self._most if encoding.image else min(_FEW, self._most)
+        self._most = min(_MOST_IMAGES if encoding.images else _MOST, rollout_steps)
+        self._few = self._most if encoding.images else min(_FEW, self._most)
         self._rollout_steps = rollout_steps
 
     def warm_up(self, version: Version) -> None:
@@ -102,13 +102,13 @@ class Scorer:
     def rows(
         self,
         version: Version,
-        observations: Array,
+        observations: Encoded,
         mask: Array | None,
         actions: Array | None,
         should_stop: ShouldStop = never,
     ) -> tuple[Array, Array]:
         """Log-probabilities and values of rows; without actions only the values mean anything."""
-        count = len(observations)
+        count = row_count(observations)
         zeros = self.zeros(count)
         columns = (
             observations,
@@ -131,7 +131,7 @@ class Scorer:
         """A rollout of so many rows, of zeros."""
         encoding = self._encoding
         return {
-            "observations": np.zeros((rows, *encoding.shape), np.uint8 if encoding.is_bytes else np.float32),
+            "observations": encoding.zeros(rows),
             "mask": np.zeros((rows, encoding.mask_size), np.bool_) if encoding.mask_size else None,
             "actions": self._distribution.zeros(rows),
             "numbers": np.zeros((rows, 4), np.float32),

@@ -135,7 +135,7 @@ def encoding_of(space: Any, config: Any, *, actions: int, mask_sizes: Mapping[st
 
     `actions` is how many a mask speaks of, 0 for continuous ones; `mask_sizes` is for masks of composite actions.
     """
-    encoding = _with_masks(Encoding.of(space), mask_sizes or {})
+    encoding = _with_masks(Encoding.of(space, config.convolutions), mask_sizes or {})
     if encoding.mask_size and not actions:
         raise ConfigError(
             "the observations have an action_mask: continuous actions cannot be masked, "
@@ -143,7 +143,7 @@ def encoding_of(space: Any, config: Any, *, actions: int, mask_sizes: Mapping[st
         )
     if encoding.mask_size not in (0, actions):
         raise ConfigError(f"the action_mask has {encoding.mask_size} numbers, but there are {actions} actions")
-    if encoding.image and config.normalise_observations:
+    if config.normalise_observations and not encoding.vector_size:
         raise ConfigError("normalise_observations is True: images are scaled to 0..1 and cannot be normalised")
     return encoding
 

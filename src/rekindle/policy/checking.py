@@ -16,12 +16,13 @@ from rekindle.errors import StateError
 from rekindle.experience import Array
 from rekindle.nesting import Nesting
 from rekindle.policy.actions import ActionHead
-from rekindle.policy.encoding import ACTION_MASK, Encoding
+from rekindle.policy.encoding import ACTION_MASK, Encoding, Part
 from rekindle.policy.network import ARRAYS, Layer, Normaliser, noise_size
 
 __all__ = ["check_policy"]
 
-Shape = tuple[int, ...]
+Shape = tuple[Any, ...]
+"""Of an array without its rows; of several inputs, the shape of each."""
 
 _MOST = 2**31
 """The most values of a discrete action or observation, and the most elements of a shape."""
@@ -35,11 +36,12 @@ def check_policy(encoding: Encoding, layers: Sequence[Layer], head: ActionHead, 
     for name, array in _arrays(layers):
         _require(array.dtype.kind == "f" and array.size > 0, f"{name} is {array.shape} of {array.dtype}")
     held = sum(array.size for _, array in _arrays(layers))
-    size = math.prod(encoding.shape)
-    _require(bool(encoding.image) or size <= held, f"{size} inputs are more than the {held} numbers of the network")
+    size = encoding.vector_size
+    _require(size <= held, f"{size} inputs are more than the {held} numbers of the network")
     if normaliser is not None:
         for name, array in (("mean", normaliser.mean), ("variance", normaliser.variance)):
-            _require(array.dtype.kind == "f" and array.shape == encoding.shape, f"the {name} is {array.shape}")
+            is_vector = array.dtype.kind == "f" and array.shape == (size,) and size > 0
+            _require(is_vector, f"the {name} is {array.shape}")
     check = _check_product if head.kind == "product" else _check_head
     check(head, _output(layers, encoding.shape), encoding.mask_size)
 
@@ -53,8 +55,8 @@ def _arrays(layers: Sequence[Layer]) -> Iterator[tuple[str, Array]]:
     for layer in layers:
         for name, array in layer.arrays.items():
             yield f"{name} of a layer {layer.kind}", array
-        yield from _arrays(layer.value)
-        yield from _arrays(layer.advantage)
+        for inner in (*layer.branches, layer.value, layer.advantage):
+            yield from _arrays(inner)
 
 
 def _are_counts(numbers: Sequence[int]) -> bool:
@@ -76,13 +78,8 @@ def _check_encoding(encoding: Encoding) -> None:
                 is_sound and _are_starts(part.starts, part.counts),
                 f"{part.name!r} has different numbers of counts and elements",
             )
-    if encoding.image:
-        dimensions = 2 if encoding.image == "one_channel" else 3
-        (part, *others) = encoding.parts
-        is_image = not others and not encoding.is_dict and part.kind == "box" and len(part.shape) == dimensions
-        _require(is_image, f"its observations are not images ({encoding.image})")
-    elif not encoding.is_dict:
-        _require(len(encoding.parts) == 1, "it has several observations without names")
+        _require(part.kind != "image" or _has_axes_of_image(part), f"{part.name!r} is not an image: {part.shape}")
+    _require(encoding.is_dict or len(encoding.parts) == 1, "it has several observations without names")
     if encoding.nesting is not None:
         nested = sorted(_nesting(encoding.nesting).names)
         masks = [part.name for part in encoding.masks] or ([ACTION_MASK] if encoding.mask_size else [])
@@ -91,6 +88,10 @@ def _check_encoding(encoding: Encoding) -> None:
     if encoding.masks:
         size = sum(math.prod(part.shape) for part in encoding.masks)
         _require(encoding.is_dict and encoding.mask_size == size, f"masks of {size} for {encoding.mask_size} actions")
+
+
+def _has_axes_of_image(part: Part) -> bool:
+    return len(part.shape) == 2 if part.channels == "none" else len(part.shape) in (3, 4)
 
 
 def _nesting(state: Any) -> Nesting:
@@ -113,7 +114,7 @@ def _output(layers: Sequence[Layer], shape: Shape) -> Shape:
 def _layer_output(layer: Layer, shape: Shape) -> Shape | None:  # noqa: PLR0911 - one for each kind
     """The output shape of a layer for an input shape, or None if it does not fit."""
     arrays = layer.arrays
-    if set(arrays) != set(ARRAYS.get(layer.kind, ())):
+    if set(arrays) != set(ARRAYS.get(layer.kind, ())) or _has_several(shape) != (layer.kind == "branches"):
         return None
     match layer.kind:
         case "dense" | "noisy_dense":
@@ -129,8 +130,12 @@ def _layer_output(layer: Layer, shape: Shape) -> Shape | None:  # noqa: PLR0911 
             return shape if fits else None
         case "activation" | "scale":
             return shape
+        case "pad":
+            return _padded_output(layer, shape)
         case "flatten":
             return (math.prod(shape),)
+        case "branches":
+            return _branches_output(layer.branches, shape)
         case "dueling":
             value, advantage = _output(layer.value, shape), _output(layer.advantage, shape)
             fits = layer.atoms > 0 and value == (layer.atoms,) and len(advantage) == 1
@@ -160,6 +165,26 @@ def _conv_output(weight: Shape, bias: Shape, stride: int, shape: Shape) -> Shape
     if size != width or inputs != channels or bias != (outputs,) or min(sides) < size:
         return None
     return (outputs, *((side - size) // stride + 1 for side in sides))
+
+
+def _padded_output(layer: Layer, shape: Shape) -> Shape | None:
+    if len(shape) != 3:
+        return None
+    channels, rows, columns = shape
+    fits = 0 <= layer.rows <= 2 * rows and 0 <= layer.columns <= 2 * columns
+    return (channels, rows + layer.rows, columns + layer.columns) if fits else None
+
+
+def _branches_output(branches: Sequence[Sequence[Layer]], shape: Shape) -> Shape | None:
+    if len(branches) != len(shape) or not _has_several(shape):
+        return None
+    outputs = [_output(layers, given) for layers, given in zip(branches, shape, strict=True)]
+    return (sum(output[0] for output in outputs),) if all(len(output) == 1 for output in outputs) else None
+
+
+def _has_several(shape: Shape) -> bool:
+    """Whether it is the shape of several inputs."""
+    return bool(shape) and isinstance(shape[0], tuple)
 
 
 def _check_product(head: ActionHead, output: Shape, mask_size: int) -> None:

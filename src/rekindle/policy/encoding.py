@@ -1,10 +1,10 @@
-"""Encode observations as the input of a network: a vector, or an image."""
+"""Encode observations as the input of a network: a vector, an image, or several images and a vector."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -12,17 +12,25 @@ import numpy as np
 from rekindle.errors import ConfigError
 from rekindle.experience import Array, Observations
 from rekindle.nesting import Nesting
+from rekindle.policy.images import Channels, Convolutions, image_channels, image_shape
 from rekindle.spaces import Layout, SpacePart, SpaceParts, discrete_values
 
-__all__ = ["ACTION_MASK", "Encoding", "Part"]
+__all__ = ["ACTION_MASK", "Encoded", "Encoding", "Input", "Part", "row_count", "vector_of"]
 
 ACTION_MASK = "action_mask"
 """The key of a Dict observation with the mask of allowed actions."""
 
-_LEAST_IMAGE = 36
-"""The minimum number of rows and columns of an image; smaller arrays become part of a vector."""
-_MOST_CHANNELS = 4
-"""The most channels that an image may have in its last axis, as colours."""
+Encoded = Any
+"""A batch of encoded observations: one array for each input of the network, in a tuple if there are several."""
+
+
+class Input(NamedTuple):
+    """One input of a network: an image, or the vector of everything else."""
+
+    shape: tuple[int, ...]
+    """Channels, rows and columns of an image, or the size of the vector."""
+    dtype: np.dtype[Any]
+    """uint8 for an image of bytes, which a network scales to 0..1; otherwise float32."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -30,13 +38,17 @@ class Part(msgspec.Struct, frozen=True):
 
     name: str
     """The keys and positions in Dict and Tuple spaces, such as `camera` or `arm/0`; empty for other spaces."""
-    kind: Literal["box", "discrete"]
+    kind: Literal["box", "discrete", "image"]
     shape: list[int]
     """The shape of one value."""
     counts: list[int] = []
     """For `discrete`: the number of values of each element, which becomes a one-hot vector."""
     starts: list[int] = []
     """For `discrete`: the first value of each element."""
+    channels: Channels = "none"
+    """For `image`: where the channels are."""
+    is_bytes: bool = False
+    """Whether values are uint8 and scaled to 0..1."""
 
     @property
     def size(self) -> int:
@@ -45,17 +57,13 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """The parts concatenated in the order of the space, or a single image with channels, rows and columns.
+    """What a network sees: each image, and one vector of all other parts, both in the order of the space.
 
-    `action_mask` is not one of the parts. Images inside a Dict become part of the vector.
+    The vector comes last. `action_mask` is not one of the parts.
     """
 
     parts: list[Part]
     is_dict: bool = False
-    image: Literal["", "channels_first", "channels_last", "one_channel"] = ""
-    """The memory layout of an image; empty for a vector."""
-    is_bytes: bool = False
-    """Whether an image is uint8, which a network scales to 0..1."""
     mask_size: int = 0
     """The number of actions in an `action_mask`; 0 if there is none."""
     nesting: Any = None
@@ -64,63 +72,88 @@ class Encoding(msgspec.Struct, frozen=True):
     """The parts of an `action_mask` that is a Dict or Tuple, in the order of the actions; empty if it is one array."""
 
     @classmethod
-    def of(cls, space: Any) -> Encoding:
-        """The encoding of a Gymnasium space; raises `ConfigError` for a space that cannot be encoded."""
+    def of(cls, space: Any, convolutions: Convolutions = "auto") -> Encoding:
+        """The encoding of a Gymnasium space; raises `ConfigError` for a space that cannot be encoded.
+
+        `convolutions` says which arrays are images; `rekindle.policy.images.image_channels` has the rule of `auto`.
+        """
         read = SpaceParts.of(space)
-        if read.is_dict:
-            mask = read.parts.pop(ACTION_MASK, None)
-            named = [_part(name, part) for name, part in read.parts.items()]
-            tree = cast("Nesting", read.nesting).tree
-            has_masks = isinstance(tree, dict) and cast("dict[str, Any]", tree).get(ACTION_MASK) is not None
-            masks = [part for part in named if has_masks and part.name.startswith(f"{ACTION_MASK}/")]
-            parts = [part for part in named if part not in masks]
-            if not parts:
-                raise ConfigError(f"{space!r} has no part to learn from")
-            layout = cast("Layout", Layout.of_space(space))
-            return cls(
-                parts,
-                is_dict=True,
-                mask_size=sum(math.prod(part.shape) for part in masks) if mask is None else math.prod(mask.space.shape),
-                masks=masks,
-                nesting=None if layout.nesting is None else layout.nesting.state(),
-            )
-        part = _part("", read.parts[""])
-        image = _image(part)
-        return cls([part], image=image, is_bytes=bool(image) and space.dtype == np.uint8)
+        if not read.is_dict:
+            return cls([_part("", read.parts[""], convolutions)])
+        mask = read.parts.pop(ACTION_MASK, None)
+        tree = cast("Nesting", read.nesting).tree
+        has_masks = isinstance(tree, dict) and cast("dict[str, Any]", tree).get(ACTION_MASK) is not None
+        parts: list[Part] = []
+        masks: list[Part] = []
+        for name, part in read.parts.items():
+            is_mask = has_masks and name.startswith(f"{ACTION_MASK}/")
+            (masks if is_mask else parts).append(_part(name, part, "never" if is_mask else convolutions))
+        if not parts:
+            raise ConfigError(f"{space!r} has no part to learn from")
+        layout = cast("Layout", Layout.of_space(space))
+        return cls(
+            parts,
+            is_dict=True,
+            mask_size=sum(math.prod(part.shape) for part in masks) if mask is None else math.prod(mask.space.shape),
+            masks=masks,
+            nesting=None if layout.nesting is None else layout.nesting.state(),
+        )
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one encoded observation: (size,), or (channels, rows, columns)."""
-        if not self.image:
-            return (sum(part.size for part in self.parts),)
-        shape = tuple(self.parts[0].shape)
-        match self.image:
-            case "one_channel":
-                return (1, *shape)
-            case "channels_last":
-                return (shape[2], shape[0], shape[1])
-            case _:
-                return shape
+    def images(self) -> list[Part]:
+        """The parts that are images."""
+        return [part for part in self.parts if part.kind == "image"]
 
-    def encode(self, observations: Observations, xp: Any = np) -> Any:
+    @property
+    def vector_size(self) -> int:
+        """The number of encoded numbers of all other parts; 0 if there are none."""
+        return sum(part.size for part in self.parts if part.kind != "image")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the only input is an image."""
+        return len(self.parts) == 1 and self.parts[0].kind == "image"
+
+    @property
+    def inputs(self) -> list[Input]:
+        """The images, then the vector, if there are other parts."""
+        images = self.images
+        found = [
+            Input(image_shape(part.shape, part.channels), _UINT8 if part.is_bytes else _FLOAT32) for part in images
+        ]
+        return found if len(images) == len(self.parts) else [*found, Input((self.vector_size,), _FLOAT32)]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape of the input for one observation; if there are several inputs, a tuple with the shape of each."""
+        shapes = tuple(given.shape for given in self.inputs)
+        return shapes[0] if len(shapes) == 1 else shapes
+
+    def zeros(self, rows: int) -> Encoded:
+        """A batch of encoded observations, all zero."""
+        arrays = tuple(np.zeros((rows, *given.shape), given.dtype) for given in self.inputs)
+        return arrays[0] if len(arrays) == 1 else arrays
+
+    def encode(self, observations: Observations, xp: Any = np) -> Encoded:
         """Encode a batch of observations, with numpy or a library with the same interface."""
-        if self.image:
-            images = cast("Array", observations)
-            match self.image:
-                case "one_channel":
-                    return images[:, None]
-                case "channels_last":
-                    return xp.transpose(images, (0, 3, 1, 2))
-                case _:
-                    return images
-        encoded = [_encode(part, self._get(observations, part.name), xp) for part in self.parts]
-        return encoded[0] if len(encoded) == 1 else xp.concatenate(encoded, axis=1)
+        images: list[Any] = []
+        flat: list[Any] = []
+        for part in self.parts:
+            values = self._get(observations, part.name)
+            if part.kind == "image":
+                images.append(_image(part, values, xp))
+            else:
+                flat.append(_flat(part, values, xp))
+        if not flat:
+            return images[0] if len(images) == 1 else tuple(images)
+        vector = flat[0] if len(flat) == 1 else xp.concatenate(flat, axis=1)
+        return (*images, vector) if images else vector
 
-    def encoder(self) -> Callable[[Observations], Array]:
+    def encoder(self) -> Callable[[Observations], Encoded]:
         """`encode` with numpy, as fast as possible for one observation."""
-        if self.image or self.is_dict or self.parts[0].kind != "box" or len(self.parts[0].shape) != 1:
-            return self.encode
-        return _as_float32
+        (part, *others) = self.parts
+        is_vector = part.kind == "box" and len(part.shape) == 1 and not part.is_bytes
+        return _as_float32 if is_vector and not others and not self.is_dict else self.encode
 
     def mask(self, observations: Observations, xp: Any = np) -> Any:
         """The allowed actions, row by row; None if all are allowed."""
@@ -136,30 +169,35 @@ class Encoding(msgspec.Struct, frozen=True):
         return cast("Mapping[str, Any]", observations)[name] if self.is_dict else observations
 
 
-_FLOAT32 = np.dtype(np.float32)
+def row_count(encoded: Encoded) -> int:
+    """The number of encoded observations in a batch."""
+    return len(cast("tuple[Array, ...]", encoded)[0]) if isinstance(encoded, tuple) else len(encoded)
+
+
+def vector_of(encoded: Encoded) -> Any:
+    """The vector in a batch of encoded observations that has one."""
+    return cast("tuple[Array, ...]", encoded)[-1] if isinstance(encoded, tuple) else encoded
+
+
+_FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
+_SCALE = np.float32(1 / 255)
+"""A product, as XLA makes one of a division by a constant: so numpy and XLA agree to the last bit."""
 
 
 def _as_float32(observations: Any) -> Array:
     return observations if observations.dtype is _FLOAT32 else observations.astype(_FLOAT32)
 
 
-def _image(part: Part) -> Literal["", "channels_first", "channels_last", "one_channel"]:
-    match part.shape if part.kind == "box" else []:
-        case [rows, columns] if min(rows, columns) >= _LEAST_IMAGE:
-            return "one_channel"
-        case [rows, columns, channels] if channels <= _MOST_CHANNELS and min(rows, columns) >= _LEAST_IMAGE:
-            return "channels_last"
-        case [_, rows, columns] if min(rows, columns) >= _LEAST_IMAGE:
-            return "channels_first"
-        case _:
-            return ""
-
-
-def _part(name: str, part: SpacePart) -> Part:
+def _part(name: str, part: SpacePart, convolutions: Convolutions) -> Part:
     shape = [] if part.spec is None else list(part.spec.shape)
     match part.kind:
         case "box":
-            return Part(name, "box", shape)
+            low, high = part.bounds
+            are_bytes = part.spec is not None and part.spec.dtype == _UINT8
+            channels = image_channels(part, convolutions)
+            if channels is None:
+                return Part(name, "box", shape, is_bytes=are_bytes and (low, high) == (0, 255))
+            return Part(name, "image", shape, channels=channels, is_bytes=are_bytes and high > 1)
         case "discrete":
             return Part(name, "discrete", shape, *discrete_values(part.space))
         case _:
@@ -170,13 +208,22 @@ def _part(name: str, part: SpacePart) -> Part:
             )
 
 
-def _encode(part: Part, values: Any, xp: Any) -> Any:
+def _flat(part: Part, values: Any, xp: Any) -> Any:
+    """The numbers of a part that is not an image."""
     rows = len(values)
     flat = xp.asarray(values).reshape(rows, -1)
     if part.kind == "box":
-        return flat.astype(np.float32)
+        return flat.astype(_FLOAT32) * _SCALE if part.is_bytes else flat.astype(_FLOAT32)
     hot = [
         flat[:, index, None] == xp.arange(start, start + count)
         for index, (count, start) in enumerate(zip(part.counts, part.starts, strict=True))
     ]
-    return xp.concatenate(hot, axis=1).astype(np.float32)
+    return xp.concatenate(hot, axis=1).astype(_FLOAT32)
+
+
+def _image(part: Part, values: Any, xp: Any) -> Any:
+    """Images with channels, rows and columns; bytes stay bytes."""
+    images = values if part.is_bytes or values.dtype == _FLOAT32 else values.astype(_FLOAT32)
+    if part.channels == "last":
+        images = xp.moveaxis(images, -1, -3)
+    return images.reshape(len(images), *image_shape(part.shape, part.channels))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
@@ -14,8 +14,9 @@ from rekindle.experience import Array
 
 __all__ = ["Forward", "Layer", "Normaliser", "draw_noise", "forward", "noise_size"]
 
-Forward = Callable[[Array, Array | None], Array]
-"""Computes the output of a network from a batch of encoded observations, and the noise of each row if it is noisy."""
+Forward = Callable[[Any, Array | None], Array]
+"""Computes the output of a network from a batch of encoded observations (an array, or a tuple of one for each input),
+and the noise of each row if it is noisy."""
 
 _ZERO = np.zeros((), np.float32)  # for a few numbers, numpy is faster with arrays than with scalars
 
@@ -27,8 +28,11 @@ class Normaliser(msgspec.Struct, frozen=True, eq=False):
     variance: Array
     clip: float
 
-    def apply(self, encoded: Array) -> Array:
-        """Normalise encoded observations."""
+    def apply(self, encoded: Any) -> Any:
+        """Normalise encoded observations: the vector, if there are images beside it."""
+        if isinstance(encoded, tuple):
+            *images, vector = cast("tuple[Array, ...]", encoded)
+            return (*images, self.apply(vector))
         scaled = (encoded - self.mean) / np.sqrt(self.variance + np.float32(1e-8))
         return np.clip(scaled, -self.clip, self.clip)
 
@@ -41,10 +45,12 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
 
     `dense`: weight (inputs, outputs), bias. `noisy_dense`: the same with `weight_noise`, `bias_noise`. `conv`: weight
     (outputs, inputs, k, k), bias, stride, no padding. `layer_norm`: weight, bias. `activation`: its name. `scale`:
-    bytes to 0..1. `dueling`: two lists of layers, value and advantage. `expectation`: softmax over the atoms of each
-    action, then the mean of `support`. `mean`: the mean of the atoms of each action. `implicit_quantiles`: weight
-    (cosines, inputs) and bias embed `atoms` quantiles; the mean, over these, of the layers `advantage` on the inputs
-    times the embedding. `deviations`: adds as many numbers to its inputs, `least + (most - least) * sigmoid(raw)`.
+    bytes to 0..1. `pad`: rows and columns of zeros after those of an image. `branches`: a list of layers for each
+    input, whose outputs are concatenated. `dueling`: two lists of layers, value and advantage. `expectation`: softmax
+    over the atoms of each action, then the mean of `support`. `mean`: the mean of the atoms of each action.
+    `implicit_quantiles`: weight (cosines, inputs) and bias embed `atoms` quantiles; the mean, over these, of the layers
+    `advantage` on the inputs times the embedding. `deviations`: adds as many numbers to its inputs, `least + (most -
+    least) * sigmoid(raw)`.
     """
 
     kind: Literal[
@@ -54,7 +60,9 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
         "layer_norm",
         "activation",
         "scale",
+        "pad",
         "flatten",
+        "branches",
         "dueling",
         "expectation",
         "mean",
@@ -64,6 +72,9 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     arrays: dict[str, Array] = {}
     name: str = ""
     stride: int = 1
+    rows: int = 0
+    columns: int = 0
+    branches: list[list[Layer]] = []
     value: list[Layer] = []
     advantage: list[Layer] = []
     atoms: int = 1
@@ -81,7 +92,7 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
         """The number of random numbers that it needs for its noise."""
         own = sum(self.arrays["weight"].shape) if self.kind == "noisy_dense" else 0
         own = self.atoms if self.kind == "implicit_quantiles" else own
-        return own + noise_size(self.value) + noise_size(self.advantage)
+        return own + sum(map(noise_size, (*self.branches, self.value, self.advantage)))
 
 
 ARRAYS = {
@@ -138,8 +149,13 @@ def _step(layer: Layer, start: int) -> Forward:  # noqa: PLR0911 - one for each 
             return _layer_norm(layer.arrays["weight"], layer.arrays["bias"])
         case "scale":
             return lambda values, _: values.astype(np.float32) / np.float32(255)
+        case "pad":
+            widths = ((0, 0), (0, 0), (0, layer.rows), (0, layer.columns))
+            return lambda values, _: np.pad(values, widths)
         case "flatten":
             return lambda values, _: values.reshape(len(values), -1)
+        case "branches":
+            return _branches(layer.branches, start)
         case "dueling":
             value, advantage = forward(layer.value, start), forward(layer.advantage, start + noise_size(layer.value))
             return _dueling(value, advantage, layer.atoms)
@@ -223,6 +239,16 @@ def _conv(weight: Array, bias: Array, stride: int) -> Forward:
     def run(images: Array, _: Array | None) -> Array:
         parts = [few(images[first : first + _FEW_IMAGES]) for first in range(0, max(1, len(images)), _FEW_IMAGES)]
         return np.concatenate(parts).transpose(0, 3, 1, 2)
+
+    return run
+
+
+def _branches(branches: Sequence[Sequence[Layer]], start: int) -> Forward:
+    starts = itertools.accumulate(map(noise_size, branches[:-1]), initial=start)
+    runs = [forward(layers, first) for layers, first in zip(branches, starts, strict=True)]
+
+    def run(values: tuple[Array, ...], noise: Array | None) -> Array:
+        return np.concatenate([run(part, noise) for run, part in zip(runs, values, strict=True)], axis=1)
 
     return run
 

@@ -20,7 +20,7 @@ from rekindle.experience import ActMode, Array, Observations
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.batching import Batching
 from rekindle.policy.checking import check_policy
-from rekindle.policy.encoding import Encoding
+from rekindle.policy.encoding import Encoding, row_count
 from rekindle.policy.network import Layer, Normaliser, draw_noise, forward, noise_size
 from rekindle.storage import codec, files
 
@@ -90,7 +90,7 @@ class NetworkPolicy:
         encoded = self._encode(observations)
         if self.normaliser is not None:
             encoded = self.normaliser.apply(encoded)
-        return self._forward(encoded, draw_noise(rng, len(encoded), self._noise_size))
+        return self._forward(encoded, draw_noise(rng, row_count(encoded), self._noise_size))
 
 
 def exploring(mode: ActMode | str, rng: np.random.Generator | None) -> np.random.Generator | None:

@@ -1,0 +1,233 @@
+"""From an encoded observation to features: convolutions for images, or a network of the user's own."""
+
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.agents.convolution import convolved
+from rekindle.agents.networks import (
+    Activation,
+    Dense,
+    Initialiser,
+    Module,
+    Sequential,
+    Weight,
+    layers_of,
+    uniform_fan_in,
+)
+from rekindle.errors import ConfigError
+from rekindle.policy.encoding import Encoding, Input
+from rekindle.policy.network import Layer
+
+__all__ = ["Branches", "Conv", "Flatten", "Pad", "Scale", "convolutions", "encoder", "feature_size", "user_network"]
+
+
+class Conv(eqx.Module):
+    """A convolution without padding: an image to (rows, columns, outputs); bytes count as numbers from 0 to 1."""
+
+    weight: Weight
+    """(outputs, inputs, size, size)."""
+    bias: Weight
+    stride: int = eqx.field(static=True)
+    channels_first: bool = eqx.field(static=True)
+    """Whether it takes (channels, rows, columns), as encoded observations are, or (rows, columns, channels)."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        size: int,
+        stride: int,
+        *,
+        rng: np.random.Generator,
+        weight: Initialiser,
+        channels_first: bool,
+    ) -> None:
+        if size % stride:
+            raise ConfigError(f"a convolution of size {size} has the stride {stride}: use one that divides the size")
+        flat = weight(rng, (inputs * size * size, outputs))
+        self.weight = flat.T.reshape(outputs, inputs, size, size)
+        self.bias = np.zeros(outputs, np.float32)
+        self.stride, self.channels_first = stride, channels_first
+
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        """The layer's output."""
+        weight = self.weight / 255 if x.dtype == jnp.uint8 else self.weight
+        return convolved(x, weight, self.stride, channels_first=self.channels_first) + self.bias
+
+    def layers(self) -> list[Layer]:
+        """As data."""
+        arrays = {"weight": np.asarray(self.weight), "bias": np.asarray(self.bias)}
+        return [Layer("conv", arrays, stride=self.stride)]
+
+
+class Scale(eqx.Module):
+    """Bytes to numbers from 0 to 1, left to the `Conv` after it: bytes are quicker to rearrange than floats."""
+
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        """The bytes as they are."""
+        return x
+
+    def layers(self) -> list[Layer]:
+        """As data."""
+        return [Layer("scale")]
+
+
+class Pad(eqx.Module):
+    """Rows and columns of zeros after those of an image, so that the windows of convolutions cover all of it."""
+
+    rows: int = eqx.field(static=True)
+    columns: int = eqx.field(static=True)
+
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        """The image with them."""
+        return jnp.pad(x, ((0, 0), (0, self.rows), (0, self.columns)))
+
+    def layers(self) -> list[Layer]:
+        """As data."""
+        return [Layer("pad", rows=self.rows, columns=self.columns)]
+
+
+class Flatten(eqx.Module):
+    """The output of a `Conv` as a vector, in the order of channels, rows and columns."""
+
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        """The layer's output."""
+        return x.transpose(2, 0, 1).ravel()
+
+    def layers(self) -> list[Layer]:
+        """As data."""
+        return [Layer("flatten")]
+
+
+class Branches(eqx.Module):
+    """A module for each input, whose outputs are concatenated."""
+
+    modules: tuple[Sequential, ...]
+
+    def __init__(self, modules: Sequence[Sequential]) -> None:
+        self.modules = tuple(modules)
+
+    def __call__(self, x: tuple[jax.Array, ...], noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        """The features of all inputs."""
+        return jnp.concatenate([module(part) for module, part in zip(self.modules, x, strict=True)])
+
+    def layers(self) -> list[Layer]:
+        """As data."""
+        return [Layer("branches", branches=[layers_of(module) for module in self.modules])]
+
+
+def encoder(
+    encoding: Encoding, *, rng: np.random.Generator, weight: Initialiser = uniform_fan_in, bias: float | None = None
+) -> list[Any]:
+    """Modules from an encoded observation to features: none for a vector, convolutions for an image.
+
+    If there are several inputs, each image has convolutions and a dense layer of its own.
+    """
+    inputs = encoding.inputs
+    if len(inputs) == 1:
+        return convolutions(inputs[0], rng=rng, weight=weight) if encoding.is_image else []
+    branches: list[Sequential] = []
+    for given in inputs:
+        modules: list[Any] = []
+        if len(given.shape) == 3:
+            modules = convolutions(given, rng=rng, weight=weight)
+            size = _output_size(Sequential(modules), jax.ShapeDtypeStruct(given.shape, given.dtype))
+            modules += [Dense(size, _IMAGE_FEATURES, rng=rng, weight=weight, bias=bias), Activation("relu")]
+        branches.append(Sequential(modules))
+    return [Branches(branches)]
+
+
+_IMAGE_FEATURES = 256
+"""The number of features of each image, where there are several inputs."""
+_NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""The convolutions of the Nature paper (Mnih 2015): filters, size and stride."""
+_SMALLER = {16: ((16, 3, 1), (32, 3, 1)), 24: ((16, 3, 1), (32, 4, 2))}
+"""Those for smaller images, by the least side of larger ones: each pixel may have a meaning of its own."""
+_OTHERS = ((32, 4, 2), (64, 4, 2), (64, 3, 1))
+"""Those for images with sides in between, or with one side that is too short for those of the Nature paper."""
+
+
+def convolutions(image: Input, *, rng: np.random.Generator, weight: Initialiser = uniform_fan_in) -> list[Any]:
+    """Convolutions that fit the size of an image, and their output as a vector."""
+    channels, *sides = image.shape
+    others = _NATURE if min(sides) >= 36 else _OTHERS
+    filters = next((smaller for least, smaller in _SMALLER.items() if math.prod(sides) < least**2), others)
+    modules: list[Any] = [Scale()] if image.dtype == np.uint8 else []
+    missing = [0, 0] if filters is _NATURE else [_covered(side, filters) - side for side in sides]
+    modules += [Pad(*missing)] if any(missing) else []
+    for index, (outputs, size, stride) in enumerate(filters):
+        conv = Conv(channels, outputs, size, stride, rng=rng, weight=weight, channels_first=index == 0)
+        modules += [conv, Activation("relu")]
+        channels = outputs
+    return [*modules, Flatten()]
+
+
+def _covered(side: int, filters: Sequence[tuple[int, int, int]]) -> int:
+    """The least side of an image, of at least so much, that windows cover without a rest."""
+    for _, size, stride in filters:
+        side = max(0, -((size - side) // stride)) + 1
+    for _, size, stride in reversed(filters):
+        side = (side - 1) * stride + size
+    return side
+
+
+def user_network(network: Any, encoding: Encoding, *, rng: np.random.Generator) -> Module:
+    """A network of the user's own: a module, what makes one, or a text `package.module:Name` of either.
+
+    What makes one is called with the shape of an encoded observation and `key=`.
+    """
+    found = _imported(network) if isinstance(network, str) else network
+    if isinstance(found, eqx.Module):
+        module = found
+    else:
+        key = jax.random.key(int(rng.integers(1 << 32)))
+        module = found(encoding.shape, key=key)
+    if not (isinstance(module, eqx.Module) and callable(module)):
+        raise ConfigError(f"network is {network!r}: use a callable equinox module, or 'package.module:Name' of one")
+    return cast("Module", _Keyless(module))
+
+
+class _Keyless(eqx.Module):
+    """A user's module, which takes an observation and nothing else."""
+
+    module: Any
+
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        return self.module(x)
+
+    def layers(self) -> list[Layer]:
+        return layers_of(self.module)
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"network is {path!r}: {error}; use 'package.module:Name'") from None
+
+
+def feature_size(module: Module, encoding: Encoding) -> int:
+    """How many features a module gives for one observation."""
+    inputs = tuple(jax.ShapeDtypeStruct(given.shape, given.dtype) for given in encoding.inputs)
+    return _output_size(module, inputs[0] if len(inputs) == 1 else inputs)
+
+
+def _output_size(module: Any, inputs: Any) -> int:
+    out = eqx.filter_eval_shape(module, inputs)
+    if len(out.shape) != 1:
+        raise ConfigError(f"the network gives {out.shape} for one observation: it must give a vector of features")
+    return out.shape[0]
