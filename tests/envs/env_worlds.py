@@ -66,6 +66,21 @@ class Nested(Path):
         return {"signs": signs, "walk": {"place": place, "steps": self._steps}}
 
 
+class Camera(Path):
+    """The walk, seen as a picture of the place, and as the number of steps."""
+
+    def __init__(self, *, limit: int = 9) -> None:
+        super().__init__(limit=limit)
+        self.observation_space = Dict(
+            {"picture": Box(0, 255, (7, 9, 1), np.uint8), "steps": Box(0, 50, (1,), np.float32)}
+        )
+
+    def _observation(self) -> Any:
+        picture = np.zeros((7, 9, 1), np.uint8)
+        picture[self._steps % 7, int(np.clip(self._place * 3 + 4, 0, 8))] = 255
+        return {"picture": picture, "steps": np.array([self._steps], np.float32)}
+
+
 class Both(gymnasium.Env[Any, Any]):
     """Shows a side and a force. Choosing both earns 1 a step; another force earns less, and the other side costs 1."""
 

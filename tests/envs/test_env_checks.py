@@ -100,6 +100,34 @@ def test_odd_spaces_are_told() -> None:
     assert any("the observation space's part 'level' is float64" in message for message in messages)
 
 
+def test_images_are_told() -> None:
+    messages = [finding.message for finding in check_env(env_worlds.Camera) if finding.level == "good"]
+    assert "the observation space's part 'picture' is an image of 7 x 9 pixels and 1 channels" in messages
+
+
+def test_bytes_that_are_not_uint8_are_told() -> None:
+    class Odd(env_worlds.Path):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = Box(0, 255, (2,), np.float32)
+
+    messages = [finding.message for finding in check_env(Odd) if finding.level == "warning"]
+    assert "the observation space has numbers up to 255: only uint8 is scaled to 0..1" in messages
+
+
+def test_observations_with_nothing_but_a_mask_are_an_error() -> None:
+    class Odd(env_worlds.Masked):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = Dict({"action_mask": MultiBinary(6)})
+
+        def _observation(self) -> dict[str, Any]:
+            return {"action_mask": super()._observation()["action_mask"]}
+
+    messages = [finding.message for finding in check_env(Odd) if finding.level == "error"]
+    assert any("has no part to learn from" in message for message in messages)
+
+
 def test_actions_that_no_agent_takes_are_an_error() -> None:
     class Odd(env_worlds.Path):
         def __init__(self) -> None:

@@ -16,9 +16,11 @@ from rekindle.envs.determinism import PROBE_STEPS, Determinism, judge, play, pro
 from rekindle.envs.factory import EnvFactory, has_time_limit
 from rekindle.envs.vector import EnvSlot
 from rekindle.envs.wrappers import stateful_wrappers
-from rekindle.errors import EnvError, InputError, Interrupted
+from rekindle.errors import ConfigError, EnvError, InputError, Interrupted
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.images import image_shape
 from rekindle.rng import episode_seed
 from rekindle.spaces import Layout, SpaceParts
 from rekindle.traces import EpisodeTrace
@@ -88,14 +90,27 @@ def _spaces(slot: EnvSlot) -> Iterator[Finding]:
                 "spaces",
                 f"{name} is float64: agents compute in float32, so half of the memory of replay buffers is wasted",
             )
-        if space.dtype == np.uint8 and len(space.shape) == 3 and min(space.shape[0], space.shape[-1]) > 4:
-            yield Finding("warning", "spaces", f"{name} has the shape {space.shape}: images have 1 to 4 channels")
+        if space.dtype.kind == "f" and space.high.max(initial=0) == 255:
+            yield Finding("warning", "spaces", f"{name} has numbers up to 255: only uint8 is scaled to 0..1")
+    try:
+        images = Encoding.of(slot.observation_space).images
+    except ConfigError as error:
+        yield Finding("error", "spaces", str(error))
+        return
+    for part in images:
+        channels, rows, columns = image_shape(part.shape, part.channels)
+        name = _named("the observation space", part.name)
+        yield Finding("good", "spaces", f"{name} is an image of {rows} x {columns} pixels and {channels} channels")
 
 
 def _boxes(space: Any, name: str) -> Iterator[tuple[str, Any]]:
     for key, part in SpaceParts.of(space).parts.items():
         if type(part.space).__name__ == "Box":
-            yield f"{name}'s part {key!r}" if key else name, part.space
+            yield _named(name, key), part.space
+
+
+def _named(space: str, key: str) -> str:
+    return f"{space}'s part {key!r}" if key else space
 
 
 class _Examination:
