@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Discrete, MultiBinary, Tuple
-from resuming import Track, train_part
+from resuming import Track, train_part, world_of
 
 from rekindle.agents import PPO, Linear
 
@@ -49,11 +49,11 @@ class Both(Track):
         return {"seen": (super()._observation(), self._steps)}
 
 
-def worlds_of(kind: str, *, is_image: bool) -> list[Any]:
+def worlds_of(kind: str, network: str) -> list[Any]:
     """The worlds of a kind of loop."""
     if kind == "composite":
         return [Both(), Both()]
-    return [Track("ppo", is_stacked=False, is_image=is_image) for _ in range(1 if kind == "one" else 3)]
+    return [world_of("ppo", "rollout", network) for _ in range(1 if kind == "one" else 3)]
 
 
 def kinds(network: str) -> list[str]:
@@ -61,10 +61,11 @@ def kinds(network: str) -> list[str]:
     return [kind for kind in CUTS if kind != "composite" or network == "mlp"]
 
 
-def make(kind: str, *, is_image: bool) -> PPO:
+def make(kind: str, network: str) -> PPO:
     """An agent for a kind of loop."""
-    world = worlds_of(kind, is_image=is_image)[0]
-    settings = {**SETTINGS, "normalise_observations": not is_image, "target_kl": 0.05 if kind == "several" else None}
+    world = worlds_of(kind, network)[0]
+    is_normal, target_kl = network != "cnn", 0.05 if kind == "several" else None
+    settings = {**SETTINGS, "normalise_observations": is_normal, "target_kl": target_kl}
     agent = (Gradual if kind == "gradual" else PPO)(world.observation_space, world.action_space, seed=3, **settings)
     agent.warm_up = lambda: None  # compile what is needed, and not what could be
     return agent
@@ -72,10 +73,9 @@ def make(kind: str, *, is_image: bool) -> PPO:
 
 def main(root: Path, network: str, part: str) -> None:
     """Train with every kind of loop."""
-    is_image = network == "cnn"
     for kind in kinds(network):
-        cut, worlds = CUTS[kind], worlds_of(kind, is_image=is_image)
-        agent = make(kind, is_image=is_image)
+        cut, worlds = CUTS[kind], worlds_of(kind, network)
+        agent = make(kind, network)
 
         def at_cut(agent: PPO = agent, kind: str = kind) -> None:
             is_learning = agent.state()["learning"] is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 import rekindle
 from rekindle.agents import AWAC, BC, DQN, IQL, IQN, SAC, TD3, rainbow
@@ -62,8 +62,13 @@ MEMORIES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def memories(algorithm: str, network: str) -> list[str]:
-    """The kinds of memory, and agents by name; these not on images, where the network is that of others."""
-    return [memory for memory in MEMORIES[algorithm] if network == "mlp" or memory not in KINDS]
+    """The kinds of memory, and agents by name.
+
+    On images there are no agents by name, as the network is that of others; frames of a Dict cannot be stored one by
+    one.
+    """
+    without = {"mlp": (), "cnn": KINDS, "dict": (*KINDS, "frames")}[network]
+    return [memory for memory in MEMORIES[algorithm] if memory not in without]
 
 
 class Track:
@@ -102,11 +107,35 @@ class Track:
         return self._frames[-1][None] if self._is_image else self._frames[-1]
 
 
-def make(algorithm: str, memory: str, *, is_image: bool) -> Any:
+class Pictures(Track):
+    """The walk as a Dict: numbers, and a picture with two frames of two colours."""
+
+    def __init__(self, algorithm: str) -> None:
+        super().__init__(algorithm, is_image=False, is_stacked=False)
+        self.observation_space: Any = Dict(
+            {"place": self.observation_space, "picture": Box(0, 255, (2, 7, 9, 2), np.uint8)}
+        )
+
+    def _observation(self) -> Any:
+        picture = np.zeros((2, 7, 9, 2), np.uint8)
+        for frame, (place, steps) in zip(picture, self._frames[-2:], strict=True):
+            frame[:, int(np.clip(place * 2 + 4, 0, 8)), 0] = 255
+            frame[int(steps * 6), :, 1] = 128
+        return {"place": self._frames[-1], "picture": picture}
+
+
+def world_of(algorithm: str, memory: str, network: str) -> Track:
+    """The world for a kind of memory, seen by an `mlp`, a `cnn`, or as a `dict`."""
+    if network == "dict":
+        return Pictures(algorithm)
+    return Track(algorithm, is_image=network == "cnn", is_stacked=memory == "frames")
+
+
+def make(algorithm: str, memory: str, *, network: str) -> Any:
     """An agent for a kind of memory; one that is named as an algorithm is for the same actions, but of that one."""
-    world = Track(algorithm, is_image=is_image, is_stacked=memory == "frames")
+    world = world_of(algorithm, memory, network)
     settings = dict(MEMORIES[algorithm][memory])
-    if is_image:
+    if network == "cnn":
         settings.pop("normalise_observations", None)
     agent = KINDS[memory if memory in KINDS else algorithm](
         world.observation_space, world.action_space, seed=3, **settings
@@ -161,10 +190,9 @@ def check_exact(script: str, root: Path, *arguments: str, network: str, names: I
 
 def main(root: Path, algorithm: str, network: str, part: str) -> None:
     """Train with every kind of memory."""
-    is_image = network == "cnn"
     for memory in memories(algorithm, network):
-        worlds = [Track(algorithm, is_image=is_image, is_stacked=memory == "frames") for _ in range(2)]
-        agent = make(algorithm, memory, is_image=is_image)
+        worlds = [world_of(algorithm, memory, network) for _ in range(2)]
+        agent = make(algorithm, memory, network=network)
         train_part(root, memory, part, agent, cut=CUT, worlds=worlds, steps=STEPS)
 
 

@@ -37,6 +37,7 @@ WORLDS = {
     "continuous lander": World("LunarLander-v3", "Box", ("--env.arguments", "continuous", "true"), "Box2D"),
     "walker": World("BipedalWalker-v3", "Box", (), "Box2D"),
     "composite": World("env_worlds:Both", "Dict"),
+    "camera": World("env_worlds:Camera", "Discrete"),
     "cheetah": World("HalfCheetah-v5", "Box", (), "mujoco"),
 }
 VECTORS = {
@@ -91,6 +92,7 @@ QUICK = {
     ("ppo", "lander", "four"),
     ("ppo", "continuous lander", "workers"),
     ("ppo", "composite", "four"),
+    ("dqn", "camera", "four"),
     ("sac", "walker", "one"),
     ("td3", "cheetah", "workers"),
     ("iql", "pendulum", "one"),
