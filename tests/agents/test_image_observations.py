@@ -59,7 +59,9 @@ def test_numpy_and_jax_see_the_same_in_images_of_any_size(space: Any, features: 
     space.seed(0)
     rows = [space.sample() for _ in range(2)]
     batch = {name: np.stack([row[name] for row in rows]) for name in space} if encoding.is_dict else np.stack(rows)
-    compiled = jax.jit(lambda given, module=module: jax.vmap(module)(given))(encoding.encode(batch, jax.numpy))
+    compiled = jax.jit(lambda given, module=module: jax.vmap(module)(given))(
+        encoding.encode(encoding.narrow(batch), jax.numpy)
+    )
     by_numpy = forward(layers_of(module))(encoding.encode(batch), None)
     np.testing.assert_allclose(by_numpy, compiled, rtol=1e-4, atol=1e-5)
 
@@ -251,3 +253,36 @@ def test_a_state_comes_back_and_goes_on_the_same(kind: Any) -> None:
     for each in (agent, other):
         teach(each)
     assert same(agent.state(), other.state())
+
+
+# Numbers of 64 bits
+
+WIDE = Box(0, 2**40, (1,), np.int64)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64])
+def test_wide_numbers_are_learned_from_as_they_are_acted_on(dtype: Any) -> None:
+    # The lower 32 bits of both are 0.
+    few, many = np.array([[2**33]], dtype), np.array([[2**34]], dtype)
+    agent = DQN(
+        Box(0, 2**40, (1,), dtype),
+        Discrete(2),
+        seed=0,
+        **{**REPLAY, "hidden_sizes": (16,), "learning_rate": 0.01, "normalise_observations": True},
+    )
+    for action in (0, 1):
+        for seen, reward in ((few, -1.0), (many, 1.0)):
+            transitions = Transitions(seen, np.array([action]), np.array([reward]), seen, np.ones(1, np.uint8))
+            agent.observe(transitions, np.zeros(1, np.int64))
+    agent.update(200)
+    by_numpy = np.concatenate([agent._actor.output(seen, None) for seen in (few, many)])
+    np.testing.assert_allclose(by_numpy, [[-1, -1], [1, 1]], atol=0.1)
+    compiled = agent._actor.output(np.repeat(np.concatenate([few, many]), 300, axis=0), None)
+    np.testing.assert_allclose(compiled[::300], by_numpy, rtol=1e-4, atol=1e-4)
+
+
+def test_ppo_acts_on_many_wide_numbers_as_on_few() -> None:
+    agent = PPO(WIDE, Discrete(2), seed=0, hidden_sizes=(8,), rollout_steps=8, minibatch_size=4)
+    seen = np.array([[2**33 + 5], [2**34]])
+    few = agent._actor.output(seen, None)
+    np.testing.assert_allclose(agent._actor.output(np.repeat(seen, 300, axis=0), None)[::300], few, rtol=1e-4)

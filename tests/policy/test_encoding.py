@@ -128,6 +128,45 @@ def test_masks_are_never_images() -> None:
     assert [part.kind for part in encoding.masks] == ["box"]
 
 
+WIDE = {
+    "int64": np.array([2**33 + 5, -7, 2**62], np.int64),
+    "uint64": np.array([2**33 + 5, 7, 2**63 + 1], np.uint64),
+    "uint32": np.array([2**32 - 1, 7, 2**31], np.uint32),
+    "float64": np.array([2**33 + 5, 1 / 3, -1e-40], np.float64),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_numbers_are_the_same_for_numpy_and_for_what_has_32_bits(name: str) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    dtype: Any = np.dtype(name)
+    low, high = (-np.inf, np.inf) if name == "float64" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for space in (Box(low, high, (3,), dtype), Box(low, high, (3, 1), dtype)):
+        encoding = Encoding.of(space)
+        values = WIDE[name].reshape(1, *space.shape)
+        expected = WIDE[name].astype(np.float32)[None]
+        np.testing.assert_array_equal(encoding.encode(values), expected)
+        np.testing.assert_array_equal(encoding.encode(encoding.narrow(values), jnp), expected)
+
+
+def test_discrete_values_may_begin_beyond_32_bits() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    space = Dict({"a": Discrete(3, start=2**40), "b": MultiDiscrete([2, 2], start=[2**31 - 2, 0])})
+    encoding = Encoding.of(space)
+    batch = {"a": np.array([2**40 + 1]), "b": np.array([[2**31 - 1, 1]])}
+    expected = [[0, 1, 0, 0, 1, 0, 1]]
+    np.testing.assert_array_equal(encoding.encode(batch), expected)
+    np.testing.assert_array_equal(encoding.encode(encoding.narrow(batch), jnp), expected)
+
+
+def test_masks_of_64_bits_keep_their_meaning() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    encoding = Encoding.of(Dict({"seen": Discrete(2), "action_mask": Box(0, 2**40, (2,), np.int64)}))
+    batch = {"seen": np.array([1]), "action_mask": np.array([[2**32, 0]])}
+    for mask in (encoding.mask(batch), encoding.mask(encoding.narrow(batch), jnp)):
+        np.testing.assert_array_equal(mask, [[True, False]])
+
+
 @pytest.mark.parametrize(
     "space",
     [

@@ -181,6 +181,7 @@ class Actor(Generic[Network]):
         noise: Array | None,
     ) -> Array:
         moments, rows = moments_of(normaliser), _rows(observations)
+        observations = self._encoding.narrow(observations)
         if noise is None:  # zeros are as good as none, and need no compilation of their own
             noise = np.zeros((rows, self._noise_size), np.float32)
         outputs: list[Array] = []

@@ -282,10 +282,10 @@ class OffPolicyAgent(Generic[Config]):
     def _columns(self, batch: Batch, weights: Array | None, noise: Any) -> dict[str, Any]:
         """What updates take."""
         return {
-            "observations": batch.observations,
+            "observations": self._encoding.narrow(batch.observations),
             "actions": batch.actions,
             "rewards": batch.rewards,
-            "next_observations": batch.next_observations,
+            "next_observations": self._encoding.narrow(batch.next_observations),
             "discounts": batch.discounts,
             "weights": weights,
             "noise": noise,

@@ -55,6 +55,14 @@ class Part(msgspec.Struct, frozen=True):
         """The number of encoded numbers."""
         return sum(self.counts) if self.kind == "discrete" else math.prod(self.shape)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether values of a discrete part may need more than 32 bits."""
+        return any(not -_WIDE <= start < _WIDE - count for start, count in zip(self.starts, self.counts, strict=True))
+
+
+_WIDE = 2**31
+
 
 class Encoding(msgspec.Struct, frozen=True):
     """What a network sees: each image, and one vector of all other parts, both in the order of the space.
@@ -135,7 +143,10 @@ class Encoding(msgspec.Struct, frozen=True):
         return arrays[0] if len(arrays) == 1 else arrays
 
     def encode(self, observations: Observations, xp: Any = np) -> Encoded:
-        """Encode a batch of observations, with numpy or a library with the same interface."""
+        """Encode a batch of observations, with numpy or a library with the same interface.
+
+        A library that computes with 32 bits takes what `narrow` returns.
+        """
         images: list[Any] = []
         flat: list[Any] = []
         for part in self.parts:
@@ -154,6 +165,18 @@ class Encoding(msgspec.Struct, frozen=True):
         (part, *others) = self.parts
         is_vector = part.kind == "box" and len(part.shape) == 1 and not part.is_bytes
         return _as_float32 if is_vector and not others and not self.is_dict else self.encode
+
+    def narrow(self, observations: Observations) -> Observations:
+        """Convert numbers of 64 bits, so that compiled code with 32 bits sees the same numbers as `encode` with numpy.
+
+        Numbers become float32, and masks flags. Discrete values that may need more than 32 bits are counted from the
+        first.
+        """
+        if not self.is_dict:
+            return _narrow(self.parts[0], observations)
+        parts = {part.name: part for part in self.parts}
+        values = cast("Mapping[str, Array]", observations)
+        return {name: _narrow(parts.get(name), value) for name, value in values.items()}
 
     def mask(self, observations: Observations, xp: Any = np) -> Any:
         """The allowed actions, row by row; None if all are allowed."""
@@ -214,9 +237,10 @@ def _flat(part: Part, values: Any, xp: Any) -> Any:
     flat = xp.asarray(values).reshape(rows, -1)
     if part.kind == "box":
         return flat.astype(_FLOAT32) * _SCALE if part.is_bytes else flat.astype(_FLOAT32)
+    starts = [0] * len(part.starts) if part.is_wide and xp is not np else part.starts
     hot = [
         flat[:, index, None] == xp.arange(start, start + count)
-        for index, (count, start) in enumerate(zip(part.counts, part.starts, strict=True))
+        for index, (count, start) in enumerate(zip(part.counts, starts, strict=True))
     ]
     return xp.concatenate(hot, axis=1).astype(_FLOAT32)
 
@@ -227,3 +251,12 @@ def _image(part: Part, values: Any, xp: Any) -> Any:
     if part.channels == "last":
         images = xp.moveaxis(images, -1, -3)
     return images.reshape(len(images), *image_shape(part.shape, part.channels))
+
+
+def _narrow(part: Part | None, values: Any) -> Any:
+    """The values of a part, or of a mask if it is None."""
+    if part is not None and part.kind == "discrete":
+        return (values - np.array(part.starts).reshape(part.shape)).astype(np.int32) if part.is_wide else values
+    if values.dtype.itemsize <= _FLOAT32.itemsize:
+        return values
+    return values.astype(np.bool_ if part is None else _FLOAT32)
