@@ -5,15 +5,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from probes import Corridor
 
-from rekindle.agents import DQN, SAC
+from rekindle.agents import DQN, PPO, SAC
 from rekindle.agents.presets import find_preset
 from rekindle.session.session import TrainingSession
 
 EPISODES = 20
 
 
-def greedy_return(agent: DQN | SAC, env: gym.Env[Any, Any], *, after: int) -> float:
+def greedy_return(agent: DQN | PPO | SAC, env: gym.Env[Any, Any], *, after: int) -> float:
     """Train for so many steps, then act greedily in episodes that the training has not seen."""
     with TrainingSession(agent, seed=0, max_steps=after) as session:
         stream = session.stream()
@@ -26,7 +27,7 @@ def greedy_return(agent: DQN | SAC, env: gym.Env[Any, Any], *, after: int) -> fl
     for episode in range(EPISODES):
         (observation, _), is_done = env.reset(seed=10_000 + episode), False
         while not is_done:
-            observation, reward, terminated, truncated, _ = env.step(policy.act(observation[None])[0])
+            observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
             returns[episode] += float(reward)
             is_done = terminated or truncated
     return float(returns.mean())
@@ -48,3 +49,21 @@ def test_sac_swings_a_pendulum_up_and_holds_it() -> None:
     settings = {"hidden_sizes": (64, 64), "learning_rate": 1e-3, "warmup_steps": 100, "capacity": 16_000}
     agent = SAC(env.observation_space, env.action_space, seed=0, **settings)
     assert greedy_return(agent, env, after=8_000) >= -200
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "sizes"),
+    [
+        pytest.param(PPO, 6_144, {"size": 2, "side": 7}, marks=pytest.mark.slow),
+        pytest.param(DQN, 12_000, {"size": 2, "side": 7}, marks=pytest.mark.slow),
+        pytest.param(PPO, 20_480, {}, marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)]),
+        pytest.param(DQN, 25_000, {}, marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)]),
+    ],
+)
+def test_pictures_beside_vectors_are_learned_from_with_the_default_settings(
+    kind: type[DQN | PPO], steps: int, sizes: dict[str, int]
+) -> None:
+    env = Corridor(**sizes)
+    agent = kind(env.observation_space, env.action_space, seed=0)
+    agent.warm_up = lambda: None  # compile what is needed, and not what could be
+    assert greedy_return(agent, env, after=steps) == pytest.approx(env.best)
