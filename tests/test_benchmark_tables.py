@@ -59,3 +59,17 @@ def test_the_difference_of_means_has_a_standard_error(script: ModuleType) -> Non
     text = script.table(results)
     assert "| rekindle | 12 | 10, 12, 14 | 1.0 min |" in text
     assert text.endswith("The difference of the means is +10, its standard error 2.")
+
+
+@pytest.mark.parametrize("script", ["car_racing"], indirect=True)
+def test_a_curve_that_is_not_finished_leaves_gaps(script: ModuleType) -> None:
+    results = [
+        {"seed": 0, "evaluations": [[10_000, -20.04], [20_000, 155.5]]},
+        {"seed": 1, "evaluations": [[10_000, 3.0]]},
+    ]
+    assert script.table(results).splitlines() == [
+        "| env steps | 10,000 | 20,000 |",
+        "|---|---:|---:|",
+        "| return, seed 0 | -20 | 156 |",
+        "| return, seed 1 | 3 |  |",
+    ]
