@@ -16,6 +16,7 @@ from rekindle.checkpoint import input_journal
 from rekindle.checkpoint.input_segments import LENGTH
 from rekindle.errors import CheckpointError, ConfigError, InputError, StorageError
 from rekindle.experience import Array
+from rekindle.stats import EpisodeRecord
 
 CALLS = 24
 
@@ -125,6 +126,71 @@ def test_a_kill_before_any_record_is_whole_loses_at_most_the_call_that_was_being
             assert again.total_steps >= 0
             assert digest(tree_of(again)) == states[call], root.name
             abandoned(again)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_session_closed_and_opened_again_is_like_its_whole_journal(form: str, tmp_path: Path) -> None:
+    learner, host = FORMS[form]
+    options: dict[str, Any] = {"learner": learner, "journal_keep": "all"}
+    world = World()
+    for part in range(2):
+        session = opened(tmp_path, Learning(), **options)
+        for name in list(session._parts.streams.table.slots) if part else []:  # pyright: ignore[reportPrivateUsage]
+            session.stream(name).abandon()
+        for call, _ in enumerate(host(session, world, CALLS)):
+            if call == 13:
+                break
+        session.close()
+    closed = opened(tmp_path, Learning(), **options)
+    assert closed.resumed is not None
+    expected, run = tree_of(closed), closed.run
+    assert run is not None
+    abandoned(closed)
+    for checkpoint in run.path.glob("checkpoints/*"):
+        checkpoint.unlink()
+    from_the_beginning = opened(tmp_path, Learning(), **options)
+    assert from_the_beginning.resumed is not None
+    assert digest(tree_of(from_the_beginning)) == digest(expected)
+    abandoned(from_the_beginning)
+
+
+def test_an_episode_that_closing_ended_is_ended_by_a_replay(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"journal_keep": "all", "callbacks": ()}
+    session = TrainingSession.open("world", Learning(), root=tmp_path, signals=False, journal=True, **options)
+    session.act(observation(1, 2, 3))
+    end = Experience(observation(1, 2, 3), 1, 1.0, observation(1, 1, 1), EpisodeStatus.TERMINATED)
+    session.observe(end)
+    session.close()
+    assert session.run is not None
+    for checkpoint in session.run.path.glob("checkpoints/*"):
+        checkpoint.unlink()
+    again = TrainingSession.open("world", Learning(), root=tmp_path, signals=False, journal=True, **options)
+    assert again.episodes == 1
+    again.act(observation(1, 2, 3))
+    abandoned(again)
+
+
+def test_a_run_killed_before_its_first_record_is_resumed(tmp_path: Path) -> None:
+    abandoned(opened(tmp_path, Learning()))
+    again = opened(tmp_path, Learning())
+    assert again.total_steps == 0
+    again.close()
+
+
+def test_what_is_logged_at_the_end_is_not_logged_again(tmp_path: Path) -> None:
+    session = opened(tmp_path, Learning(), max_steps=1)
+    final = EpisodeRecord(1.0, 1, EpisodeStatus.TERMINATED)
+    session.at_end(lambda: session.on_eval_episode(final, final=True))
+    session.stream().begin(observation(1, 2, 3))
+    session.stream().step(observation(1, 2, 3), 1.0)
+    session.close()
+    assert session.run is not None
+    assert len(session.run.reader.eval_episodes()) == 1
+    run = TrainingRun.resume(session.run.path)
+    longer = TrainingSession(Learning(), run=run, journal=True, metrics_every=7, signals=False)
+    assert longer.total_steps == 1
+    assert run.reader.eval_episodes() == []
+    longer.close()
 
 
 def test_a_stream_says_where_it_stands(tmp_path: Path) -> None:
@@ -249,6 +315,28 @@ class TestMisuse:
         assert again.resumed is not None
         assert again.resumed.grade == "approximate"
         assert "input journal" in again.resumed.lost[0]
+        again.close()
+
+    def test_a_run_resumed_without_its_journal_can_have_one_again(self, tmp_path: Path) -> None:
+        session = opened(tmp_path, Learning())
+        session.stream().begin(observation(1, 2, 3))
+        session.close()
+        opened(tmp_path, Learning(), journal=False).close()
+        again = opened(tmp_path, Learning())
+        assert again.stream().is_open
+        again.close()
+
+    def test_a_refused_resume_leaves_the_journal_where_it_is(self, tmp_path: Path) -> None:
+        session = opened(tmp_path, Learning())
+        session.checkpoint(wait=True)
+        session.stream().begin(observation(1, 2, 3))
+        abandoned(session)
+        with pytest.raises(CheckpointError, match="input journal"):
+            opened(tmp_path, Learning(), journal=False, strict=True)
+        again = opened(tmp_path, Learning())
+        assert again.stream().is_open
+        assert again.resumed is not None
+        assert again.resumed.grade == "exact"
         again.close()
 
     def test_a_checkpoint_in_the_middle_of_a_call_is_refused(self, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from rekindle.session.grading import Grading
 from rekindle.session.inputs import InputLog, StopPolls
 from rekindle.session.intake import Intake
 from rekindle.session.journal_options import About, JournalOptions
-from rekindle.session.journalling import Journalling, set_aside
 from rekindle.session.keeping import KeptData, prepare_data
+from rekindle.session.journalling import Journalling, UnusedJournal
 from rekindle.session.learner import DirectLearner
 from rekindle.session.logbook import Logbook
 from rekindle.session.outbox import Outbox
@@ -188,8 +188,9 @@ def _learner(parts: Parts, *, is_replaying: bool) -> BackgroundLearner | Replaye
 
 def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool, has_journal: bool) -> None:
     not_exact = () if parts.grading.is_exact else ("the background learner is not bit-exact",)
-    if not has_journal and (lost := set_aside(run, run.rewound)) is not None:
-        not_exact = (*not_exact, lost)
+    unused = None if has_journal else UnusedJournal(run)
+    if unused is not None and unused.lost is not None:
+        not_exact = (*not_exact, unused.lost)
     checkpoint, parts.grading.resumed = restore(
         run,
         saver.store,
@@ -200,6 +201,8 @@ def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool, has_
         strict=strict,
         has_journal=has_journal,
     )
+    if unused is not None:
+        unused.set_aside()
     if checkpoint is not None:
         parts.counts.updates = int(parts.agent.updates)
         parts.logbook.restore(run, checkpoint.metrics)

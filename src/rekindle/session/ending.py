@@ -11,12 +11,11 @@ from rekindle.errors import InputError, Interrupted, RekindleError
 from rekindle.events import TrainingEnded
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import Status
+from rekindle.session.closing import Closing
 from rekindle.session.due import Due
-from rekindle.session.episodes import Episodes
 from rekindle.session.flow import Flow
 from rekindle.session.learner import ClosedLearner, Learner
 from rekindle.session.parts import Parts
-from rekindle.session.updating import Updater
 
 __all__ = ["Ending"]
 
@@ -28,6 +27,7 @@ class Ending:
 
     def __init__(self, parts: Parts, flow: Flow, due: Due, run: TrainingRun | None, *, is_logging: bool) -> None:
         self._parts, self._flow, self._due, self._run = parts, flow, due, run
+        self._closing = Closing(parts)
         self._is_logging = is_logging
         """Whether the half-filled metric window is logged at the end."""
         self._functions: list[Callable[[], object]] = []
@@ -100,7 +100,7 @@ class Ending:
         parts, problem = self._parts, cast("Exception | None", None)
         try:
             try:
-                self._end_learner()
+                self._closing.end_learner()
                 if save and not self._save_last(is_finished=status == "finished") and status == "finished":
                     status, reason = "stopped", parts.interrupter.interruption or "interrupted"
             except Exception as error:
@@ -124,31 +124,21 @@ class Ending:
         if problem is not None:
             raise problem
 
-    def _end_learner(self) -> None:
-        parts = self._parts
-        learner, parts.learner = parts.learner, parts.direct
-        try:
-            learner.close()
-        finally:
-            if learner.failure is not None:
-                parts.direct.fail(learner.failure)
-        parts.skipped_before += learner.skipped
-        if learner is not parts.direct:
-            Updater(parts).add_all(learner.learned())
-
     def _save_last(self, *, is_finished: bool) -> bool:
         """Take the last checkpoint, then log rows that belong to the end only: a resume removes these rows again.
 
         Returns whether the run is finished; it is not if the work at the end was interrupted.
         """
         parts = self._parts
-        Episodes(parts).announce_all()
+        self._closing.end_episodes()
         if parts.saver is not None:
             parts.saver.settle()
             if self._due.is_unsaved or parts.saver.is_behind or parts.attached.has_changed():
                 self._due.take_checkpoint(parts.saver)
             if (error := parts.saver.settle()) is not None:
                 raise error
+        if parts.inputs is not None:
+            parts.inputs.close()  # what follows belongs to the end, so a resume does not make it again
         is_finished = is_finished and self._run_functions()
         if self._is_logging and not parts.logbook.window.is_empty:
             self._due.flush_metrics()

@@ -220,6 +220,10 @@ class InputLog:
         """A background learner continues after a resume."""
         self._write(Kind.RESTARTED, _NO_FLAGS)
 
+    def closed(self) -> None:
+        """The session is being closed, and its learner has ended."""
+        self._write(Kind.CLOSED, _NO_FLAGS)
+
     def caught_up(self) -> None:
         """The session has been resumed, and has done what was due before."""
         self._write(Kind.CAUGHT_UP, _NO_FLAGS)
@@ -289,9 +293,11 @@ class InputLog:
         self._table.added = []
 
     def close(self) -> None:
-        """Make all records durable."""
-        if self.journal is not None:
-            self.journal.close()
+        """Make all records durable; later calls have none."""
+        journal, self.journal = self.journal, None
+        if journal is not None:
+            self._first = journal.number
+            journal.close()
 
 
 def _streams(slots: Array, places: Any) -> tuple[bytes, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -22,7 +21,7 @@ from rekindle.session.reports import Reports
 from rekindle.session.saving import Saver
 from rekindle.storage import files
 
-__all__ = ["INPUTS", "Journalling", "set_aside"]
+__all__ = ["INPUTS", "Journalling", "UnusedJournal"]
 
 INPUTS = "inputs"
 """The directory of the journal in the run."""
@@ -91,14 +90,27 @@ class Journalling:
             self._parts.outbox.warn(str(error))
 
 
-def set_aside(run: TrainingRun, rewound: Path) -> str | None:
-    """Move a journal aside whose calls are not made again; returns what is lost by that."""
-    found = segments(run.path / INPUTS)
-    for segment in found:
-        files.move(segment.path, rewound)
-    if not found:
-        return None
-    return (
-        f"the run has an input journal, and was resumed without it: {len(found)} segments were moved to {rewound}; "
-        "with journal=True the calls in it are made again"
-    )
+class UnusedJournal:
+    """The journal of a run that is resumed without it: its calls are not made again."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._directory, self._rewound = run.path / INPUTS, run.rewound
+        self._segments = segments(self._directory)
+
+    @property
+    def lost(self) -> str | None:
+        """What is lost by that; None if there is no journal."""
+        if not self._segments:
+            return None
+        return (
+            f"the run has an input journal, and was resumed without it: {len(self._segments)} segments were moved to "
+            f"{self._rewound}; with journal=True the calls in it are made again"
+        )
+
+    def set_aside(self) -> None:
+        """Move it to where resumes move what they do not use; call it when the resume can no longer be refused."""
+        found = files.entries(self._directory) if self._directory.is_dir() else []
+        named = [segment.path for segment in self._segments]
+        # The oldest segments first: what a kill leaves is no journal that could be mistaken for a whole one.
+        for path in [*(path for path in found if path not in named), *named]:
+            files.move(path, self._rewound)

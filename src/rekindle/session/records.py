@@ -64,6 +64,8 @@ class Kind(IntEnum):
     """The session was resumed; it has done what was due before."""
     RESTARTED = 22
     """A background learner continues, after a resume, with everything processed that was sent to it."""
+    CLOSED = 23
+    """The session is being closed: a background learner has ended, and episodes were ended that nobody announced."""
 
 
 class Flag:

@@ -18,6 +18,7 @@ import msgspec
 from rekindle.checkpoint.input_segments import JournalReader
 from rekindle.errors import CheckpointError, Interrupted
 from rekindle.session.calls import Calls
+from rekindle.session.closing import Closing
 from rekindle.session.flow import Flow
 from rekindle.session.inputs import InputLog, StopPolls
 from rekindle.session.parts import Parts
@@ -55,7 +56,7 @@ class Replay:
         `go_live` is called with the number of the next record.
         """
         self._parts, self._inputs, self._table = parts, inputs, parts.streams.table
-        self._calls = Calls(flow, reports, self._table)
+        self._calls, self._closing = Calls(flow, reports, self._table), Closing(parts)
         self._polls, self._check, self._go_live = polls, check, go_live
         self._reader = reader
         self._records = _Records(reader)
@@ -116,6 +117,8 @@ class Replay:
         try:
             if record.kind is Kind.STREAM:
                 self.reached(Kind.STREAM)
+            elif record.kind is Kind.CLOSED:
+                self._closing.close_again(record.context)
             else:
                 self._calls.make(record)
         finally:

@@ -191,10 +191,13 @@ class Saver:
 
 def _with_learner(session: State, learner: State | None) -> State:
     """The session's part of a checkpoint, with what a background learner has done that the host has not seen."""
-    if learner is None or "inputs" not in session:
+    inputs = session.get("inputs")
+    if inputs is None or inputs["learner"] is None:
         return session
-    inputs = session["inputs"]
-    return {**session, "inputs": {**inputs, "learner": {**inputs["learner"], **learner}}}
+    seen: State = inputs["learner"]
+    # A learner that has ended has processed everything, and the host has seen all of it.
+    done = {"dispatches": seen["seen"][0], "messages": seen["sent"], "unseen": []} if learner is None else learner
+    return {**session, "inputs": {**inputs, "learner": {**seen, **done}}}
 
 
 def frozen(tree: Any, what: str) -> Any:
