@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -312,3 +313,97 @@ def test_a_run_without_checkpoints_has_digests_of_its_logs_alone(tmp_path: Path)
     assert found.ok
     assert (found.digests["weights"], found.digests["state"]) == (None, None)
     assert RunReader(run).status == "finished"
+
+
+class TestInputJournal:
+    @staticmethod
+    def journalled(root: Path, *, closes: bool = True) -> Path:
+        """A run with a journal of a `begin` and 30 steps; a checkpoint was taken after 25 of them."""
+        session = TrainingSession.open(
+            "walk", ReplayAgent(), root=root, journal=True, journal_keep="all", checkpoint_every=None, signals=False
+        )
+        stream = session.stream()
+        stream.begin(np.zeros(2, np.float32))
+        for step in range(30):
+            stream.step(np.full(2, step, np.float32), 1.0)
+            if step == 24:
+                session.checkpoint(wait=True)
+        assert session.run is not None
+        if closes:
+            session.close()
+        else:
+            session._parts.learner.fail(RuntimeError("killed"))  # pyright: ignore[reportPrivateUsage]
+            with pytest.raises(RuntimeError), session:
+                raise RuntimeError("killed")
+        return session.run.path
+
+    def test_its_records_are_counted(self, tmp_path: Path) -> None:
+        found = verify(self.journalled(tmp_path, closes=False))
+        assert (found.ok, found.problems) == (True, [])
+        assert found.journal is not None
+        assert (found.journal.segments, found.journal.first) == (2, 0)
+        assert (found.journal.records, found.journal.after_checkpoint, found.journal.torn) == (32, 5, 0)
+        assert found.journal.size > 1000
+
+    def test_after_a_close_no_record_is_needed(self, tmp_path: Path) -> None:
+        journal = verify(self.journalled(tmp_path)).journal
+        assert journal is not None
+        assert (journal.records, journal.after_checkpoint) == (32, 0)
+
+    def test_the_reserved_room_of_an_open_segment_is_no_damage(self, tmp_path: Path) -> None:
+        with TrainingSession.open("walk", ReplayAgent(), root=tmp_path, journal=True) as session:
+            session.stream().begin(np.zeros(2, np.float32))
+            assert session.run is not None
+            found = verify(session.run.path)
+            assert (found.ok, found.problems) == (True, [])
+            assert found.journal is not None
+            assert (found.journal.records, found.journal.torn) == (2, 0)
+
+    def test_damage_to_durable_records_is_a_problem(self, tmp_path: Path) -> None:
+        run = self.journalled(tmp_path)
+        first = run / "inputs" / "inputs_0_r0.journal"
+        data = bytearray(first.read_bytes())
+        data[len(data) // 2] ^= 1
+        first.write_bytes(data)
+        found = verify(run)
+        assert not found.ok
+        assert found.journal is None
+        (problem,) = found.problems
+        assert str(first) in problem
+        assert "is damaged, although it had been written safely" in problem
+
+    def test_a_missing_segment_is_a_problem(self, tmp_path: Path) -> None:
+        run = self.journalled(tmp_path, closes=False)
+        (run / "inputs" / "inputs_27_r0.journal").unlink()
+        (problem,) = verify(run).problems
+        assert "inputs_27_r0.journal is missing" in problem
+
+    def test_records_before_the_newest_checkpoint_may_be_gone_and_those_after_it_may_not(self, tmp_path: Path) -> None:
+        run = self.journalled(tmp_path, closes=False)
+        (run / "inputs" / "inputs_0_r0.journal").unlink()
+        kept = verify(run)
+        assert kept.ok
+        assert kept.journal is not None
+        assert (kept.journal.first, kept.journal.records, kept.journal.after_checkpoint) == (27, 5, 5)
+        newest(run).unlink()
+        (problem, *_) = [text for text in verify(run).problems if "journal" in text]
+        assert "record 0 of the input journal is missing" in problem
+
+    def test_a_tail_that_a_power_cut_has_torn_is_mentioned_and_no_problem(self, tmp_path: Path) -> None:
+        run = tmp_path / "torn"
+        with TrainingSession.open("walk", ReplayAgent(), root=tmp_path, journal=True, journal_sync=100) as session:
+            stream = session.stream()
+            stream.begin(np.zeros(2, np.float32))
+            stream.step(np.ones(2, np.float32), 1.0)
+            assert session.run is not None
+            shutil.copytree(session.run.path, run)  # nothing has been synced yet
+        segment = run / "inputs" / "inputs_0_r0.journal"
+        data = bytearray(segment.read_bytes())
+        end = len(data.rstrip(b"\0"))
+        data[end - 3] ^= 1
+        segment.write_bytes(data)
+        found = verify(run)
+        assert (found.ok, found.problems) == (True, [])
+        assert found.journal is not None
+        assert found.journal.records == 2
+        assert found.journal.torn > 0

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import State
+from rekindle.checkpoint.input_survey import InputSurvey, check_inputs
 from rekindle.checkpoint.replay_journal import Manifest, ReplayJournal
 from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import RekindleError
@@ -32,6 +33,8 @@ class Verification(msgspec.Struct, frozen=True):
     digests: dict[str, str | None]
     """`weights` (of the policy), `state` (the newest checkpoint) and `logs`; None if unreadable."""
     problems: list[str]
+    journal: InputSurvey | None = None
+    """The input journal; None if there is none, or it is damaged."""
 
 
 def verify(path: str | Path) -> Verification:
@@ -56,7 +59,8 @@ def verify(path: str | Path) -> Verification:
     attempt(reader.warnings)
     rows: dict[Log, Any] = {log: attempt(lambda log=log: logs.read_rows(paths[log])) for log in LOGS}
     newest: tuple[Checkpoint, str, str] | None = None
-    for step in attempt(lambda: list_steps(reader.path / "checkpoints")) or ():
+    steps: list[int] = attempt(lambda: list_steps(reader.path / "checkpoints")) or []
+    for step in steps:
         newest = attempt(lambda step=step: _check_checkpoint(reader.path, step))
     for name in ("latest.mpk", "best.mpk"):
         link = reader.path / "checkpoints" / name
@@ -68,13 +72,25 @@ def verify(path: str | Path) -> Verification:
         for log in LOGS:
             if rows[log] is not None:  # the rows are valid, but a resume also needs them to be those that were written
                 attempt(lambda log=log: logs.surplus(paths[log], checkpoint.logs.get(log, LogPosition())))
+    # Without a checkpoint, or if it is older than the journal, a resume begins with the first record.
+    number = None if steps and newest is None else (None if newest is None else newest[0].inputs_number) or 0
+    journal = attempt(lambda: _check_journal(reader, number))
     return Verification(
         path=str(reader.path),
         ok=not problems,
         grade="exact" if metadata is not None and metadata.exact else "approximate",
         digests={"weights": weights, "state": state, "logs": None if None in rows.values() else _log_digest(rows)},
         problems=problems,
+        journal=journal,
     )
+
+
+def _check_journal(reader: RunReader, checkpoint: int | None) -> InputSurvey | None:
+    """Read the input journal of a run."""
+    found = check_inputs(reader.path / "inputs", checkpoint)
+    if found is not None and found.torn and reader.is_live:  # a record that is being written just now
+        return msgspec.structs.replace(found, torn=0)
+    return found
 
 
 def _check_checkpoint(run_path: Path, step: int) -> tuple[Checkpoint, str, str]:

@@ -206,3 +206,27 @@ def test_a_path_that_is_no_run_is_told_in_one_line(tmp_path: Path, rekindle: Rek
     outcome = rekindle("show", tmp_path)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
     assert outcome.err.startswith(f"rekindle: there is no run at {tmp_path}: it is neither a run, a version nor")
+
+
+def test_it_counts_the_records_of_an_input_journal(tmp_path: Path, rekindle: Rekindle) -> None:
+    run = TrainingRun.create("tiny", root=tmp_path)
+    with open_session(run, journal=True, journal_keep="all", checkpoint_every=None) as session:
+        play_episode(session)
+        session.checkpoint(wait=True)
+        session.log("note", 1.0)
+        live = rekindle("show", run.path, "--json").json["journal"]
+        assert (live["first"], live["records"], live["after_checkpoint"], live["torn"]) == (0, 12, 1, 0)
+        assert "Input journal 12 records, 1 after the newest checkpoint," in rekindle("show", run.path).flat
+        session.stop("pause")
+    closed = rekindle("show", run.path, "--json").json["journal"]
+    assert (closed["records"], closed["after_checkpoint"]) == (12, 0)
+    assert closed["size"] < live["size"]
+
+
+def test_it_shows_how_many_calls_a_resume_made_again(tmp_path: Path, rekindle: Rekindle) -> None:
+    path = make_run(tmp_path)
+    metadata = json.loads((path / "metadata.json").read_text())
+    resume = {"number": 1, "step": 20, "checkpoint": "step_20.mpk", "grade": "exact", "replayed": 1234}
+    (path / "metadata.json").write_text(json.dumps({**metadata, "resumes": [resume]}))
+    assert "# from step replayed checkpoint grade when lost" in rekindle("show", path).flat
+    assert "1 20 1,234 step_20.mpk exact" in rekindle("show", path).flat

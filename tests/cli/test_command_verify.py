@@ -26,6 +26,7 @@ def test_a_sound_run_is_ok(tmp_path: Path, rekindle: Rekindle) -> None:
         "grade": "exact",
         "digests": verify(path).digests,
         "problems": [],
+        "journal": None,
     }
     shown = rekindle("verify", path)
     assert shown.code == 0

@@ -26,7 +26,9 @@ __all__ = [
     "RECORD",
     "Record",
     "Segment",
+    "current_segments",
     "has_segments",
+    "next_record",
     "remove_segments",
     "segment_name",
     "segments",
@@ -103,6 +105,20 @@ def _current(written: list[Segment]) -> list[Segment]:
             current.pop()
         current.append(segment)
     return current
+
+
+def current_segments(directory: Path) -> list[Segment]:
+    """The segments with current records, in the order of these."""
+    return _current(segments(directory))
+
+
+def next_record(segment: Segment) -> tuple[int, int]:
+    """The number that follows the last record of a segment, and the bytes after it that are damaged."""
+    scan, number = _Scan(segment), segment.first
+    for record in scan.records():
+        if record.kind != END:
+            number = record.number + 1
+    return number, scan.lost if scan.is_damaged else 0
 
 
 def _with_ends(current: list[Segment]) -> Iterable[tuple[Segment, int | None]]:

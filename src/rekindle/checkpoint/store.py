@@ -69,6 +69,13 @@ class Checkpoint(msgspec.Struct, frozen=True):
     data: Manifest | None = None
     """The rows of every transition of the run, if it keeps them."""
 
+    @property
+    def inputs_number(self) -> int | None:
+        """The number of the record of the input journal before which it was taken; None without a journal."""
+        inputs: Any = self.session.get("inputs")
+        number = cast("dict[str, Any]", inputs).get("number") if isinstance(inputs, dict) else None
+        return number if type(number) is int and number >= 0 else None
+
     def tree(self) -> State:
         """The form stored in the file."""
         return {

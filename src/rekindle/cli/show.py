@@ -15,7 +15,7 @@ from rekindle.run.overview import best_text, real
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import flat_settings, setting_text
 from rekindle.text import NOTHING, bytes_text, decimal, moment, seconds_since, time_text, whole
-from rekindle.ui.details import CheckpointFile, LogFile, RunDetails, read_details
+from rekindle.ui.details import CheckpointFile, LogFile, RunDetails, journal_text, read_details
 from rekindle.ui.output import write_json
 from rekindle.ui.tables import (
     Cell,
@@ -62,8 +62,10 @@ def _parts(details: RunDetails) -> Iterator[RenderableType]:
     metadata = details.metadata
     if metadata is not None and metadata.resumes:
         yield headline("Resumes")
-        columns = (number("#"), number("from step"), "checkpoint", "grade", "when", words("lost"))
-        yield table(columns, _resumes(metadata))
+        has_journal = any(resume.replayed for resume in metadata.resumes)
+        replayed = [number("replayed")] if has_journal else []
+        columns = (number("#"), number("from step"), *replayed, "checkpoint", "grade", "when", words("lost"))
+        yield table(columns, _resumes(metadata, has_journal=has_journal))
     if details.config:
         settings = flat_settings(details.config)
         yield headline("Config", _left_out(settings))
@@ -73,6 +75,8 @@ def _parts(details: RunDetails) -> Iterator[RenderableType]:
         yield table(("file", number("step"), number("size"), "", number("age")), _checkpoint_rows(details.checkpoints))
     if details.replay_size:
         yield Text(f"and {bytes_text(details.replay_size)} of replay memory, which they share", style="dim")
+    if details.journal is not None:
+        yield headline("Input journal", journal_text(details.journal))
     yield headline("Logs")
     yield table(("log", number("rows"), number("size"), number("up to step")), _log_rows(details.logs))
     metrics = details.metrics.get("metrics") if details.metrics else None
@@ -117,11 +121,12 @@ def _overview(details: RunDetails) -> Iterator[tuple[Cell, Cell]]:
     yield "made with", ", ".join(f"{name} {value}" for name, value in metadata.environment.items())
 
 
-def _resumes(metadata: RunMetadata) -> Iterator[list[Cell]]:
+def _resumes(metadata: RunMetadata, *, has_journal: bool) -> Iterator[list[Cell]]:
     for resume in metadata.resumes:
         yield [
             whole(resume.number),
             whole(resume.step),
+            *([whole(resume.replayed)] if has_journal else []),
             resume.checkpoint or NOTHING,
             cell(resume.grade, "green" if resume.grade == "exact" else "yellow"),
             _date(moment(resume.wall_time)),

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from rekindle.checkpoint.input_survey import InputSurvey
 from rekindle.errors import RekindleError
 from rekindle.run.metadata import Grade
 from rekindle.run.reader import RunReader
 from rekindle.text import NOTHING, path_text
+from rekindle.ui.details import journal_text
 from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import cell, console, facts, print_problems, print_whole
 from rekindle.verification import verify
@@ -28,6 +30,7 @@ class VerifiedRun(msgspec.Struct, frozen=True):
     grade: Grade | None
     digests: dict[str, str | None]
     problems: list[str]
+    journal: InputSurvey | None = None
 
 
 def verification(reader: RunReader) -> VerifiedRun:
@@ -37,7 +40,9 @@ def verification(reader: RunReader) -> VerifiedRun:
         found = verify(reader.path)
     except (RekindleError, OSError, UnicodeDecodeError) as error:
         return VerifiedRun(path, ok=False, grade=None, digests=dict.fromkeys(DIGESTS), problems=[str(error)])
-    return VerifiedRun(path, ok=found.ok, grade=found.grade, digests=found.digests, problems=found.problems)
+    return VerifiedRun(
+        path, ok=found.ok, grade=found.grade, digests=found.digests, problems=found.problems, journal=found.journal
+    )
 
 
 def verify_run(path: Path, *, as_json: bool) -> int:
@@ -62,5 +67,6 @@ def _print(found: VerifiedRun) -> None:
     verdict = cell("ok", "bold green") if found.ok else cell("damaged", "bold red")
     digests = [(kind, found.digests.get(kind) or NOTHING) for kind in DIGESTS]
     print_whole(out, cell(found.path, "bold"))
-    out.print(facts([("files", verdict), ("grade", found.grade or NOTHING), *digests]))
+    journal = [] if found.journal is None else [("journal", journal_text(found.journal))]
+    out.print(facts([("files", verdict), ("grade", found.grade or NOTHING), *digests, *journal]))
     print_problems(out, found.problems)

@@ -196,7 +196,9 @@ def _with_learner(session: State, learner: State | None) -> State:
         return session
     seen: State = inputs["learner"]
     # A learner that has ended has processed everything, and the host has seen all of it.
-    done = {"dispatches": seen["seen"][0], "messages": seen["sent"], "unseen": []} if learner is None else learner
+    done: State = (
+        {"dispatches": seen["seen"][0], "messages": seen["sent"], "unseen": []} if learner is None else learner
+    )
     return {**session, "inputs": {**inputs, "learner": {**seen, **done}}}
 
 

@@ -204,6 +204,13 @@ def read_bytes(path: Path, *, most: int | None = None) -> bytes:
         return read_all(path, file) if most is None else file.read(most)
 
 
+def size(path: Path) -> int:
+    """Bytes of a file; 0 if it does not exist, as another process may remove it at any time."""
+    with reporting("read", path), contextlib.suppress(FileNotFoundError):
+        return os.stat(path, follow_symlinks=False).st_size
+    return 0
+
+
 def make_directory(path: Path, *, sync_name: bool = True) -> None:
     """Create a directory and its missing parents, durably.
 

@@ -13,16 +13,21 @@ from typing import Any
 
 import msgspec
 
+from rekindle.checkpoint.input_segments import has_segments
+from rekindle.checkpoint.input_survey import InputSurvey, survey_inputs
+from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.run.metadata import RunMetadata
 from rekindle.run.overview import RunSummary, glimpse, real, summarise, tolerant
 from rekindle.run.reader import RunReader
 from rekindle.storage import codec
 from rekindle.storage.lock import Lock
+from rekindle.text import bytes_text, whole
 
 __all__ = [
     "CheckpointFile",
     "LogFile",
     "RunDetails",
+    "journal_text",
     "list_checkpoints",
     "read_details",
     "replay_size",
@@ -66,6 +71,8 @@ class RunDetails(msgspec.Struct, frozen=True):
     checkpoints: list[CheckpointFile]
     replay_size: int
     """Bytes of the replay journal, which the checkpoints share."""
+    journal: InputSurvey | None
+    """The input journal; None if there is none."""
     logs: dict[str, LogFile]
     metrics: dict[str, Any] | None
     """The newest row of `metrics.jsonl`."""
@@ -89,6 +96,7 @@ def read_details(reader: RunReader) -> RunDetails:
         config=tolerant(problems, reader.read_config, {}),
         checkpoints=list_checkpoints(reader.path / "checkpoints", problems),
         replay_size=replay_size(reader.path),
+        journal=tolerant(problems, lambda: _journal(reader.path), None),
         logs={log: _log_file(reader.path / f"{log}.jsonl", rows) for log, rows in tails.items()},
         metrics=tails["metrics"][-1] if tails["metrics"] else None,
         episodes=tails["train_episodes"][-_EPISODES:],
@@ -107,6 +115,24 @@ def writer(reader: RunReader) -> str | None:
 def replay_size(run_path: Path) -> int:
     """Bytes of the replay journal, which the checkpoints of a run share."""
     return sum(status.st_size for _, status in _files(run_path / "replay"))
+
+
+def _journal(run_path: Path) -> InputSurvey | None:
+    """The input journal of a run."""
+    directory = run_path / "inputs"
+    if not has_segments(directory):
+        return None
+    steps = list_steps(run_path / "checkpoints")
+    newest = Checkpoint.read(run_path / "checkpoints" / f"step_{steps[-1]}.mpk") if steps else None
+    return survey_inputs(directory, None if newest is None else newest.inputs_number)
+
+
+def journal_text(journal: InputSurvey) -> str:
+    """An input journal in one line."""
+    torn = f"; {bytes_text(journal.torn)} at its end lost in a power cut" if journal.torn else ""
+    kept = f" from record {whole(journal.first)} on" if journal.first else ""
+    after = f"{whole(journal.after_checkpoint)} after the newest checkpoint"
+    return f"{whole(journal.records)} records{kept}, {after}, {bytes_text(journal.size)}{torn}"
 
 
 def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
