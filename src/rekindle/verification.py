@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,10 +18,10 @@ from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import RekindleError
 from rekindle.run.metadata import LOGS, Grade, Log, RunMetadata
 from rekindle.run.reader import RunReader
-from rekindle.storage import codec, logs
+from rekindle.storage import codec, files, logs
 from rekindle.storage.logs import LogPosition
 
-__all__ = ["Verification", "verify"]
+__all__ = ["Verification", "checkpoint_digests", "verify"]
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -88,12 +89,29 @@ def verify(path: str | Path) -> Verification:
 def _check_journal(reader: RunReader, checkpoint: int | None) -> InputSurvey | None:
     """Read the input journal of a run."""
     found = check_inputs(reader.path / "inputs", checkpoint)
+    if os.path.lexists(first := reader.path / "inputs" / "first_agent.mpk"):
+        codec.read_file(first)
     if found is not None and found.torn and reader.is_live:  # a record that is being written just now
         return msgspec.structs.replace(found, torn=0)
     return found
 
 
-def _check_checkpoint(run_path: Path, step: int) -> tuple[Checkpoint, str, str]:
+def checkpoint_digests(run_path: Path, step: int) -> dict[str, str]:
+    """Digests of `weights`, `state` and `logs` at a checkpoint, without what belongs to the host of the session.
+
+    That is what a replay of the input journal cannot know: states of callbacks, statistics of the host's own, and
+    functions of `every` that are due.
+    """
+    checkpoint, weights, state = _check_checkpoint(run_path, step, with_host=False)
+    rows: dict[Log, list[dict[str, Any]]] = {}
+    for log in LOGS:
+        path = run_path / f"{log}.jsonl"
+        size = checkpoint.logs[log].size
+        rows[log] = logs.check_rows(path, files.read_bytes(path)[:size]) if size else []
+    return {"weights": weights, "state": state, "logs": _log_digest(rows)}
+
+
+def _check_checkpoint(run_path: Path, step: int, *, with_host: bool = True) -> tuple[Checkpoint, str, str]:
     """A checkpoint and the digests of its weights and state, after reading all files that it refers to."""
     checkpoint = Checkpoint.read(run_path / "checkpoints" / f"step_{step}.mpk")
     if checkpoint.best is not None:
@@ -107,11 +125,15 @@ def _check_checkpoint(run_path: Path, step: int) -> tuple[Checkpoint, str, str]:
         "agent": agent,
         # Where the input journal stands depends on how often the run was resumed.
         "session": {name: value for name, value in checkpoint.session.items() if name != "inputs"},
-        "attached": checkpoint.attached,
+        "attached": checkpoint.attached if with_host else {},
         "metrics": checkpoint.metrics,
         "best": best,
         "replay": None,
     }
+    if not with_host:
+        schedule: State = checkpoint.session["schedule"] or {}
+        known = {name: value for name, value in schedule.items() if name != "hooks"}
+        state["session"] = {**state["session"], "stats": None, "schedule": known}
     if checkpoint.replay is not None:
         rows = ReplayJournal(run_path / "replay", resume_count=0).read(checkpoint.replay)
         state["replay"] = {"first": checkpoint.replay.first, "rows": rows}

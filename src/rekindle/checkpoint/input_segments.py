@@ -27,6 +27,7 @@ __all__ = [
     "Record",
     "Segment",
     "current_segments",
+    "description_of",
     "has_segments",
     "next_record",
     "remove_segments",
@@ -45,6 +46,7 @@ END = 0
 """The kind of the last record of a segment; it has the number of the first record of the next one."""
 MOST_RECORD = 1 << 30
 _MOST_SEGMENT = MOST_RECORD + (1 << 22)
+_MOST_DESCRIPTION = 1 << 22
 _NAME = re.compile(r"inputs_(\d{1,18})_r(\d{1,9})\.journal")
 _DURABLE = "durable"
 
@@ -110,6 +112,15 @@ def _current(written: list[Segment]) -> list[Segment]:
 def current_segments(directory: Path) -> list[Segment]:
     """The segments with current records, in the order of these."""
     return _current(segments(directory))
+
+
+def description_of(segment: Segment) -> bytes:
+    """The description in the header of a segment, without reading its records; raises `CheckpointError`."""
+    with files.opened(segment.path) as file:
+        header = b"" if file is None else file.read(HEADER.size)
+        if file is None or len(header) < HEADER.size or not header.startswith(MAGIC):
+            raise CheckpointError(f"{segment.path}: not a segment of an input journal")
+        return file.read(min(HEADER.unpack(header)[-1], _MOST_DESCRIPTION))
 
 
 def next_record(segment: Segment) -> tuple[int, int]:

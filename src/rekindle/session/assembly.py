@@ -56,6 +56,7 @@ class Assembled(NamedTuple):
     reports: Reports
     replay: Callable[[], None] | None
     """Makes the calls of an input journal again; to be called before the first call of the host."""
+    polls: StopPolls | None
 
 
 def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
@@ -130,13 +131,14 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
                 _restore(parts, run, saver, strict=strict, has_journal=journal.is_on)
             prepare_data(run, agent, parts.kept)
             _describe(parts, run, max_steps)
-        is_replaying = journal.is_on and run is not None and run.is_resumed
+        is_replaying = journal.is_on and run is not None and (run.is_resumed or journal.is_elsewhere)
         if is_background:
             parts.learner = _learner(parts, is_replaying=is_replaying)
             undo.callback(parts.learner.close)
         journalling = None
         if run is not None and parts.inputs is not None:
             parts.inputs.learner = parts.learner
+        if run is not None and parts.inputs is not None and not journal.is_elsewhere:
             about = About.of(agent, learner, bad_values, metrics_every, is_first=not is_replaying)
             journalling = Journalling(parts, run, parts.inputs, about, journal)
             if not is_replaying:
@@ -157,7 +159,7 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
     flow, reports = Flow(parts, due, seed=run_seed, max_steps=max_steps), Reports(parts, due)
     ending = Ending(parts, flow, due, run, is_logging=metrics_every is not None)
     replay = journalling.replay(flow, reports, polls) if journalling is not None and is_replaying else None
-    return Assembled(parts, flow, due, ending, reports, replay)
+    return Assembled(parts, flow, due, ending, reports, replay, polls)
 
 
 def _kept(run: TrainingRun | None) -> KeptData:
@@ -204,7 +206,8 @@ def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool, has_
     if unused is not None:
         unused.set_aside()
     if checkpoint is not None:
-        parts.counts.updates = int(parts.agent.updates)
+        if not has_journal:  # otherwise a replay notices the rest of the updates where the host had noticed them
+            parts.counts.updates = int(parts.agent.updates)
         parts.logbook.restore(run, checkpoint.metrics)
 
 

@@ -24,6 +24,8 @@ class JournalOptions(NamedTuple):
     sync: float
     limit: int | None
     keep: str
+    is_elsewhere: bool = False
+    """Whether the calls of another run's journal are made again, and none are recorded."""
 
     def check(self, run: TrainingRun | None) -> None:
         """Raise `ConfigError` for options that cannot be right."""
@@ -63,21 +65,32 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
             first_state=digest_of(agent) if is_first else None,
         )
 
-    def check_against(self, data: bytes, agent: LearningAgent, *, has_checkpoint: bool) -> None:
-        """Raise `CheckpointError` if the journal's inputs were given to another agent or session."""
+    @classmethod
+    def read(cls, data: bytes) -> About:
+        """Read the description in a segment; raises `CheckpointError`."""
         try:
-            recorded = msgspec.json.decode(data, type=About)
+            return msgspec.json.decode(data, type=cls)
         except msgspec.MsgspecError as error:
             raise CheckpointError("the input journal does not say whose inputs it holds") from error
+
+    def changed_to(self, now: About) -> str | None:
+        """A setting that has another value now, in words; None if all that matter for a replay are the same."""
+        for name, before in (self.config or {}).items():
+            value = (now.config or {}).get(name)
+            if value != before:
+                return f"{name} of the agent was {before!r} and is {value!r}"
+        for name in ("learner", "bad_values", "metrics_every"):
+            if getattr(self, name) != getattr(now, name):
+                return f"{name} was {getattr(self, name)!r} and is {getattr(now, name)!r}"
+        return None
+
+    def check_against(self, data: bytes, agent: LearningAgent, *, has_checkpoint: bool) -> None:
+        """Raise `CheckpointError` if the journal's inputs were given to another agent or session."""
+        recorded = About.read(data)
         if recorded.agent != self.agent:
             raise self._refusal(f"they were given to {recorded.agent}, and this is {self.agent}")
-        for name, before in (recorded.config or {}).items():
-            now = (self.config or {}).get(name)
-            if now != before:
-                raise self._refusal(f"{name} of the agent was {before!r} and is {now!r}")
-        for name in ("learner", "bad_values", "metrics_every"):
-            if getattr(recorded, name) != getattr(self, name):
-                raise self._refusal(f"{name} was {getattr(recorded, name)!r} and is {getattr(self, name)!r}")
+        if (change := recorded.changed_to(self)) is not None:
+            raise self._refusal(change)
         if not has_checkpoint and recorded.first_state not in (None, digest_of(agent)):
             raise self._refusal("the agent began with another state: pass the same seed and settings")
 

@@ -11,6 +11,7 @@ from rekindle.checkpoint.input_segments import JournalReader, segments
 from rekindle.errors import StorageError
 from rekindle.run.directory import TrainingRun
 from rekindle.session.background import BackgroundLearner
+from rekindle.session.first_agent import FirstAgent
 from rekindle.session.flow import Flow
 from rekindle.session.inputs import InputLog, StopPolls
 from rekindle.session.journal_options import About, JournalOptions
@@ -43,6 +44,8 @@ class Journalling:
     def open(self, number: int) -> None:
         """Open the journal for new records."""
         saver, options = self._parts.saver, self._options
+        if number == 0 and options.keep == "all" and not self._has_checkpoint:
+            self._write_first_agent()
         journal = InputJournal(
             self._directory,
             number=number,
@@ -54,6 +57,17 @@ class Journalling:
         if isinstance(saver, Saver):
             saver.journal, saver.keeps_journal = journal, options.keep == "all"
             saver.positions = [self._first]
+
+    @property
+    def _has_checkpoint(self) -> bool:
+        resumed = self._parts.grading.resumed
+        return resumed is not None and resumed.checkpoint is not None
+
+    def _write_first_agent(self) -> None:
+        parts, outbox = self._parts, self._parts.outbox
+        config, count = self._about.config, outbox.callback_count
+        first = FirstAgent.of(parts.agent, config, callbacks=count, wants_updates=outbox.wants_updates)
+        first.write(self._directory)
 
     def replay(self, flow: Flow, reports: Reports, polls: StopPolls | None) -> Callable[[], None]:
         """A function that makes the calls of the journal again, and opens it for new ones."""
@@ -71,10 +85,7 @@ class Journalling:
             self._report(replay.calls)
 
         def check(about: bytes) -> None:
-            resumed = parts.grading.resumed
-            self._about.check_against(
-                about, parts.agent, has_checkpoint=resumed is not None and resumed.checkpoint is not None
-            )
+            self._about.check_against(about, parts.agent, has_checkpoint=self._has_checkpoint)
 
         replay = Replay(parts, flow, reports, self._inputs, reader, polls=polls, check=check, go_live=go_live)
         return replay.run

@@ -60,6 +60,11 @@ class Outbox:
         self.raised: BaseException | None = None
         """What a callback raised last."""
 
+    @property
+    def callback_count(self) -> int:
+        """How many callbacks there are."""
+        return len(self._callbacks)
+
     def emit(self, event: Event) -> None:
         """Call every callback with an event now."""
         if self._callbacks:

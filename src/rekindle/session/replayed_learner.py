@@ -108,9 +108,20 @@ class ReplayedLearner(HostsView):
         result = function()
         return lambda: result
 
+    def bring_to(self, state: State) -> None:
+        """Do what the learner had done when a checkpoint was taken, as the learner's part of that says."""
+        for decided in map(Dispatch.of_state, state["unseen"]):
+            one = decided.dispatched
+            if one.number not in self._unseen:
+                self._unseen[one.number] = self._dispatched(one)
+        while self._processed < state["messages"] and self._messages:
+            self._process()
+
     def state_reader(self) -> Callable[[], State]:
-        """The learner's part of a checkpoint; none is taken during a replay."""
-        raise AgentError("no checkpoint is taken while the calls of a journal are made again")
+        """A function that returns the learner's part of a checkpoint."""
+        unseen = [one.state() for _, one in sorted(self._unseen.items())]
+        state: State = {"dispatches": self._dispatches, "messages": self._processed, "unseen": unseen}
+        return lambda: state
 
     def refuse(self) -> NoReturn:
         """Raise `AgentError`: the agent has failed."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from typing import Protocol
 
 import msgspec
 
@@ -28,12 +29,29 @@ from rekindle.session.reports import Reports
 from rekindle.session.schedule import Hook
 from rekindle.spaces import ArraySpec, Layout
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "Stops"]
 
 logger = logging.getLogger("rekindle")
 
 _PROGRESS_EVERY = 1.0
 """Seconds between two messages about a long replay."""
+
+
+class Stops(Protocol):
+    """Looks at a session at certain points of a replay, and may end it there."""
+
+    @property
+    def numbers(self) -> Container[int]:
+        """The numbers of the records before which to look."""
+        ...
+
+    def look(self, number: int) -> bool:
+        """Look at the session between two calls; returns whether the replay ends here."""
+        ...
+
+    def progress(self, number: int) -> None:
+        """The calls before this record have been made; called about once a second."""
+        ...
 
 
 class Replay:
@@ -50,6 +68,7 @@ class Replay:
         polls: StopPolls | None,
         check: Callable[[bytes], None],
         go_live: Callable[[int], None],
+        stops: Stops | None = None,
     ) -> None:
         """Call `check` with the description of the journal before the first call, `go_live` after the last one.
 
@@ -67,6 +86,9 @@ class Replay:
         """Whether the call of a callback is being made from its record."""
         self.calls = 0
         """Calls made again so far."""
+        self.strayed: int | None = None
+        """The first call that chose another action than before."""
+        self._stops = stops
         self._is_live = False
 
     @property
@@ -88,12 +110,27 @@ class Replay:
             now = time.monotonic()
             if now - shown > _PROGRESS_EVERY:
                 shown = now
-                logger.warning(
-                    "resuming: %s calls of the input journal made again in %.0f s", f"{self.calls:,}", now - started
-                )
+                self._show_progress(now - started)
+
+    def _show_progress(self, seconds: float) -> None:
+        if self._stops is not None:
+            self._stops.progress(self._records.number)
+        else:
+            calls = f"{self.calls:,}"
+            logger.warning("resuming: %s calls of the input journal made again in %.0f s", calls, seconds)
+
+    def _is_stopped_here(self) -> bool:
+        """Let `stops` look at the session between two calls; returns whether the replay is over."""
+        number = self._records.number
+        if self._stops is None or number not in self._stops.numbers or not self._stops.look(number):
+            return False
+        self._end(number)
+        return True
 
     def _make_next(self) -> None:
-        self._pass_restarts()
+        if self._is_stopped_here():
+            return
+        self._pass_restarts(is_between_calls=True)
         early = self._records.take_early()
         record = self._records.next()
         if record is None:
@@ -208,6 +245,8 @@ class Replay:
 
     def _make_calls_of_hook(self) -> Kind:
         while True:
+            if self._is_stopped_here():
+                return Kind.HOOK_DONE
             self._early = deque(self._records.take_early())
             record = self._records.next()
             if record is None:
@@ -222,9 +261,11 @@ class Replay:
             else:
                 self._make(record)
 
-    def _pass_restarts(self) -> None:
+    def _pass_restarts(self, *, is_between_calls: bool = False) -> None:
         """If a background learner was restarted here, after an earlier resume, bring it to the same place."""
         while (record := self._records.peek()) is not None and record.kind is Kind.RESTARTED:
+            if self._stops is not None and record.number in self._stops.numbers and not is_between_calls:
+                return  # look at the session first
             self._records.next()
             if isinstance(self._parts.learner, ReplayedLearner):
                 self._parts.learner.prepare(record.context, None)
@@ -262,6 +303,9 @@ class Replay:
         if not self._calls.acts_as_before(record):
             slots, actions = self._calls.recorded_actions(record)
             self._table.pending[slots] = actions
+            if self.strayed is not None:
+                return
+            self.strayed = record.number
             self._parts.grading.mark_inexact(
                 f"call {record.number}, made again, chose another action than before: the agent, a library or the "
                 "machine is not the same"

@@ -16,7 +16,7 @@ from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import FRAMEWORKS, Resume, environment, timestamp
 from rekindle.text import encodable, path_text
 
-__all__ = ["restore"]
+__all__ = ["differences", "restore"]
 
 logger = logging.getLogger("rekindle")
 
@@ -41,7 +41,7 @@ def restore(
     notes = [f"skipped a damaged checkpoint: {reason}" for reason in found.rejected]
     if checkpoint is not None:
         path = store.path(checkpoint.step)
-        not_exact = (*not_exact, *_differences(checkpoint.environment))
+        not_exact = (*not_exact, *differences(checkpoint.environment))
         if strict and not_exact:
             raise CheckpointError(f"{path} cannot be resumed exactly: {'; '.join(not_exact)}")
         _check_memory(agent, checkpoint, path)
@@ -114,7 +114,8 @@ def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RekindleError) else f"{type(error).__name__}: {error}"
 
 
-def _differences(saved: Mapping[str, str]) -> tuple[str, ...]:
+def differences(saved: Mapping[str, str]) -> tuple[str, ...]:
+    """Why results may differ from those of a checkpoint that was saved in this environment."""
     now = environment()
     names = (saved.keys() | now.keys()) - {name for name in FRAMEWORKS if name not in saved or name not in now}
     return tuple(

@@ -6,6 +6,7 @@ from rekindle.training.algorithms import ALGORITHMS, Algorithm, make_agent
 from rekindle.training.config import TrainerConfig, TrainerSettings
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator
 from rekindle.training.rebuilding import Rebuilt, rebuild
+from rekindle.training.replaying import ComparedCheckpoint, ReplayedRun, replay_run
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import Round, Sampler, StepProcessor
 from rekindle.training.steps import Step
@@ -15,11 +16,13 @@ from rekindle.training.trainer import Trainer
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "ComparedCheckpoint",
     "Components",
     "EpisodeEvaluator",
     "Evaluation",
     "Evaluator",
     "Rebuilt",
+    "ReplayedRun",
     "Round",
     "Sampler",
     "Step",
@@ -32,4 +35,5 @@ __all__ = [
     "TrainingReport",
     "make_agent",
     "rebuild",
+    "replay_run",
 ]

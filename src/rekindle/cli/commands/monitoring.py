@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from rekindle.cli.commands.arguments import AsJson, RunPath, Stay
 from rekindle.ui.output import complain
 
-__all__ = ["compare", "dashboard", "plot", "report", "runs", "show", "stop", "verify", "watch"]
+__all__ = ["compare", "dashboard", "plot", "replay", "report", "runs", "show", "stop", "verify", "watch"]
 
 
 def runs(
@@ -74,6 +74,27 @@ def verify(path: RunPath, /, *, as_json: AsJson = False) -> int:
     from rekindle.cli.verify import verify_run
 
     return verify_run(path, as_json=as_json)
+
+
+def replay(
+    path: RunPath,
+    /,
+    *,
+    output: Annotated[Path | None, arg(aliases=["-o"], metavar="DIR", help_behavior_hint="")] = None,
+    agent: Annotated[str | None, arg(metavar="MODULE:CLASS", help_behavior_hint="")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make a run again from its input journal and compare both; exit code 1 if they differ.
+
+    Args:
+        path: A run whose journal was kept whole, or a version or name directory (its newest run).
+        output: Keep the new run in this directory, which must not exist.
+        agent: The class of an agent of your own; it is imported.
+        as_json: Print a JSON object: ok, records, checkpoints, first_difference.
+    """
+    from rekindle.cli.replay import replay_journal
+
+    return replay_journal(path, output, agent=agent, as_json=as_json)
 
 
 def stop(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rekindle.cli.commands.datasets import data, record
-from rekindle.cli.commands.monitoring import compare, dashboard, plot, report, runs, show, stop, verify, watch
+from rekindle.cli.commands.monitoring import compare, dashboard, plot, replay, report, runs, show, stop, verify, watch
 from rekindle.cli.commands.training import algos, check, evaluate, export, resume, train
 
 __all__ = ["COMMANDS"]
@@ -23,6 +23,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "show": show,
     "compare": compare,
     "verify": verify,
+    "replay": replay,
     "stop": stop,
     "watch": watch,
     "report": report,
