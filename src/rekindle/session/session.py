@@ -84,8 +84,8 @@ class TrainingSession:
             callbacks: called with every event (see `rekindle.events`), in order, on the thread that drives the
                 session. A callback with `state()` and `load_state()` is saved with the checkpoint. A callback with
                 `hears(kind)` gets `Updated`, which may occur at every step, only if that returns true.
-            learner: `inline` learns inside `observe` and is exact; `manual` learns only inside `learn`; `background`
-                learns on its own thread, for hosts with a frame rate to keep.
+            learner: `inline` learns inside `observe`; `manual` learns only inside `learn`; `background` learns on its
+                own thread, for hosts with a frame rate to keep, and is exact only with a journal.
             observation_encoder: converts the host's observations to arrays.
             action_mapper: converts the agent's actions to the host's, and back.
             bad_values: what to do with NaN or infinity: `refuse` raises, `drop` discards the transition
@@ -235,7 +235,7 @@ class TrainingSession:
     def learn(self, *, milliseconds: float | None = None) -> int:
         """With `learner="manual"`: make the updates that are due, or as many as fit into the time; returns how many.
 
-        A budget in milliseconds makes the run depend on the clock, so it is no longer exact.
+        A budget in milliseconds makes the run depend on the clock, so without a journal it is no longer exact.
         """
         return self._flow.learn(milliseconds)
 
