@@ -71,14 +71,39 @@ def tabular_run(root: Path, **options: Any) -> Path:
     return session.run.path
 
 
-def test_an_agent_of_ours_is_created_again(tmp_path: Path) -> None:
+def test_an_agent_of_ours_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tabular_run(tmp_path)
+    monkeypatch.setattr("rekindle.session.replaying._PROGRESS_EVERY", -1.0)
     calls: list[tuple[int, int]] = []
     again = replay_run(path, progress=lambda made, of: calls.append((made, of)))
     assert again.ok
     assert again.output is None
     assert [one.step for one in again.checkpoints] == [10, 20, 25]
     assert find_runs(tmp_path) == [path]
+    assert calls[0] == (1, again.records)
+    assert calls == sorted(calls)
+
+
+def test_a_checkpoint_that_is_damaged_is_left_out(tmp_path: Path) -> None:
+    path = tabular_run(tmp_path)
+    (path / "checkpoints" / "step_20.mpk").write_bytes(b"damaged")
+    again = replay_run(path)
+    assert again.ok
+    assert [one.step for one in again.checkpoints] == [10, 25]
+
+
+def test_a_run_that_is_being_written_can_be_replayed_up_to_its_newest_checkpoint(tmp_path: Path) -> None:
+    agent = Tabular(spaces.Discrete(4), spaces.Discrete(2), seed=3)
+    with TrainingSession.open("line", agent, root=tmp_path, journal=True, journal_keep="all", signals=False) as session:
+        stream = session.stream()
+        stream.begin(0)
+        stream.step(1, 1.0)
+        session.checkpoint(wait=True)
+        stream.step(2, 1.0)
+        assert session.run is not None
+        again = replay_run(session.run.path)
+        assert again.ok
+        assert [one.step for one in again.checkpoints] == [1]
 
 
 def test_the_first_checkpoint_that_differs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

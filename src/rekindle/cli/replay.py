@@ -63,6 +63,8 @@ def _print(found: ReplayedRun) -> None:
     items: list[tuple[Cell, Cell]] = [("replay", verdict), ("calls", whole(found.records))]
     if found.output is not None:
         items.append(("new run", found.output))
+    if found.versions:
+        items.append(("not the same", "; ".join(found.versions)))
     out.print(facts(items))
     out.print(table((number("step"), number("calls"), "weights", "state", "logs"), _rows(found.checkpoints)))
 

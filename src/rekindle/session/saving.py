@@ -179,10 +179,9 @@ class Saver:
         inputs = checkpoint.session.get("inputs")
         if inputs is None or self.journal is None:
             return
-        self.positions.append(inputs["number"])
+        self.positions = [*self.positions[-1:], inputs["number"]]
         if len(self.positions) > 1 and not self.keeps_journal:
-            self.journal.remove_before(self.positions[-2])
-            del self.positions[:-2]
+            self.journal.remove_before(self.positions[0])
 
     def close(self) -> None:
         """Finish the current save and end the thread."""

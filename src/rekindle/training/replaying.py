@@ -86,15 +86,17 @@ def replay_run(
         progress: called about once a second with the number of calls that have been made, and of all of them.
     """
     reader = RunReader(path)
+    if output is not None and os.path.lexists(output):
+        raise ConfigError(f"{output} exists: give a directory that does not, for the new run")
     inputs = reader.path / "inputs"
     _check_journal(reader.path, inputs)
     first, metadata = FirstAgent.read(inputs / FIRST_AGENT), reader.metadata
     made = _first_agent(agent, first, metadata, reader.path)
-    expected = _checkpoints(reader.path)
+    expected, digests = _checkpoints(reader.path)
     newest = expected[max(expected)]
     interrupter = Interrupter() if interrupter is None else interrupter
     with _new_run(reader, metadata, output) as (run, keep):
-        comparison = _Comparison(reader.path, run.path, expected, progress)
+        comparison = _Comparison(run.path, expected, digests, progress)
         strayed = remake(made, run, inputs, first, expected, interrupter=interrupter, listener=comparison)
         compared = comparison.compared
         if not compared or compared[-1].step != newest.step:
@@ -120,19 +122,18 @@ class _Comparison:
 
     def __init__(
         self,
-        original: Path,
         again: Path,
         expected: dict[int, Checkpoint],
+        digests: dict[int, dict[str, str]],
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        self._original, self._again, self._expected, self._progress = original, again, expected, progress
+        self._again, self._expected, self._digests, self._progress = again, expected, digests, progress
         self.compared: list[ComparedCheckpoint] = []
 
     def checkpoint(self, number: int) -> None:
         """Compare the checkpoint before this record."""
         step = self._expected[number].step
-        before = checkpoint_digests(self._original, step)
-        steps = list_steps(self._again / "checkpoints")
+        before, steps = self._digests[number], list_steps(self._again / "checkpoints")
         now = checkpoint_digests(self._again, step) if step in steps else dict.fromkeys(before, "")
         equal = {name: digest == now[name] for name, digest in before.items()}
         self.compared.append(ComparedCheckpoint(step, number, equal))
@@ -155,18 +156,23 @@ def _check_journal(run: Path, inputs: Path) -> None:
         )
 
 
-def _checkpoints(run: Path) -> dict[int, Checkpoint]:
-    """The intact checkpoints of a run by the record before which they were taken; raises if there is none."""
+def _checkpoints(run: Path) -> tuple[dict[int, Checkpoint], dict[int, dict[str, str]]]:
+    """The intact checkpoints of a run, by the record before which they were taken, and their digests.
+
+    Raises `CheckpointError` if there is none.
+    """
     directory = run / "checkpoints"
     found: dict[int, Checkpoint] = {}
+    digests: dict[int, dict[str, str]] = {}
     for step in list_steps(directory):
         with contextlib.suppress(FileRefused):  # `rekindle verify` says why
             checkpoint = Checkpoint.read(directory / f"step_{step}.mpk")
-            if checkpoint.inputs_number is not None:
-                found[checkpoint.inputs_number] = checkpoint
+            number = checkpoint.inputs_number
+            if number is not None:
+                digests[number], found[number] = checkpoint_digests(run, step), checkpoint
     if not found:
         raise CheckpointError(f"{run} has no intact checkpoint to compare with: open the run and close it, to take one")
-    return found
+    return found, digests
 
 
 def _first_agent(
@@ -209,8 +215,6 @@ def _new_run(
     if target is None:
         root = Path(tempfile.mkdtemp(prefix="rekindle-replay-"))
     else:
-        if os.path.lexists(target):
-            raise ConfigError(f"{target} exists: give a directory that does not, for the new run")
         files.make_directory(target.parent)
         root = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
