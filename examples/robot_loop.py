@@ -112,9 +112,12 @@ def be_the_controller(address: str, runs: str, steps: int | None) -> None:
         ) as session,
     ):
         stream = session.stream("arm")
-        # If the last controller was killed in the middle of an episode, this one goes on with the action that was
-        # chosen last. In the meantime the arm has moved on, as any part of the real world would have.
-        action = stream.action if stream.is_open else None
+        action = None
+        if stream.is_open:
+            # The last controller was killed in the middle of an episode. This one goes on with the action that was
+            # chosen last. In the meantime the arm has moved on, as any part of the real world would have.
+            print(f"goes on in cell {stream.observation} with action {stream.action}", file=sys.stderr)
+            action = stream.resume()
         while not session.is_done:
             if action is None:
                 action = stream.begin(look(arm))

@@ -214,6 +214,51 @@ def test_a_stream_says_where_it_stands(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_host_goes_on_without_knowing_where_it_was(tmp_path: Path) -> None:
+    class Encoder:
+        def encode(self, state: Any) -> Array:
+            return observation(state, state, 0)
+
+    class Mapper:
+        def to_host(self, action: Any) -> str:
+            return ("left", "right")[int(action)]
+
+        def to_agent(self, action: Any) -> int:
+            return ("left", "right").index(action)
+
+    options: dict[str, Any] = {"observation_encoder": Encoder(), "action_mapper": Mapper(), "journal_keep": "all"}
+    session = opened(tmp_path, Learning(), **options)
+    session.stream().begin(3)
+    action = session.stream().step(4, 0.5)
+    abandoned(session)
+    killed = opened(tmp_path, Learning(), **options)
+    assert killed.stream().resume() == action
+    assert killed.stream().resume() == action
+    killed.stop()
+    assert killed.stream().step(5, 0.5) is None
+    killed.close()
+    stopped = opened(tmp_path, Learning(), **options)
+    assert stopped.stream().action is None
+    action = stopped.stream().resume()
+    assert action == stopped.stream().action
+    assert stopped.stream().step(6, 0.5) in ("left", "right")
+    assert stopped.stream().length == 3
+    assert stopped.resumed is not None
+    assert stopped.resumed.grade == "exact"
+    stopped.stream().abandon()
+    with pytest.raises(InputError, match="no episode is open"):
+        stopped.stream().resume()
+    before, run = tree_of(stopped), stopped.run
+    assert run is not None
+    abandoned(stopped)
+    for checkpoint in run.path.glob("checkpoints/*"):
+        checkpoint.unlink()
+    again = opened(tmp_path, Learning(), **options)
+    assert again.stream().length == 0
+    assert digest(tree_of(again)) == digest(before)
+    abandoned(again)
+
+
 def test_the_action_that_a_host_never_got_is_returned_again(tmp_path: Path) -> None:
     session = opened(tmp_path, Learning())
     action = session.act(observation(1, 2, 3))

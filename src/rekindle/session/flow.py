@@ -309,12 +309,14 @@ class Flow:
             return action
 
     def resume(self, slot: int, observation: Any) -> Any:
-        """Continue an open episode at its last observation, and act."""
+        """Continue an open episode at its last observation, and act; None stands for that observation."""
         with self._call:
             streams, table = self._streams, self._table
-            arrays = self._intake.observation(observation, "observation")
             if table.phase[slot] not in (_BEGUN, _OPEN):
                 raise InputError(f"{table.name(slot)}: no episode is open to continue")
+            if observation is None:
+                return self._resume_here(slot)
+            arrays = self._intake.observation(observation, "observation")
             if table.unlinked[slot] and slot in streams.replayed:
                 return self._resume_unlinked(slot, arrays)
             if not table.continues(slot, arrays):
@@ -324,6 +326,15 @@ class Flow:
                 )
             streams.replayed.discard(slot)
             return self.act(slot, observation)
+
+    def _resume_here(self, slot: int) -> Any:
+        if slot in self._streams.restored or not self._table.has_pending[slot]:
+            self._intake.take_agents_form(True)  # the newest observation is known as the agent sees it
+            try:
+                self.act(slot, self._streams.newest(slot))
+            finally:
+                self._intake.take_agents_form(False)
+        return self._streams.pending(slot)
 
     def _resume_unlinked(self, slot: int, after: Sequence[Array]) -> Any:
         """Continue after a dropped transition, with the action that was already returned for it if there is one."""

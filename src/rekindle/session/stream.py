@@ -52,7 +52,10 @@ class Stream:
 
     @property
     def action(self) -> Any:
-        """The action that was returned for it and whose outcome has not been reported; None if there is none."""
+        """The action that was returned for it and whose outcome has not been reported; None if there is none.
+
+        There is none after a session that was stopped, as it chooses no action at its end: `resume` then chooses one.
+        """
         return self._streams.pending(self._slot)
 
     @property
@@ -99,8 +102,11 @@ class Stream:
         """
         return self._flow.begin(self._slot, observation)
 
-    def resume(self, observation: Any) -> Any:
-        """Continue the open episode, for a host that restored its own environment to this observation."""
+    def resume(self, observation: Any = None) -> Any:
+        """Continue the open episode; returns the action for its newest observation, which may be known already.
+
+        If your environment was restored to that observation, pass it, to have it checked.
+        """
         return self._flow.resume(self._slot, observation)
 
     def step(
