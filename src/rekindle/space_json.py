@@ -79,7 +79,8 @@ def _space(tree: Any, depth: int) -> Any:
             return spaces.MultiBinary(size if isinstance(size, int) else _shape(size))
         case "Dict":
             parts = cast("dict[str, Any]", fields["subspaces"])
-            return spaces.Dict({str(key): _space(part, depth + 1) for key, part in parts.items()})
+            # As a list: of a dict, Gymnasium would sort the keys, and an agent depends on their order.
+            return spaces.Dict([(str(key), _space(part, depth + 1)) for key, part in parts.items()])
         case "Tuple":
             return spaces.Tuple([_space(part, depth + 1) for part in cast("list[Any]", fields["subspaces"])])
         case kind:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from gymnasium import spaces
 from tests.session.journal_hosts import FORMS, Learning, World, opened
@@ -15,7 +14,6 @@ from rekindle import Interrupter, TrainingSession, verify
 from rekindle.agents import Tabular
 from rekindle.errors import CheckpointError, ConfigError, Interrupted
 from rekindle.run.finding import find_runs
-from rekindle.session.first_agent import space_from_state, space_state
 from rekindle.training import replay_run
 
 
@@ -106,6 +104,13 @@ def test_a_run_that_is_being_written_can_be_replayed_up_to_its_newest_checkpoint
         assert [one.step for one in again.checkpoints] == [1]
 
 
+def test_kept_data_are_made_again_too(tmp_path: Path) -> None:
+    path = tabular_run(tmp_path, keep_data=True)
+    again = replay_run(path, tmp_path / "again")
+    assert again.ok
+    assert list((tmp_path / "again" / "data").glob("rows_*"))
+
+
 def test_the_first_checkpoint_that_differs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tabular_run(tmp_path)
     update = Tabular.update
@@ -173,20 +178,3 @@ def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         replay_run(path, tmp_path / "again", interrupter=interrupter)
     assert [entry.name for entry in tmp_path.iterdir()] == ["runs"]
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Box(-1.5, np.array([1, np.inf], np.float32), dtype=np.float32),
-        spaces.Box(0, 255, (3, 2), np.uint8),
-        spaces.Discrete(3, start=-1),
-        spaces.MultiDiscrete([2, 3], start=[1, 0]),
-        spaces.MultiBinary((2, 2)),
-        spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.Tuple([spaces.Box(0, 1), spaces.MultiBinary(3)]))]),
-    ],
-)
-def test_a_space_can_be_saved_and_made_again(space: spaces.Space[Any]) -> None:
-    again = space_from_state(space_state(space))
-    assert again == space
-    assert repr(again) == repr(space)

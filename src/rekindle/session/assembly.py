@@ -25,8 +25,8 @@ from rekindle.session.grading import Grading
 from rekindle.session.inputs import InputLog, StopPolls
 from rekindle.session.intake import Intake
 from rekindle.session.journal_options import About, JournalOptions
-from rekindle.session.keeping import KeptData, prepare_data
 from rekindle.session.journalling import Journalling, UnusedJournal
+from rekindle.session.keeping import KeptData, prepare_data
 from rekindle.session.learner import DirectLearner
 from rekindle.session.logbook import Logbook
 from rekindle.session.outbox import Outbox

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from rekindle.agent import HasReplay, LearningAgent, State
-from rekindle.errors import FileRefused, StateError
+from rekindle.errors import DataError, FileRefused, StateError
+from rekindle.space_json import space_text
 from rekindle.storage import codec, files
 
-__all__ = ["FIRST_AGENT", "FirstAgent", "space_from_state", "space_state"]
+__all__ = ["FIRST_AGENT", "FirstAgent"]
 
 FIRST_AGENT = "first_agent.mpk"
 
@@ -24,9 +23,9 @@ class FirstAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["first agent"]
     agent: str
     """Its class as `module:Class`."""
-    observation_space: Any
-    """As `space_state`; None if it has none, or one that cannot be saved."""
-    action_space: Any
+    observation_space: str | None
+    """As `space_text`; None if it has none, or one that cannot be saved."""
+    action_space: str | None
     config: dict[str, Any] | None
     """Its settings as JSON, if it has a config."""
     state: Any
@@ -60,8 +59,8 @@ class FirstAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(
             kind="first agent",
             agent=f"{kind.__module__}:{kind.__qualname__}",
-            observation_space=space_state(getattr(agent, "observation_space", None)),
-            action_space=space_state(getattr(agent, "action_space", None)),
+            observation_space=_space(getattr(agent, "observation_space", None)),
+            action_space=_space(getattr(agent, "action_space", None)),
             config=config,
             state=agent.state(),
             replay=_rows(agent),
@@ -86,51 +85,8 @@ def _rows(agent: LearningAgent) -> State | None:
     return {"first": memory.first, "rows": dict(memory.read(memory.first, memory.end))}
 
 
-def space_state(space: Any) -> State | None:
-    """A Gymnasium space as a state tree; None for a space that is not supported."""
-    match type(space).__name__:
-        case "Box":
-            return {"kind": "Box", "low": space.low, "high": space.high, "dtype": np.dtype(space.dtype).str}
-        case "Discrete":
-            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
-        case "MultiDiscrete":
-            return {
-                "kind": "MultiDiscrete",
-                "nvec": np.asarray(space.nvec, np.int64),
-                "start": np.broadcast_to(np.asarray(getattr(space, "start", 0), np.int64), space.shape).copy(),
-                "dtype": np.dtype(space.dtype).str,
-            }
-        case "MultiBinary":
-            return {"kind": "MultiBinary", "n": np.asarray(space.n).tolist()}
-        case "Dict" | "Tuple" as kind:
-            named: Any = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
-            parts = [[name, space_state(part)] for name, part in named]
-            return None if any(part is None for _, part in parts) else {"kind": kind, "spaces": parts}
-        case _:
-            return None
-
-
-def space_from_state(state: Any) -> Any:
-    """The Gymnasium space of a state that `space_state` returned; None for None. Raises `StateError`."""
-    if state is None:
-        return None
+def _space(space: Any) -> str | None:
     try:
-        return _space(state)
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise StateError(f"not the state of a space: {type(error).__name__}: {error}") from None
-
-
-def _space(state: State) -> Any:
-    from gymnasium import spaces
-
-    dtype = cast("Any", np.dtype(state.get("dtype")).type)
-    inside = [(name, _space(part)) for name, part in state.get("spaces", ())]
-    make: dict[str, Callable[[], Any]] = {
-        "Box": lambda: spaces.Box(state["low"], state["high"], dtype=dtype),
-        "Discrete": lambda: spaces.Discrete(state["n"], start=state["start"]),
-        "MultiDiscrete": lambda: spaces.MultiDiscrete(state["nvec"], dtype=dtype, start=state["start"]),
-        "MultiBinary": lambda: spaces.MultiBinary(state["n"]),
-        "Dict": lambda: spaces.Dict(inside),
-        "Tuple": lambda: spaces.Tuple([part for _, part in inside]),
-    }
-    return make[state["kind"]]()
+        return None if space is None else space_text(space)
+    except DataError:  # a space of another library: the agent can be replayed if the host creates it
+        return None

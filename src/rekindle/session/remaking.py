@@ -115,6 +115,7 @@ def remake(
         strict=False,
         interrupter=interrupter,
         journal=JournalOptions(is_on=True, sync=0.05, limit=None, keep="needed", is_elsewhere=True),
+        keep_data=any(checkpoint.data is not None for checkpoint in expected.values()),
     )
     try:
         return _replay(made, JournalReader(inputs, 0), about, expected, listener)

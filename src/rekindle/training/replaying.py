@@ -18,9 +18,10 @@ from rekindle.interrupt import Interrupter
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import RunMetadata
 from rekindle.run.reader import RunReader
-from rekindle.session.first_agent import FIRST_AGENT, FirstAgent, space_from_state
+from rekindle.session.first_agent import FIRST_AGENT, FirstAgent
 from rekindle.session.remaking import remake
 from rekindle.session.restoring import differences
+from rekindle.space_json import read_space
 from rekindle.storage import files
 from rekindle.training.algorithms import ALGORITHMS, make_agent
 from rekindle.verification import checkpoint_digests
@@ -186,7 +187,8 @@ def _first_agent(
                 f"the agent of {run} is {first.agent}, which is not part of rekindle; a class that only a run names is "
                 "not imported: name it yourself, as module:Class"
             )
-        spaces = space_from_state(first.observation_space), space_from_state(first.action_space)
+        texts = (first.observation_space, first.action_space)
+        spaces = [None if text is None else read_space(text, name=f"a space of {run}") for text in texts]
         given = make_agent(name, *spaces, seed=metadata.seed, settings=first.config)
     kind = type(given).__name__
     if kind != first.agent.rpartition(":")[2].rpartition(".")[2]:
