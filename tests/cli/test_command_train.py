@@ -109,7 +109,7 @@ class TestTrain:
         config = config_of("runs/dqn-CartPole-v1")
         assert (config["preset"], config["steps"], config["num_envs"]) == ("CartPole-v1", 40, 2)
         agent = config["agent"]
-        assert (agent["n_step"], agent["hidden_sizes"], agent["update_every"]) == (10, [8], 10_000)
+        assert (agent["n_step"], agent["hidden_sizes"], agent["update_every"]) == (3, [8], 10_000)
         assert agent["learning_rate"] == {"start": 1e-3, "end": 0.0, "steps": 40}
         outcome = rekindle("train", "dqn", "CartPole-v1", *tiny, "--steps", 40, "--preset", "none", "--name", "none")
         assert "preset" not in outcome.err
