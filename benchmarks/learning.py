@@ -116,6 +116,7 @@ MARKS = [
     Mark("td3", "Pendulum-v1", 20_000, (Mean(-200),)),
     Mark("sac", "MountainCarContinuous-v0", 30_000, (Worst(90),)),
     Mark("td3", "MountainCarContinuous-v0", 50_000, (Worst(90),)),
+    Mark("dqn", "LunarLander-v3", 250_000, (Mean(180),)),
     Mark("dqn", "LunarLander-v3", 500_000, (Mean(200), Worst(150)), range(1000, 1005), evaluations=10),
     Mark("ppo", "LunarLander-v3", 1_000_000, (Worst(200),), range(1000, 1010), evaluations=10),
 ]

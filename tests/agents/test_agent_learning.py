@@ -1,5 +1,7 @@
 """Agents learn tasks that nobody wrote for them."""
 
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -9,7 +11,9 @@ from probes import Corridor
 
 from rekindle.agents import DQN, PPO, SAC
 from rekindle.agents.presets import find_preset
+from rekindle.run.reader import RunReader
 from rekindle.session.session import TrainingSession
+from rekindle.training import Trainer
 
 EPISODES = 20
 
@@ -67,3 +71,22 @@ def test_pictures_beside_vectors_are_learned_from_with_the_default_settings(
     agent = kind(env.observation_space, env.action_space, seed=0)
     agent.warm_up = lambda: None  # compile what is needed, and not what could be
     assert greedy_return(agent, env, after=steps) == pytest.approx(env.best)
+
+
+@pytest.mark.exhaustive
+def test_ppo_keeps_the_pole_up_in_a_run_of_ten_times_its_steps(tmp_path: Path) -> None:
+    preset = find_preset("ppo", "CartPole-v1")
+    assert preset is not None
+    # The first fifth of that run, in which the learning rate stays high.
+    settings = preset.settings(10 * preset.steps)
+    evaluations = {"eval_every": 10_000, "eval_episodes": 10}
+    Trainer.from_preset(
+        "CartPole-v1", "ppo", name="long", root=tmp_path, steps=200_000, agent_settings=settings, **evaluations
+    ).train()
+    returns: dict[int, list[float]] = defaultdict(list)
+    for row in RunReader(tmp_path / "long").eval_episodes():
+        returns[row["total_steps_at_eval"]].append(row["total_reward"])
+    scores = [float(np.mean(returns[step])) for step in sorted(returns)]
+    assert len(scores) >= 20
+    assert 500 in scores
+    assert min(scores[scores.index(500) :]) >= 400

@@ -544,7 +544,7 @@ class TestPresets:
         trainer = Trainer.from_preset("CartPole-v1", "ppo", steps=2_000, agent_settings={"epochs": 3})
         config = trainer.config
         assert (config.preset, config.steps, config.num_envs) == ("CartPole-v1", 2_000, 8)
-        assert (config.agent["epochs"], config.agent["gae_lambda"]) == (3, 0.8)
+        assert (config.agent["epochs"], config.agent["target_kl"]) == (3, 0.02)
         assert config.agent["learning_rate"] == {"start": 1e-3, "end": 0.0, "steps": 2_000}
         assert Trainer.from_preset("CartPole-v1", "ppo", num_envs=2).config.num_envs == 2
         assert Trainer.from_preset("CartPole-v1", "ppo").config.steps == 100_000
