@@ -15,6 +15,7 @@ from toys import ReplayAgent, drive
 
 from rekindle import TrainingSession, verify
 from rekindle.checkpoint import replay_journal as journal_module
+from rekindle.checkpoint.input_segments import RECORD
 from rekindle.checkpoint.store import list_steps
 from rekindle.errors import RunError
 from rekindle.run.reader import RunReader
@@ -363,14 +364,14 @@ class TestInputJournal:
         run = self.journalled(tmp_path)
         first = run / "inputs" / "inputs_0_r0.journal"
         data = bytearray(first.read_bytes())
-        data[len(data) // 2] ^= 1
+        data[-RECORD.size - 1] ^= 1  # the data of the last record before the end
         first.write_bytes(data)
         found = verify(run)
         assert not found.ok
         assert found.journal is None
         (problem,) = found.problems
         assert str(first) in problem
-        assert "is damaged, although it had been written safely" in problem
+        assert "record 26" in problem
 
     def test_a_missing_segment_is_a_problem(self, tmp_path: Path) -> None:
         run = self.journalled(tmp_path, closes=False)
