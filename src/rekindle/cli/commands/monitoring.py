@@ -84,7 +84,7 @@ def replay(
     agent: Annotated[str | None, arg(metavar="MODULE:CLASS", help_behavior_hint="")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Make a run again from its input journal and compare both; exit code 1 if they differ.
+    """Make a run again from its input journal; exit code 1 if it differs.
 
     Args:
         path: A run whose journal was kept whole, or a version or name directory (its newest run).
