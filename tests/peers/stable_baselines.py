@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Space
 
-from rekindle.agents.offpolicy import _columns
 from rekindle.agents.updates import Minibatch
 from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.policy.network import Layer
@@ -133,4 +132,4 @@ def batch_of(agent: Any, transitions: Transitions, noise: Any = None) -> Minibat
     rows = np.arange(memory.end)
     batch = memory.gather(rows[memory.can_sample(rows)], n_step=config.n_step, gamma=config.gamma)
     np.testing.assert_array_equal(batch.observations, transitions.observations)
-    return Minibatch.of(_columns(batch, None, noise), agent._encoding, None, reward_scale=config.reward_scale)
+    return Minibatch.of(agent._columns(batch, None, noise), agent._encoding, None, reward_scale=config.reward_scale)
