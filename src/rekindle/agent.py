@@ -30,7 +30,9 @@ __all__ = [
     "TracksStreams",
     "VersionsPolicies",
     "WarmsUp",
+    "is_offline",
     "numbers_of",
+    "session_steps",
 ]
 
 State = dict[str, Any]
@@ -141,6 +143,21 @@ class LearnsFromData(Protocol):
         With a share of 1 no update is due: the host calls `update`.
         """
         ...
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the agent learns from data alone; then a session counts updates, and not env steps."""
+        ...
+
+
+def is_offline(agent: LearningAgent) -> bool:
+    """Whether an agent learns from data alone."""
+    return isinstance(agent, LearnsFromData) and agent.is_offline
+
+
+def session_steps(agent: LearningAgent) -> int:
+    """The steps of an agent, as a session counts them: updates if it learns from data alone, otherwise env steps."""
+    return agent.updates if is_offline(agent) else agent.env_steps
 
 
 @runtime_checkable

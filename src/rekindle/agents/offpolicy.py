@@ -182,13 +182,14 @@ class OffPolicyAgent(Generic[Config]):
             self._moments.add(vector_of(self._encoding.encode(sample.observations)))
 
     @property
-    def _is_offline(self) -> bool:
+    def is_offline(self) -> bool:
+        """Whether it learns from data alone."""
         return self._data_share == 1
 
     @property
     def _schedule_steps(self) -> int:
         """Where schedules are: env steps, or updates if there is no environment."""
-        return self.updates if self._is_offline else self.env_steps
+        return self.updates if self.is_offline else self.env_steps
 
     def _step(self, leaves: Any, columns: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array], jax.Array | None]:
         """One update, from the columns of a batch."""
@@ -199,7 +200,7 @@ class OffPolicyAgent(Generic[Config]):
 
     def updates_due(self) -> int:
         """How many updates are owed: none while warming up, or when learning from data alone."""
-        due = 0 if self._is_offline else self._ratio.due(self.env_steps)
+        due = 0 if self.is_offline else self._ratio.due(self.env_steps)
         return due if due and len(self._memory) else 0
 
     def skip_updates(self, n: int) -> None:
@@ -220,7 +221,7 @@ class OffPolicyAgent(Generic[Config]):
             self._reprioritise(rows, outcome)
             outcomes.append(outcome)
         self._publish()
-        if not self._is_offline:
+        if not self.is_offline:
             self._ratio.settle(n)
         self.updates += n
         metrics = self._dispatch.metrics(outcomes)

@@ -302,10 +302,11 @@ class TrainingRun:
         """Change fields of the metadata, durably."""
         self._change_metadata(changes, durably=True)
 
-    def describe(self, agent: str, max_steps: int | None) -> None:
-        """Record the agent and the number of steps for readers of the run, unless they are known already."""
-        if (agent, max_steps) != (self.metadata.agent, self.metadata.max_steps):
-            self.update_metadata(agent=agent, max_steps=max_steps)
+    def describe(self, agent: str, max_steps: int | None, *, step_unit: str = "env steps") -> None:
+        """Record the agent, the number of steps and their unit for readers of the run, unless they are known."""
+        known = self.metadata
+        if (agent, max_steps, step_unit) != (known.agent, known.max_steps, known.step_unit):
+            self.update_metadata(agent=agent, max_steps=max_steps, step_unit=step_unit)
 
     def update_counts(self, *, total_steps: int, total_episodes: int, updates: int) -> None:
         """Change the counters in the metadata; a power cut may undo this."""

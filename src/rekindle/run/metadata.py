@@ -18,6 +18,7 @@ __all__ = ["Resume", "RunDetails", "RunMetadata"]
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Grade = Literal["exact", "approximate"]
+StepUnit = Literal["env steps", "updates"]
 Log = Literal["train_episodes", "eval_episodes", "metrics", "warnings"]
 
 LOGS: tuple[Log, ...] = ("train_episodes", "eval_episodes", "metrics")
@@ -66,7 +67,9 @@ class RunMetadata(msgspec.Struct, frozen=True):
     agent: str | None = None
     """The class of the agent."""
     max_steps: int | None = None
-    """Env steps at which the training finishes; None if it has no limit."""
+    """Steps at which the training finishes; None if it has no limit."""
+    step_unit: StepUnit = "env steps"
+    """What its steps are, also those in the field `env_steps` of its logs: updates, if it learns from data alone."""
     parent: str | None = None
     """The run and checkpoint whose weights it started with, as `PATH@STEP`."""
     training: dict[str, Any] | None = None

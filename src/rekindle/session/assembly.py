@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rekindle.agent import ChecksLearner, LearningAgent, Stateful, WarmsUp
+from rekindle.agent import ChecksLearner, LearningAgent, Stateful, WarmsUp, is_offline, session_steps
 from rekindle.checkpoint.retention import RetentionPolicy, retention
 from rekindle.checks import checked_choice, checked_count
 from rekindle.errors import ConfigError, StorageError
@@ -27,7 +27,7 @@ from rekindle.session.intake import Intake
 from rekindle.session.journal_options import About, JournalOptions
 from rekindle.session.journalling import Journalling, UnusedJournal
 from rekindle.session.keeping import KeptData, prepare_data
-from rekindle.session.learner import DirectLearner
+from rekindle.session.learner import DirectLearner, refuse_transitions
 from rekindle.session.logbook import Logbook
 from rekindle.session.outbox import Outbox
 from rekindle.session.parts import Parts
@@ -83,6 +83,8 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
     """Check the options, create every part, and restore them if the run is resumed."""
     journal.check(run)
     _check_agent(agent, learner)
+    if is_offline(agent) and (learner != "inline" or journal.is_on or keep_data):
+        raise ConfigError("the agent learns from data alone: use learner='inline', and neither journal nor keep_data")
     checked_choice("bad_values", bad_values, ("refuse", "drop"))
     checkpoint_every = checked_count("checkpoint_every", checkpoint_every, 1)
     metrics_every = checked_count("metrics_every", metrics_every, 1)
@@ -92,11 +94,13 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
     if run is not None and seed not in (None, run.metadata.seed):
         raise ConfigError(f"seed {seed} was given, but {run.path} was made with {run.metadata.seed}")
     run_seed = run.metadata.seed if run is not None else seed or 0
-    counts = Counts(env_steps=agent.env_steps, updates=agent.updates)
+    counts = Counts(env_steps=session_steps(agent), updates=agent.updates)
     outbox = Outbox(callbacks, counts, run)
     should_stop = None if interrupter is None else interrupter.should_stop
     polls = None if should_stop is None or not journal.is_on else StopPolls(should_stop)
     direct = DirectLearner(agent, is_manual=learner == "manual", should_stop=polls or should_stop)
+    if is_offline(agent):
+        direct.observe = refuse_transitions
     table = StreamTable()
     intake = Intake(table, agent, observation_encoder, action_mapper)
     with contextlib.ExitStack() as undo:
@@ -213,6 +217,8 @@ def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool, has_
 
 def _describe(parts: Parts, run: TrainingRun, max_steps: int | None) -> None:
     try:
-        run.describe(type(parts.agent).__name__, max_steps)
+        run.describe(
+            type(parts.agent).__name__, max_steps, step_unit="updates" if is_offline(parts.agent) else "env steps"
+        )
     except StorageError as error:
         parts.outbox.warn(str(error))

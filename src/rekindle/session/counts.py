@@ -10,7 +10,10 @@ __all__ = ["Counts"]
 
 
 class Counts:
-    """Env steps, updates and episodes so far, over all resumes."""
+    """Env steps, updates and episodes so far, over all resumes.
+
+    If the agent learns from data alone, there are no env steps: `env_steps` counts updates.
+    """
 
     def __init__(self, *, env_steps: int, updates: int) -> None:
         self.env_steps = int(env_steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rekindle.agent import session_steps
 from rekindle.errors import AgentError, InputError, Interrupted
 from rekindle.session.learner import DirectLearner
 from rekindle.session.parts import Parts
@@ -103,7 +104,7 @@ class Due:
         parts = self._parts
         if isinstance(parts.learner, DirectLearner):
             saver.settle()
-            if parts.agent.env_steps != parts.counts.env_steps:
+            if session_steps(parts.agent) != parts.counts.env_steps:
                 error = AgentError(
                     f"{type(parts.agent).__name__}.env_steps is {parts.agent.env_steps} after "
                     f"{parts.counts.env_steps} transitions: observe must add len(transitions) to it"

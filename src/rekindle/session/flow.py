@@ -239,6 +239,10 @@ class Flow:
                 self._inputs.learn(made)
             return sum(made)
 
+    def learn_offline(self, n: int) -> int:
+        """Make `n` updates of an agent that learns from data alone, fewer if a stop comes; returns how many."""
+        return self._updater.learn_offline(n, most_steps=self._most_steps, call=self._call, due=self._due)
+
     # Episodes
 
     def announce(self, slot: int, claims: Claims, extras: Mapping[str, float] | None) -> EpisodeRecord:

@@ -21,7 +21,7 @@ from rekindle.errors import AgentError, InputError
 from rekindle.experience import ActMode, Array, Observations, Transitions
 from rekindle.session.records import Dispatched
 
-__all__ = ["ClosedLearner", "DirectLearner", "Learner"]
+__all__ = ["ClosedLearner", "DirectLearner", "Learner", "refuse_transitions"]
 
 Result = TypeVar("Result")
 
@@ -228,6 +228,11 @@ def make_updates(agent: LearningAgent, n: int) -> tuple[int, Metrics]:
     before = agent.updates
     metrics = agent.update(n)
     return agent.updates - before, metrics
+
+
+def refuse_transitions(*_: Any) -> NoReturn:
+    """Raise `InputError`: in place of `observe`, if the agent learns from data alone."""
+    raise InputError("the agent learns from data alone, and takes no transitions: call learn(updates=...)")
 
 
 class ClosedLearner:

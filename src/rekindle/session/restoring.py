@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rekindle.agent import HasReplay, LearningAgent
+from rekindle.agent import HasReplay, LearningAgent, session_steps
 from rekindle.checkpoint.replay_journal import check_layout
 from rekindle.checkpoint.store import Checkpoint, CheckpointStore
 from rekindle.errors import AgentError, CheckpointError, ConfigError, RekindleError, StateError
@@ -103,10 +103,10 @@ def _load_agent(agent: LearningAgent, checkpoint: Checkpoint, rows: dict[str, An
             agent.replay().restore(checkpoint.replay.first, rows or {})
     except Exception as error:
         raise StateError(f"{path} does not fit this {type(agent).__name__}: {_message(error)}") from error
-    if agent.env_steps != checkpoint.counters["env_steps"]:
+    if (steps := session_steps(agent)) != checkpoint.counters["env_steps"]:
         raise AgentError(
             f"{path} was taken after {checkpoint.counters['env_steps']} env steps, but the agent reports "
-            f"{agent.env_steps} after loading it: its state must include env_steps"
+            f"{steps} after loading it: its state must include env_steps"
         )
 
 

@@ -232,12 +232,12 @@ class TrainingSession:
             self._streams[known.id] = known
         return known
 
-    def learn(self, *, milliseconds: float | None = None) -> int:
+    def learn(self, *, milliseconds: float | None = None, updates: int | None = None) -> int:
         """With `learner="manual"`: make the updates that are due, or as many as fit into the time; returns how many.
 
-        A budget in milliseconds makes the run depend on the clock, so without a journal it is no longer exact.
+        With a time, a run without a journal is no longer exact. If the agent learns from data alone, give `updates`.
         """
-        return self._flow.learn(milliseconds)
+        return self._flow.learn(milliseconds) if updates is None else self._flow.learn_offline(updates)
 
     # Evaluations
 
