@@ -17,6 +17,7 @@ from rekindle.data.flat import plan_flat
 from rekindle.data.minari import MAIN_FILE, find_minari, minari_files, plan_minari
 from rekindle.data.runs import find_run_data
 from rekindle.data.sampling import Batches, TransitionReader
+from rekindle.data.shipped import is_shipped, shipped_path
 from rekindle.data.statistics import EpisodeTable, Statistics
 from rekindle.data.values import check_fixed_length
 from rekindle.errors import DataError, Interrupted
@@ -96,7 +97,7 @@ class Dataset:
         cannot be used.
 
         Args:
-            path: the directory or file.
+            path: the directory or file; or `rekindle:NAME` for one that comes with the package (`pendulum-medium`).
             cache: the directory of the cache; by default `$REKINDLE_CACHE`, or `rekindle` in your cache directory.
             observation_space: the space of observations, if the source does not store it, or stores another.
             action_space: the same for actions.
@@ -107,7 +108,8 @@ class Dataset:
             should_stop: called in between; if it returns true, `Interrupted` is raised and nothing is left behind.
         """
         timeout_after = checked_count("timeout_after", timeout_after, 1)
-        where, spaces = Path(path), (observation_space, action_space)
+        where = shipped_path(path) if is_shipped(path) else Path(path)
+        spaces = (observation_space, action_space)
 
         def check() -> None:
             if should_stop():

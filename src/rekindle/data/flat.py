@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -295,7 +294,9 @@ class _Fields:
         """A space for the values of a field."""
         parts = self.observations if name == "observation" else self.actions
         made = {part: self._inferred(array, is_action=name == "action") for part, array in parts.items()}
-        return made[""] if "" in made else gymnasium.spaces.Dict(made)
+        from gymnasium.spaces import Dict  # slow to import, and the help of commands needs none of it
+
+        return made[""] if "" in made else Dict(made)
 
     def _inferred(self, field: str, *, is_action: bool) -> Any:
         shape, dtype = self.file.spec(field)

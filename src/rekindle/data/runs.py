@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +89,9 @@ class RunData(NamedTuple):
                 name.removeprefix("observation").removeprefix("."): _inferred(spec, linked.ranges.get(name), False)
                 for name, spec in observed.items()
             }
-            known[0] = parts[""] if "" in parts else gymnasium.spaces.Dict(parts)
+            from gymnasium.spaces import Dict  # slow to import, and the help of commands needs none of it
+
+            known[0] = parts[""] if "" in parts else Dict(parts)
         if known[1] is None:
             known[1] = _inferred(linked.columns["action"], linked.ranges["action"], True)
         layout = DataLayout(known[0], known[1], linked.columns["reward"].dtype, name=str(self.path))
