@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from toys import ToyAgent
 
 import rekindle
+from rekindle.agents import IQL
 from rekindle.checkpoint import read_agent_state, tree_digest
 from rekindle.errors import CheckpointError, ConfigError
 from rekindle.training import Trainer
@@ -42,6 +44,10 @@ def make(root: Path, algorithm: str, name: str, **options: Any) -> Trainer:
         pytest.importorskip("jax")
     settings = {key: value for key, value in TINY[algorithm].items() if key != "env"}
     chosen: dict[str, Any] = {"steps": 60, "eval_every": 30, "eval_episodes": 1, "checkpoint_every": 30, "seed": 1}
+    if algorithm == "iql":  # by name it needs data, or a parent
+        seed = options.get("seed", chosen["seed"])
+        agent = functools.partial(IQL, seed=seed, **settings)
+        return Trainer(TINY[algorithm]["env"], agent, name=name, root=root, **{**chosen, **options})
     options.setdefault("agent_settings", settings)
     return Trainer(TINY[algorithm]["env"], algorithm, name=name, root=root, **{**chosen, **options})
 

@@ -19,7 +19,7 @@ from rekindle.stats import EvalReport
 from rekindle.text import decimal, path_text, whole
 from rekindle.training import EpisodeEvaluator, rebuild
 from rekindle.training.evaluation import greedy
-from rekindle.training.rebuilding import checkpoint_files, load
+from rekindle.training.rebuilding import checkpoint_files, load, rebuild_agent
 from rekindle.ui.output import write_json
 from rekindle.ui.tables import cell, console, number, print_whole, table, words
 
@@ -96,7 +96,7 @@ def export_policy(
     checkpoints = checkpoint_files(run, checkpoint)
     if len(checkpoints) > 1:
         raise ConfigError("a file holds only one policy: use best, latest or a step")
-    agent = rebuild(run, modules=modules, files=files).agent
+    agent = rebuild_agent(run, modules=modules, files=files)
     step = load(agent, checkpoints[0])
     policy = agent.policy() if isinstance(agent, HasPolicy) else None
     if not isinstance(policy, policies.NetworkPolicy):

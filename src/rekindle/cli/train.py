@@ -30,7 +30,7 @@ __all__ = ["resume_run", "train_run"]
 
 def train_run(  # noqa: PLR0913 - these are the options of a command
     algorithm: str,
-    env: str,
+    env: str | None,
     *,
     settings: TrainerSettings,
     name: str | None,
@@ -51,16 +51,13 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     """Train a new run, or continue the newest one of the same name."""
     interrupter = current_interrupter()
     find_modules_here([*modules, *module_of(env), *module_of(algorithm), *module_of(getattr(agent, "network", None))])
-    factory = EnvFactory(
-        env,
-        modules=tuple(modules),
-        arguments={key: _value(text) for key, text in arguments.items()},
-        **msgspec.structs.asdict(wrapping),
-    )
+    values = {key: _value(text) for key, text in arguments.items()}
+    wrappers = msgspec.structs.asdict(wrapping)
+    factory = None if env is None else EnvFactory(env, modules=tuple(modules), arguments=values, **wrappers)
     trainer = Trainer(
         factory,
         algorithm,
-        name=f"{name or _run_name(algorithm, env)}/{version}",
+        name=f"{name or _run_name(algorithm, env or Path(settings.data or '').name)}/{version}",
         root=root,
         new=not goes_on,
         start_from=parent,
@@ -81,6 +78,7 @@ def resume_run(
     steps: int | None,
     strict: bool,
     record: tuple[RecorderName, ...] | None,
+    data: str | None,
     modules: Sequence[str],
     files: Sequence[str],
     ui: str,
@@ -88,7 +86,9 @@ def resume_run(
     as_json: bool,
 ) -> int:
     """Continue a run."""
-    changes: dict[str, Any] = {"interrupter": current_interrupter(), **({} if record is None else {"record": record})}
+    given = {"record": record, "data": data}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes["interrupter"] = current_interrupter()
     find_modules_here(modules)
     trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, files=files, **changes)
     return _train(trainer, ui=ui, stay=stay, as_json=as_json)
@@ -125,11 +125,12 @@ def _print(report: TrainingReport) -> None:
         grade = "" if not metadata.resumes else f", {metadata.resumes[-1].grade}"
         print_whole(out, cell(f"{shown_path(report.path)}{grade}", "bold"))
     best = "" if report.best_score is None else f", best evaluation {decimal(report.best_score)}"
+    steps = "" if report.is_offline else f"{whole(report.env_steps)} steps, {whole(report.episodes)} episodes, "
     print_whole(
         out,
         cell(
-            f"{report.status} ({report.reason}): {whole(report.env_steps)} steps, {whole(report.episodes)} episodes, "
-            f"{whole(report.updates)} updates in {time_text(report.seconds)}{best}"
+            f"{report.status} ({report.reason}): {steps}{whole(report.updates)} updates "
+            f"in {time_text(report.seconds)}{best}"
         ),
     )
     rows = [
@@ -149,5 +150,5 @@ def _value(text: str) -> Any:
         return text
 
 
-def _run_name(algorithm: str, env: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._+-]", "-", f"{algorithm}-{env}")[:100]
+def _run_name(algorithm: str, source: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]", "-", f"{algorithm}-{source}")[:100]

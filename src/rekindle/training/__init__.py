@@ -10,7 +10,7 @@ from rekindle.training.replaying import ComparedCheckpoint, ReplayedRun, replay_
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import Round, Sampler, StepProcessor
 from rekindle.training.steps import Step
-from rekindle.training.strategies import Components, Strategy, Synchronous
+from rekindle.training.strategies import Components, Offline, Strategy, Synchronous
 from rekindle.training.trainer import Trainer
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "EpisodeEvaluator",
     "Evaluation",
     "Evaluator",
+    "Offline",
     "Rebuilt",
     "ReplayedRun",
     "Round",

@@ -86,6 +86,10 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Seconds after which each process checkpoints and stops."""
     keep_data: bool = False
     """Keep every transition in the run, so that it is a data set."""
+    data: str | None = None
+    """A data set to learn from: a run, Minari, D4RL or npz. Then no environment is stepped, and steps are updates."""
+    data_share: float = 1.0
+    """Share of each batch that is from the data; below 1, the environment is stepped for the rest."""
     record: tuple[RecorderName, ...] = ()
     """Additional recorders for metrics: `tensorboard`, `mlflow`, `wandb`."""
 
@@ -116,6 +120,13 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             checked_choice("record", name, tuple(RECORDERS))
         if self.time_limit is not None and not self.time_limit > 0:
             raise ConfigError(f"time_limit is {self.time_limit!r}: use a number of seconds above 0, or None")
+        if not 0 < self.data_share <= 1:
+            raise ConfigError(f"data_share is {self.data_share!r}: use a number above 0, and at most 1")
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the agent learns from data alone, so that steps are updates."""
+        return self.data is not None and self.data_share == 1
 
 
 class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,7 +167,14 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     agent: dict[str, Any] = {}
     """The agent's settings."""
     env: EnvSettings | None = None
-    """The environment; None if it is created by a function that other processes cannot import."""
+    """The environment; None if there is none, or if it is created by a function that other processes cannot import."""
+    data_digest: str | None = None
+    """The digest of the data set; a resume with other data is refused."""
+
+    @property
+    def needs_env(self) -> bool:
+        """Whether an environment is needed: to step it, or to evaluate the agent."""
+        return not self.is_offline or self.eval_episodes > 0
 
     @property
     def env_modules(self) -> list[str]:
@@ -177,7 +195,8 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that must not change at a resume."""
-        return {name: msgspec.to_builtins(getattr(self, name)) for name in (*_IDENTITY, "agent")}
+        names = (*_IDENTITY, *(() if self.data is None else _DATA), "agent")
+        return {name: msgspec.to_builtins(getattr(self, name)) for name in names}
 
     def differences(self, other: TrainerConfig) -> list[str]:
         """The settings of another config that must not differ, but do."""
@@ -187,6 +206,10 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
             is_function = name == "env" and None in (mine, theirs)  # cannot be compared
             if mine != theirs and not is_function:
                 found.append(f"{name} was {_shown(mine)} and is {_shown(theirs)}")
+        if other.data_digest != self.data_digest:
+            found.append(f"the digest of the data was {self.data_digest}, and of {other.data} is {other.data_digest}")
+        if other.data_share != self.data_share:
+            found.append(f"data_share was {self.data_share} and is {other.data_share}")
         for name in sorted(self.agent.keys() | other.agent.keys()):
             mine, theirs = self.agent.get(name), other.agent.get(name)
             if mine != theirs:
@@ -203,6 +226,7 @@ def _is_utf8(text: str) -> bool:
 
 
 _IDENTITY = ("algorithm", "env", "seed", "num_envs")
+_DATA = ("data_digest", "data_share")
 
 
 def _shown(value: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rekindle.agent import LearningAgent
 from rekindle.envs import Determinism, EnvFactory
+from rekindle.errors import ConfigError
 from rekindle.experience import ActMode
 from rekindle.session.session import TrainingSession
 from rekindle.training.config import TrainerConfig
@@ -21,7 +22,7 @@ class Evaluations:
     The evaluator is created when it is first needed. An interrupted evaluation raises `Interrupted` and logs nothing.
     """
 
-    def __init__(self, agent: LearningAgent, factory: EnvFactory, evaluator: Evaluator | None) -> None:
+    def __init__(self, agent: LearningAgent, factory: EnvFactory | None, evaluator: Evaluator | None) -> None:
         self._factory, self._evaluator = factory, evaluator
         self._greedy = greedy(agent)
         self._session: TrainingSession | None = None
@@ -79,6 +80,8 @@ class Evaluations:
 
     def _play(self, episodes: int, config: TrainerConfig) -> Evaluation:
         if self._evaluator is None:
+            if self._factory is None:
+                raise ConfigError("there is no environment to evaluate the agent in: pass one to the trainer")
             self._evaluator = EpisodeEvaluator(
                 self._factory,
                 seed=config.seed,

@@ -30,6 +30,9 @@ def foreseen(agent: LearningAgent, config: TrainerConfig) -> Iterator[str]:
     settings = _settings(agent)
     if settings is None or config.steps is None:
         return
+    if config.is_offline:
+        yield from _unfinished_schedules(settings, config.steps, "updates")
+        return
     # The environments step together, so the last step may exceed the limit.
     end = agent.env_steps + math.ceil(max(0, config.steps - agent.env_steps) / config.num_envs) * config.num_envs
     if end > agent.env_steps and (name := _too_long(settings, agent, end)) is not None:
@@ -60,7 +63,7 @@ def _too_long(settings: Any, agent: LearningAgent, end: int) -> str | None:
     return "warmup_steps" if settings.warmup_steps > settings.update_every else "update_every"
 
 
-def _unfinished(settings: Any, end: int) -> Iterator[str]:
+def _unfinished_schedules(settings: Any, end: int, unit: str) -> Iterator[str]:
     unused = {
         *(("priority_beta",) if not getattr(settings, "prioritised", True) else ()),
         *(("temperature",) if getattr(settings, "exploration", None) == "epsilon" else ()),
@@ -69,10 +72,14 @@ def _unfinished(settings: Any, end: int) -> Iterator[str]:
         value = getattr(settings, name)
         if isinstance(value, Linear) and name not in unused and value.steps > end and value.start != value.end:
             yield (
-                f"{name} goes from {value.start:g} to {value.end:g} in {value.steps} env steps, and the training ends "
+                f"{name} goes from {value.start:g} to {value.end:g} in {value.steps} {unit}, and the training ends "
                 f"after {end}, at {value.at(end):.3g}: use a shorter schedule, such as "
                 f"{_flag(name)} {value.start:g}:{value.end:g}:100%"
             )
+
+
+def _unfinished(settings: Any, end: int) -> Iterator[str]:
+    yield from _unfinished_schedules(settings, end, "env steps")
     epsilon_steps = getattr(settings, "epsilon_steps", 0)
     is_epsilon = getattr(settings, "exploration", "epsilon") == "epsilon" and not getattr(settings, "noisy", False)
     if is_epsilon and epsilon_steps > end and settings.epsilon_start != settings.epsilon_end:

@@ -84,8 +84,8 @@ class Opening:
         # With several environments, the last round may exceed the limit by fewer steps than there are environments.
         if config.steps is not None and made and made[-1] >= config.steps + config.num_envs:
             raise ConfigError(
-                f"{run.path} has trained {made[-1]} env steps already, and steps is {config.steps}: use at least "
-                f"{made[-1]}, or start another training with rekindle train --from {run.path}@{made[-1]}"
+                f"{run.path} has trained {made[-1]} {run.metadata.step_unit} already, and steps is {config.steps}: "
+                f"use at least {made[-1]}, or start another training with rekindle train --from {run.path}@{made[-1]}"
             )
         if config.parent is not None and not made:
             self.start_from(config.parent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rekindle.agent import LearningAgent, TakesOver
 from rekindle.checkpoint import read_agent_state
@@ -15,8 +15,9 @@ from rekindle.errors import CheckpointError, ConfigError, StateError
 from rekindle.run.reader import RunReader
 from rekindle.training.algorithms import make_agent
 from rekindle.training.config import Parent, TrainerConfig, check_files, check_modules, read_config
+from rekindle.training.learning_data import open_data
 
-__all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "rebuild", "take_over"]
+__all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "rebuild", "rebuild_agent", "take_over"]
 
 
 class Rebuilt(NamedTuple):
@@ -32,18 +33,38 @@ def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[st
 
     Modules and files that the config names are imported and opened only if they are given.
     """
-    reader = RunReader(path)
-    config = read_config(reader)
-    check_modules(modules, env=config.env_modules, agent=config.agent_modules)
-    check_files(config.env_files, files)
-    if config.env is None or config.algorithm is None:
-        what = "environment" if config.env is None else "agent"
-        raise ConfigError(f"{reader.path}: the {what} is defined by its script, and cannot be created from the config")
+    config = _allowed_config(path, modules, files)
+    if config.env is None:
+        if not config.needs_env:
+            raise ConfigError(f"{path} learned from data, and has no environment: name one when you train")
+        raise ConfigError(f"{path}: the environment is defined by its script, and cannot be created from the config")
     factory = EnvFactory(config.env)
     example = factory(training=False)
     spaces = (example.observation_space, example.action_space)
     close_env(example, factory.name)
-    return Rebuilt(config, factory, make_agent(config.algorithm, *spaces, seed=config.seed, settings=config.agent))
+    return Rebuilt(config, factory, _made_agent(path, config, spaces))
+
+
+def rebuild_agent(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[str] = ()) -> LearningAgent:
+    """Create a new agent from a run's config, also if the run has no environment; see `rebuild`."""
+    config = _allowed_config(path, modules, files)
+    if config.env is not None or config.data is None or config.needs_env:
+        return rebuild(path, modules=modules, files=files).agent
+    dataset = open_data(config.data, None)
+    return _made_agent(path, config, (dataset.observation_space, dataset.action_space))
+
+
+def _allowed_config(path: str | Path, modules: Sequence[str], files: Sequence[str]) -> TrainerConfig:
+    config = read_config(RunReader(path))
+    check_modules(modules, env=config.env_modules, agent=config.agent_modules)
+    check_files(config.env_files, files)
+    return config
+
+
+def _made_agent(path: str | Path, config: TrainerConfig, spaces: tuple[Any, Any]) -> LearningAgent:
+    if config.algorithm is None:
+        raise ConfigError(f"{path}: the agent is defined by its script, and cannot be created from the config")
+    return make_agent(config.algorithm, *spaces, seed=config.seed, settings=config.agent)
 
 
 def checkpoint_files(path: str | Path, which: str) -> list[Path]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from rekindle.agent import is_offline
 from rekindle.run.metrics import EventStore
 from rekindle.run.reader import RunReader
 from rekindle.session.session import TrainingSession
@@ -36,6 +37,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
     path: Path | None
     """The run; None if it was temporary."""
     env_steps: int
+    """0 if the agent learned from data alone."""
     episodes: int
     updates: int
     seconds: float
@@ -52,7 +54,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
             status=metadata.status,
             reason=metadata.stop_reason,
             path=reader.path if is_kept else None,
-            env_steps=session.total_steps,
+            env_steps=0 if is_offline(session.agent) else session.total_steps,
             episodes=session.episodes,
             updates=session.updates,
             seconds=seconds,
@@ -70,13 +72,16 @@ class TrainingReport(msgspec.Struct, frozen=True):
                 found[name] = Extremes(last, least[1], least[0], most[1], most[0])
         return found
 
+    @property
+    def is_offline(self) -> bool:
+        """Whether the agent learned from data alone."""
+        return self.updates > 0 and not self.env_steps
+
     def __str__(self) -> str:
         """A table: the result, then each metric with its minimum and maximum."""
         best = "" if self.best_score is None else f", best score {self.best_score:.6g}"
-        lines = [
-            f"{self.status} ({self.reason}) after {self.env_steps:,} env steps, {self.episodes:,} episodes, "
-            f"{self.updates:,} updates, {self.seconds:.1f} s{best}"
-        ]
+        steps = "" if self.is_offline else f"{self.env_steps:,} env steps, {self.episodes:,} episodes, "
+        lines = [f"{self.status} ({self.reason}) after {steps}{self.updates:,} updates, {self.seconds:.1f} s{best}"]
         if self.metrics:
             width = max(map(len, self.metrics))
             lines.append(f"{'metric':{width}}  {'last':>11}  {'min':>11} {'at step':>11}  {'max':>11} {'at step':>11}")

@@ -6,18 +6,33 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from rekindle.envs import Envs
+from rekindle.errors import ConfigError
 from rekindle.session.session import TrainingSession
 from rekindle.training.sampling import Round, Sampler
 
-__all__ = ["Components", "Strategy", "Synchronous"]
+__all__ = ["Components", "NoSampler", "Offline", "Strategy", "Synchronous"]
+
+_ROUND = 50
+"""Updates of a round. Rounds end at its multiples, so that a resume makes the same: a batch of several updates is drawn
+at once, and schedules advance with rounds. They also end where anything is due, such as a checkpoint."""
 
 
 class Components(NamedTuple):
     """The objects that a strategy works with."""
 
     session: TrainingSession
-    envs: Envs
+    envs: Envs | None
+    """The environments; None if the agent learns from data alone."""
     sampler: Sampler
+    """Steps the environments."""
+
+
+class NoSampler:
+    """The sampler of an agent that learns from data alone."""
+
+    def sample(self) -> Round:
+        """Raise `ConfigError`."""
+        raise ConfigError("the agent learns from data alone, so there is no environment to step: use Offline")
 
 
 class Strategy(Protocol):
@@ -36,3 +51,14 @@ class Synchronous:
         session, sample = components.session, components.sampler.sample
         while not session.is_done:
             yield sample()
+
+
+class Offline:
+    """Make updates of an agent that learns from data alone; exact."""
+
+    def train_loop(self, components: Components) -> Iterator[Round]:
+        """Train until `session.is_done`, and yield an empty round after each round of updates."""
+        session = components.session
+        while not session.is_done:
+            session.learn(updates=_ROUND - session.total_steps % _ROUND)
+            yield Round((), (), (), {})

@@ -11,45 +11,42 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rekindle.agent import LearningAgent
+from rekindle.agent import LearningAgent, session_steps
 from rekindle.agents.presets import find_preset, presets
 from rekindle.agents.settings import resolved
-from rekindle.checkpoint import KeepEvery, KeepLast, RetentionPolicy
+from rekindle.checkpoint import KeepLast, RetentionPolicy
 from rekindle.checkpoint.retention import retention
 from rekindle.checks import required_count
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
-from rekindle.envs.factory import close_env
-from rekindle.envs.wrappers import refuse_stateful_wrappers
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Event, Recorder, RunRecorder
 from rekindle.interrupt import Interrupter, ShouldStop, never
 from rekindle.recorders import RECORDERS
 from rekindle.run.directory import TrainingRun
-from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
-from rekindle.storage.files import absolute
 from rekindle.training import algorithms
-from rekindle.training.config import (
-    RESUMED,
-    TrainerSettings,
-    check_files,
-    check_modules,
-    check_recorders,
-    make_config,
-    read_config,
-)
+from rekindle.training.config import TrainerSettings, make_config
 from rekindle.training.evaluation import Evaluator
 from rekindle.training.evaluations import Evaluations
 from rekindle.training.forecast import check_rollout, foreseen
 from rekindle.training.handlers import Handlers
+from rekindle.training.learning_data import (
+    DataSource,
+    check_data,
+    data_name,
+    environment_spaces,
+    give_data,
+    open_data,
+)
 from rekindle.training.opening import Opening
 from rekindle.training.rebuilding import find_parent
 from rekindle.training.report import TrainingReport
+from rekindle.training.resuming import resumed_arguments
 from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
 from rekindle.training.steps import Step, steps_of
-from rekindle.training.strategies import Components, Strategy, Synchronous
+from rekindle.training.strategies import Components, NoSampler, Offline, Strategy, Synchronous
 
 __all__ = ["Trainer"]
 
@@ -67,9 +64,10 @@ class Trainer:
 
     def __init__(  # noqa: PLR0913 - one place to see what a trainer is made of
         self,
-        env: str | EnvSettings | EnvFactory | Callable[..., Any],
+        env: str | EnvSettings | EnvFactory | Callable[..., Any] | None,
         agent: AgentSource,
         *,
+        data: DataSource | None = None,
         steps: int | None = None,
         name: str | None = None,
         root: str | Path = "runs",
@@ -94,9 +92,12 @@ class Trainer:
         """Set everything up; nothing is written before `train` or `steps` is called.
 
         Args:
-            env: a Gymnasium id, `module:name`, a function that creates an environment, or an `EnvFactory`.
+            env: a Gymnasium id, `module:name`, a function that creates an environment, or an `EnvFactory`; None to
+                learn from data without evaluations.
             agent: the name of an algorithm (`rekindle algos` lists them), `module:Class` of your own agent, an
                 agent, or a function from observation and action space to an agent.
+            data: a data set to learn from, or its path. By default (`data_share=1`) no environment is stepped, and all
+                steps are updates; with a smaller `data_share`, that share of each batch is from the data.
             steps: total number of env steps; None for no limit.
             name: name of the run, as `name` or `name/version`: the newest unfinished run of that name is continued, or
                 a new one created. Without a name the run is temporary.
@@ -109,7 +110,7 @@ class Trainer:
             with_optimiser: also take over its optimiser and counters.
             keep_checkpoints: how many to keep, or policies that select them.
             evaluator: runs the evaluations; an `EpisodeEvaluator` by default.
-            strategy: the training loop; `Synchronous` by default.
+            strategy: the training loop; by default `Offline` if the agent learns from data alone, else `Synchronous`.
             sampler: creates the sampler, which steps the environments, from the session and the environments.
             step_processor: changes rewards before the agent sees them.
             reset_options: returns the options of a reset for a stream, an episode and the env steps, for curricula.
@@ -123,15 +124,23 @@ class Trainer:
             settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
         """
         seed, keep = required_count("seed", seed, 0), retention(keep_checkpoints)
-        self._factory = EnvFactory(env)
-        example = self._factory()
-        self._spaces: tuple[Any, Any] = (example.observation_space, example.action_space)
-        try:
-            refuse_stateful_wrappers(example, self._factory.name)
-        finally:
-            close_env(example, self._factory.name)
+        self._factory = None if env is None else EnvFactory(env)
+        spaces = None if self._factory is None else environment_spaces(self._factory)
         if interrupter is not None:
             interrupter.check_start()
+        dataset = None
+        if data is not None:
+            should_stop = never if interrupter is None else interrupter.should_stop
+            dataset = open_data(data, spaces, should_stop=should_stop)
+            settings["data"] = data_name(data)
+            spaces = spaces or (dataset.observation_space, dataset.action_space)
+        if spaces is None:
+            raise ConfigError(
+                "there is nothing to learn from: pass an environment (ENV), or data (--data PATH, or data=)"
+            )
+        self._spaces = spaces
+        if self._factory is None and evaluator is None:
+            settings["eval_episodes"] = 0
         if agent_settings is not None and isinstance(agent, str) and agent in algorithms.ALGORITHMS:
             agent_settings = resolved(agent_settings, steps)
         self.agent = self._made_agent(agent, seed, agent_settings)
@@ -143,17 +152,23 @@ class Trainer:
             settings,
             algorithm=agent if isinstance(agent, str) else algorithms.algorithm_of(self.agent),
             agent=algorithms.agent_settings(self.agent, agent if isinstance(agent, str) else None, agent_settings),
-            env=self._factory.settings,
+            env=None if self._factory is None else self._factory.settings,
+            data_digest=None if dataset is None else dataset.digest,
             seed=seed,
             steps=steps,
             keep_checkpoints=keep.count if isinstance(keep, KeepLast) else None,
         )
+        check_data(self.config, is_named=isinstance(agent, str))
+        if self._factory is None and not self.config.is_offline:
+            raise ConfigError("data_share is below 1: pass the environment that the rest of each batch is from")
         check_rollout(self.agent, self.config.num_envs)
+        if dataset is not None:
+            give_data(self.agent, dataset, self.config.data_share)
         self.session: TrainingSession | None = None
         """The session during a training."""
         self._keep = keep
         self._evaluations = Evaluations(self.agent, self._factory, evaluator)
-        self._strategy = strategy or Synchronous()
+        self._strategy = strategy or (Offline() if self.config.is_offline else Synchronous())
         self._make_sampler = sampler
         self._processor, self._reset_options = step_processor, reset_options
         self._stats = stats
@@ -218,32 +233,9 @@ class Trainer:
             files: files named by the config that the environment may open.
             options: the arguments of `Trainer` that a config cannot hold.
         """
-        reader = RunReader(absolute(find_run(path, unfinished_first=True)))
-        config = read_config(reader)
-        check_modules(
-            modules,
-            env=config.env_modules if env is None else (),
-            agent=config.agent_modules if agent is None else (),
-        )
-        if env is None:
-            check_files(config.env_files, files)
-        if "record" not in options:
-            check_recorders(config.record)
-        source = config.env if env is None else env
-        if source is None:
-            raise ConfigError(f"{reader.path} was trained on a function that only its script defines: pass it as env")
-        if agent is None and config.algorithm is None:
-            raise ConfigError(f"{reader.path}: only its script defines its agent: pass one as agent")
-        arguments: dict[str, Any] = {
-            "steps": config.steps if steps is None else steps,
-            "seed": config.seed,
-            "agent_settings": config.agent if agent is None else None,
-            "keep_checkpoints": config.keep_checkpoints or KeepEvery(1),
-            **{name: getattr(config, name) for name in RESUMED},
-            **options,
-        }
-        trainer = cls(source, config.algorithm or "" if agent is None else agent, **arguments)
-        trainer._opening.path = reader.path
+        run = resumed_arguments(path, env=env, agent=agent, steps=steps, modules=modules, files=files, options=options)
+        trainer = cls(run.env, run.agent, **run.options)
+        trainer._opening.path = run.path
         return trainer
 
     def _made_agent(self, agent: AgentSource, seed: int, settings: Mapping[str, Any] | None) -> LearningAgent:
@@ -267,6 +259,8 @@ class Trainer:
 
     def steps(self, steps: int | None = None) -> Generator[Step]:
         """Train like `train`, and yield each env step; leaving the loop checkpoints and stops."""
+        if self.config.is_offline:
+            raise ConfigError("steps(): a training from data alone makes no env steps; use train()")
         with contextlib.closing(self._rounds(steps)) as rounds:
             for made in rounds:
                 if self.session is not None:
@@ -305,7 +299,7 @@ class Trainer:
                     for warning in foreseen(self.agent, self.config):
                         session.warn(warning)
                 make = self._make_sampler or self._default_sampler
-                components = Components(session, envs, make(session, envs))
+                components = Components(session, envs, NoSampler() if envs is None else make(session, envs))
                 # Nearly all existing objects live to the end, so the garbage collector need not visit them.
                 gc.freeze()
                 undo.callback(gc.unfreeze)
@@ -319,19 +313,21 @@ class Trainer:
         self.session = None
         self._ended = (session, time.perf_counter() - started)
 
-    def _find_out_determinism(self, should_stop: ShouldStop = never) -> Determinism:
+    def _find_out_determinism(self, should_stop: ShouldStop = never) -> Determinism | None:
         found = self.config.determinism
-        if found is None:
+        if found is None and self._factory is not None:
             found = probe(self._factory, steps=self.config.probe_steps, should_stop=should_stop)
         self.config = msgspec.structs.replace(self.config, determinism=found)
         return found
 
-    def _made_envs(self, undo: contextlib.ExitStack) -> Envs:
+    def _made_envs(self, undo: contextlib.ExitStack) -> Envs | None:
         config = self.config
         try:
             determinism = self._find_out_determinism(self._interrupter.should_stop)
         except Interrupted:  # no step will be made, and the next process tests it
             determinism = Determinism.REPEATS
+        if self._factory is None or determinism is None or config.is_offline:
+            return None
         envs = make_envs(
             self._factory,
             config.num_envs,
@@ -353,7 +349,7 @@ class Trainer:
 
     # The run
 
-    def _opened(self, undo: contextlib.ExitStack) -> tuple[TrainingRun, Envs]:
+    def _opened(self, undo: contextlib.ExitStack) -> tuple[TrainingRun, Envs | None]:
         """The run to continue, or a new one, and the environments.
 
         A new run is created last, after everything that can fail or take long.
@@ -424,7 +420,7 @@ class Trainer:
         count = required_count("episodes", self.config.eval_episodes if episodes is None else episodes, 1)
         if not self._evaluations.has_evaluator:
             self._find_out_determinism()
-        return EvalReport.of(self._evaluations.evaluate(count, self.config).records, self.agent.env_steps)
+        return EvalReport.of(self._evaluations.evaluate(count, self.config).records, session_steps(self.agent))
 
     # The end
 

@@ -28,7 +28,7 @@ __all__ = ["algos", "check", "evaluate", "export", "resume", "train", "train_com
 
 def train(  # noqa: PLR0913 - these are the options of a command
     algorithm: Annotated[Positional[str], arg(metavar="ALGO", help_behavior_hint="")],
-    env: Annotated[Positional[str], arg(metavar="ENV", help_behavior_hint="")],
+    env: Annotated[Positional[str | None], arg(metavar="[ENV]", help_behavior_hint="")] = None,
     /,
     *,
     training: OmitArgPrefixes[TrainerSettings] = TrainerSettings(steps=100_000),  # noqa: B008 - it is frozen
@@ -54,7 +54,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
 
     Args:
         algorithm: The algorithm: see `rekindle algos`. Or MODULE:CLASS of your own agent.
-        env: A Gymnasium id, or MODULE:NAME of a function or class that creates an environment.
+        env: A Gymnasium id, or MODULE:NAME of a function or class that creates an environment; optional with --data.
         training: The settings of the training.
         name: Name of the run.
         version: Version of the run.
@@ -88,7 +88,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         name=name,
         version=version,
         root=directory,
-        preset=find_preset(algorithm, env) if preset == "auto" else None,
+        preset=_find_preset(algorithm, env, training) if preset == "auto" else None,
         goes_on=resumes == "auto",
         parent=parent,
         with_optimiser=with_optimiser,
@@ -143,9 +143,9 @@ def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Pres
     """The preset for the arguments, and the env steps if they are given; none for invalid arguments."""
 
     @functools.wraps(command)
-    def understood(algorithm: str, env: str, **options: Any) -> tuple[Preset | None, int | None]:
+    def understood(algorithm: str, env: str | None, **options: Any) -> tuple[Preset | None, int | None]:
         is_given = any(word.partition("=")[0] == "--steps" for word in arguments)
-        wanted = find_preset(algorithm, env) if options["preset"] == "auto" else None
+        wanted = _find_preset(algorithm, env, options["training"]) if options["preset"] == "auto" else None
         return wanted, options["training"].steps if is_given else None
 
     words = [word for word in arguments if word not in ("-h", "--help")]
@@ -157,6 +157,11 @@ def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Pres
         return None, None
 
 
+def _find_preset(algorithm: str, env: str | None, training: TrainerSettings) -> Preset | None:
+    """The preset for a training; none for one from data alone, as presets are for env steps."""
+    return None if env is None or training.is_offline else find_preset(algorithm, env)
+
+
 def resume(
     path: RunPath,
     /,
@@ -166,6 +171,7 @@ def resume(
     record: Annotated[
         tuple[RecorderName, ...] | None, arg(metavar="NAME...", help_behavior_hint="(default: as before)")
     ] = None,
+    data: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: where they were)")] = None,
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     ui: Ui = "auto",
     stay: Stay = False,
@@ -175,9 +181,10 @@ def resume(
 
     Args:
         path: A run, or a version or name directory (its newest unfinished run, or else its newest).
-        steps: A new total number of env steps.
+        steps: A new total number of steps.
         strict: Fail if the resume cannot be exact to the bit.
         record: Additional recorders for metrics: tensorboard, mlflow, wandb.
+        data: Where the data of the run are now, if they were moved.
         trusted: What the run's config names and the command may use.
         ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
         stay: With the terminal UI: at the end, stay open and show the summary.
@@ -190,6 +197,7 @@ def resume(
         steps=steps,
         strict=strict,
         record=record,
+        data=data,
         **trusted.options,
         ui=ui,
         stay=stay,

@@ -1,0 +1,95 @@
+"""The data that a training learns from: find and open it, compare it with the environment, give it to the agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rekindle.agent import LearningAgent, LearnsFromData
+from rekindle.data import Dataset
+from rekindle.data.shipped import is_shipped
+from rekindle.envs import EnvFactory
+from rekindle.envs.factory import close_env
+from rekindle.envs.wrappers import refuse_stateful_wrappers
+from rekindle.errors import ConfigError
+from rekindle.interrupt import ShouldStop, never
+from rekindle.storage.files import absolute
+from rekindle.training.config import TrainerConfig
+
+__all__ = ["DataSource", "check_data", "data_name", "environment_spaces", "give_data", "open_data"]
+
+DataSource = str | Path | Dataset
+Spaces = tuple[Any, Any]
+"""The observation space and the action space."""
+
+_IMITATES = "bc"
+_NEED_DATA = (_IMITATES, "iql", "awac")
+"""Algorithms that are made for data: without any, the first agent has nothing good to learn from."""
+
+
+def environment_spaces(factory: EnvFactory) -> Spaces:
+    """The spaces of an environment; raises `ConfigError` if a wrapper of it keeps what a resume cannot restore."""
+    example = factory()
+    try:
+        refuse_stateful_wrappers(example, factory.name)
+        return example.observation_space, example.action_space
+    finally:
+        close_env(example, factory.name)
+
+
+def open_data(source: DataSource, spaces: Spaces | None, *, should_stop: ShouldStop = never) -> Dataset:
+    """Open a data set; raises `DataError` if its transitions cannot be those of an environment with these spaces."""
+    dataset = source if isinstance(source, Dataset) else Dataset.open(source, should_stop=should_stop)
+    if spaces is None or _fits(dataset, spaces):
+        return dataset
+    if isinstance(source, Dataset):
+        raise ConfigError(
+            f"the spaces of the data are {dataset.observation_space} and {dataset.action_space}, and those of the "
+            f"environment {spaces[0]} and {spaces[1]}"
+        )
+    # Files often store no spaces, or others: whether the values fit is found out by a conversion.
+    return Dataset.open(source, observation_space=spaces[0], action_space=spaces[1], should_stop=should_stop)
+
+
+def _fits(dataset: Dataset, spaces: Spaces) -> bool:
+    """Whether an agent for these spaces can learn from the data; the bounds of observations do not matter."""
+    (seen, actions), found = spaces, dataset.observation_space
+    if dataset.action_space != actions or type(seen) is not type(found):
+        return False
+    is_box = type(seen).__name__ == "Box"
+    return (seen.shape, seen.dtype) == (found.shape, found.dtype) if is_box else seen == found
+
+
+def data_name(source: DataSource) -> str:
+    """How the config names a data set: its absolute path, or `rekindle:NAME`."""
+    if not isinstance(source, Dataset) and is_shipped(source):
+        return str(source)
+    return str(absolute(source.path if isinstance(source, Dataset) else Path(source)))
+
+
+def check_data(config: TrainerConfig, *, is_named: bool) -> None:
+    """Raise `ConfigError` if the settings for data contradict each other, or the algorithm is for data and has none.
+
+    `is_named` if the agent was given by name: an agent that a script creates may have its data already.
+    """
+    name = config.algorithm if is_named else None
+    if config.data is None and config.data_share != 1:
+        raise ConfigError(
+            f"data_share is {config.data_share}, but there is no data: pass --data PATH, or data= in Python"
+        )
+    if config.is_offline and config.keep_data:
+        raise ConfigError("keep_data: a training from data alone makes no transitions")
+    if name == _IMITATES and config.data is not None and not config.is_offline:
+        raise ConfigError(f"{name} imitates data, and not itself: use it without data_share")
+    if name in _NEED_DATA and config.data is None and (config.parent is None or name == _IMITATES):
+        begun = "" if name == _IMITATES else ", or go on with the weights of another run: --from RUN, or start_from="
+        raise ConfigError(f"{name} learns from data: pass --data PATH, or data= in Python{begun}")
+
+
+def give_data(agent: LearningAgent, dataset: Dataset, share: float) -> None:
+    """Let an agent learn from data; raises `ConfigError` if it cannot."""
+    if not isinstance(agent, LearnsFromData):
+        raise ConfigError(
+            f"{type(agent).__name__} cannot learn from data: use an off-policy algorithm, such as iql, bc, td3 or dqn"
+        )
+    agent.learn_from(dataset.reader(), share=share)

@@ -1,0 +1,63 @@
+"""The arguments of a trainer that continues a run, from its config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rekindle.checkpoint import KeepEvery
+from rekindle.errors import ConfigError
+from rekindle.run.finding import find_run
+from rekindle.run.reader import RunReader
+from rekindle.storage.files import absolute
+from rekindle.training.config import RESUMED, check_files, check_modules, check_recorders, read_config
+
+__all__ = ["Resumed", "resumed_arguments"]
+
+
+class Resumed(NamedTuple):
+    """A run to continue, and what to create its trainer with."""
+
+    path: Path
+    env: Any
+    agent: Any
+    options: dict[str, Any]
+
+
+def resumed_arguments(
+    path: str | Path,
+    *,
+    env: Any,
+    agent: Any,
+    steps: int | None,
+    modules: Sequence[str],
+    files: Sequence[str],
+    options: Mapping[str, Any],
+) -> Resumed:
+    """Read the config of a run; raises `ConfigError` if it names anything that the caller does not allow."""
+    reader = RunReader(absolute(find_run(path, unfinished_first=True)))
+    config = read_config(reader)
+    check_modules(
+        modules,
+        env=config.env_modules if env is None else (),
+        agent=config.agent_modules if agent is None else (),
+    )
+    if env is None:
+        check_files(config.env_files, files)
+    if "record" not in options:
+        check_recorders(config.record)
+    source = config.env if env is None else env
+    if source is None and config.needs_env:
+        raise ConfigError(f"{reader.path} was trained on a function that only its script defines: pass it as env")
+    if agent is None and config.algorithm is None:
+        raise ConfigError(f"{reader.path}: only its script defines its agent: pass one as agent")
+    arguments: dict[str, Any] = {
+        "steps": config.steps if steps is None else steps,
+        "seed": config.seed,
+        "agent_settings": config.agent if agent is None else None,
+        "keep_checkpoints": config.keep_checkpoints or KeepEvery(1),
+        **{name: getattr(config, name) for name in RESUMED},
+        **options,
+    }
+    return Resumed(reader.path, source, config.algorithm or "" if agent is None else agent, arguments)
