@@ -79,7 +79,7 @@ def test_a_report_has_curves_tables_config_and_history(tmp_path: Path, rekindle:
         assert part in page.text
     labels = [value for name, value in page.attributes if name == "aria-label"]
     names = ["return", "length", "loss", "speed", "checkpoint_stall", "cpu_seconds", "memory_mb", "steps_per_sec"]
-    assert labels == [f"{name} by env step" for name in names]
+    assert labels == [f"{name} by step" for name in names]
     assert page.tags.count("svg") == len(names)
     assert "returntraineval" in page.text
 

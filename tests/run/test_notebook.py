@@ -16,7 +16,7 @@ def test_a_run_is_shown_with_its_return(tmp_path: Path) -> None:
     writer = written(tmp_path)
     writer.end()
     page = RunReader(writer.path)._repr_html_()
-    for part in ("finished", "q-learning", "FrozenLake-v1", "600 of 1,200", "<svg", "return by env step", "eval"):
+    for part in ("finished", "q-learning", "FrozenLake-v1", "600 of 1,200", "<svg", "return by step", "eval"):
         assert part in page
     assert page == writer.run._repr_html_()
     assert "<script" not in page
@@ -34,7 +34,7 @@ def test_a_run_without_episodes_is_shown_with_one_of_its_metrics(tmp_path: Path)
         writer.steps += 100
         writer.metrics_of(time__steps_per_sec=50.0, agent__loss=loss)
     page = RunReader(writer.path)._repr_html_()
-    assert "loss by env step" in page
+    assert "loss by step" in page
     assert ">agent</span>" in page
 
 
@@ -44,7 +44,7 @@ def test_a_run_with_a_damaged_log_is_shown_with_what_is_wrong(tmp_path: Path) ->
     (writer.path / "eval_episodes.jsonl").write_text("no row\n")
     page = RunReader(writer.path)._repr_html_()
     assert page.count("eval_episodes.jsonl: line 1 is not JSON") == 1
-    assert "return by env step" in page
+    assert "return by step" in page
 
 
 def test_an_evaluation_is_a_table() -> None:

@@ -55,7 +55,7 @@ def plot_runs(paths: Sequence[Path], output: Path, *, metrics: Sequence[str], sm
         missing = [metric for metric in wanted if metric not in panels]
         there = sorted({name for reader in readers for name in _names(reader)})
         raise ConfigError(f"there is no {missing[0]} in these runs; there are {', '.join(there) or 'no metrics'}")
-    picture = _drawn(panels, output.suffix.lower().removeprefix("."), smoothing)
+    picture = _drawn(panels, output.suffix.lower().removeprefix("."), smoothing, _unit(readers))
     write_output(output, picture)
     count = "1 run" if len(readers) == 1 else f"{len(readers)} runs"
     print(printable(f"{output} ({bytes_text(len(picture))}): {count}", most=1000))
@@ -99,12 +99,18 @@ def _curve(reader: RunReader, metric: str) -> _Curve:
     return _Curve(steps.astype(np.float64), sums / np.bincount(where, minlength=len(steps)))
 
 
+def _unit(readers: Sequence[RunReader]) -> str:
+    """What the steps of these runs are."""
+    units = {reader.metadata.step_unit for reader in readers}
+    return units.pop() if len(units) == 1 else "env steps or updates"
+
+
 def _names(reader: RunReader) -> list[str]:
     counters = ("row", "env_steps", "updates", "episodes", "wall_time")
     return [*RETURNS, *(name for name in log_columns(reader.path / "metrics.jsonl") if name not in counters)]
 
 
-def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: float) -> bytes:
+def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: float, unit: str) -> bytes:
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -119,7 +125,7 @@ def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: flo
         for name, runs in curves.items():
             _draw(axes, name, runs, share, _COLOURS[names.index(name) % len(_COLOURS)])
         axes.set_title(metric, loc="left", fontsize=11, parse_math=False)
-        axes.set_xlabel("env steps")
+        axes.set_xlabel(unit)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)

@@ -65,7 +65,7 @@ class Progress:
         parts = [
             f"step {whole(steps)}" + ("" if end is None else f" of {whole(end)} ({100 * steps / max(1, end):.0f} %)")
         ]
-        parts.append(f"{compact(round(rate))} steps/s")
+        parts.append(f"{compact(round(rate))} {'updates' if self._trainer.config.is_offline else 'steps'}/s")
         if end is not None and rate > 0 and not is_last:
             parts.append(f"{time_text((end - steps) / rate)} left")
         for name, label in (("episode/return", "return"), ("agent/loss", "loss")):

@@ -102,8 +102,9 @@ def _overview(details: RunDetails) -> Iterator[tuple[Cell, Cell]]:
     yield "status", status
     if metadata is None:
         return
-    yield "steps", whole(summary.steps)
-    yield "episodes", whole(summary.episodes)
+    if metadata.step_unit != "updates":
+        yield "steps", whole(summary.steps)
+        yield "episodes", whole(summary.episodes)
     yield "updates", whole(summary.updates)
     if summary.mean_return is not None:
         yield "return", f"{decimal(summary.mean_return)} mean of the last 100, {decimal(summary.last_return)} last"

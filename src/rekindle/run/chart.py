@@ -46,7 +46,7 @@ def chart(title: str, lines: Sequence[Drawn], *, width: int = 560, height: int =
     )
     return (
         f"<figure><figcaption><b>{escaped(title, most=60)}</b>{legend}</figcaption>"
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escaped(title, most=60)} by env step">'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escaped(title, most=60)} by step">'
         f"{axes.svg()}{drawn}</svg></figure>"
     )
 

@@ -156,13 +156,18 @@ def run_facts(seen: Glimpse) -> list[tuple[str, str]]:
     best = tolerant([], lambda: best_evaluation(seen.path), None)
     max_steps = metadata.max_steps if metadata else None
     end = f" of {whole(min(max_steps, _MOST_STEPS))}" if max_steps is not None and max_steps > 0 else ""
+    counts = [
+        ("steps", whole(min(summary.steps or 0, _MOST_STEPS)) + end),
+        ("updates", whole(min(summary.updates or 0, _MOST_STEPS))),
+        ("episodes", whole(min(summary.episodes or 0, _MOST_STEPS))),
+    ]
+    if metadata is not None and metadata.step_unit == "updates":
+        counts = [("updates", counts[0][1])]
     items = [
         ("status", f"{summary.status}{reason}"),
         ("algorithm", algorithm_name(settings) or (metadata and metadata.agent) or NOTHING),
         ("environment", environment_name(settings) or NOTHING),
-        ("steps", whole(min(summary.steps or 0, _MOST_STEPS)) + end),
-        ("updates", whole(min(summary.updates or 0, _MOST_STEPS))),
-        ("episodes", whole(min(summary.episodes or 0, _MOST_STEPS))),
+        *counts,
         ("wall time", time_text(summary.wall_time)),
         ("best evaluation", best_text(best)),
     ]

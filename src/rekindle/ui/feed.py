@@ -136,6 +136,11 @@ class RunFeed:
         return self.status == "running"
 
     @property
+    def is_offline(self) -> bool:
+        """Whether its steps are updates."""
+        return self.metadata is not None and self.metadata.step_unit == "updates"
+
+    @property
     def max_steps(self) -> int | None:
         """Env steps at which it finishes, if there is a limit."""
         known = self.metadata.max_steps if self.metadata else None

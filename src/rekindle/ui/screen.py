@@ -224,17 +224,21 @@ class WatchScreen(Screen[None]):
         left.append(f"  {right}", self._style("text-muted"))
         self.query_one("#head", Static).update(left, layout=False)
 
+    @property
+    def _steps(self) -> str:
+        return "updates" if self.feed.is_offline else "steps"
+
     def _progress(self) -> Text:
         feed, muted = self.feed, self._style("text-muted")
         if self._share_read < 1:
             return Text(f"reading the logs: {self._share_read:.0%}", self._style("warning"))
         facts: list[str] = []
         if feed.rate is not None:
-            facts.append(f"{compact(round(feed.rate))} steps/s")
+            facts.append(f"{compact(round(feed.rate))} {self._steps}/s")
         if feed.seconds_left is not None:
             facts.append(f"ETA {time_text(feed.seconds_left)}")
         if feed.share_done is None:
-            return Text("  ".join([f"{compact(feed.steps)} steps, no end set", *facts]), muted)
+            return Text("  ".join([f"{compact(feed.steps)} {self._steps}, no end set", *facts]), muted)
         share = f" {feed.share_done:>4.0%} "
         text = "  ".join([f"{compact(feed.steps)}/{compact(feed.max_steps)}", *facts])
         width = max(4, self.size.width - len(share) - len(text) - 3)
@@ -249,7 +253,8 @@ class WatchScreen(Screen[None]):
     def _counters(self) -> Text:
         feed, muted = self.feed, self._style("text-muted")
         made = Text()
-        for name, value in (("env steps", feed.steps), ("updates", feed.updates), ("episodes", feed.episodes)):
+        counts = (("env steps", feed.steps), ("updates", feed.updates), ("episodes", feed.episodes))
+        for name, value in counts[1:2] if feed.is_offline else counts:
             made.append_text(Text.assemble((f"{name} ", muted), (whole(value), "bold"), "   "))
         if feed.problems:
             made.append_text(cell(feed.problems[0], self._style("error")))

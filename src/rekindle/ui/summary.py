@@ -25,7 +25,7 @@ def progress_line(feed: RunFeed) -> str:
     if feed.share_done is not None:
         parts[0] += f"/{whole(feed.max_steps)} {feed.share_done:.0%}"
     if feed.is_live and feed.rate is not None:
-        parts.append(f"{compact(round(feed.rate))} steps/s")
+        parts.append(f"{compact(round(feed.rate))} {'updates' if feed.is_offline else 'steps'}/s")
     if feed.seconds_left is not None:
         parts.append(f"{time_text(feed.seconds_left)} left")
     parts.append(f"{whole(feed.updates)} updates")
@@ -44,7 +44,9 @@ def summary_table(feed: RunFeed) -> Group:
     head = Text.assemble(cell(feed.name, "bold"), "  ", status_cell(feed.shown_status))
     if feed.metadata is not None and feed.metadata.stop_reason:
         head.append_text(cell(f", {feed.metadata.stop_reason}"))
-    counts = f"{whole(feed.steps)} steps, {whole(feed.updates)} updates, {whole(feed.episodes)} episodes"
+    counts = f"{whole(feed.updates)} updates"
+    if not feed.is_offline:
+        counts = f"{whole(feed.steps)} steps, {counts}, {whole(feed.episodes)} episodes"
     return Group(head, cell(f"{counts}, {time_text(feed.uptime)}", "dim"), Text(), _metrics(feed))
 
 

@@ -60,7 +60,7 @@ export class ChartGrid {
       return button;
     };
     this.toolbar = h("div", { class: "toolbar charts" },
-      segmented("Horizontal axis", [["step", "Steps", "By env steps"], ["time", "Time", "By time since the start"]], settings.axis, (axis) => {
+      segmented("Horizontal axis", [["step", "Steps", "By env steps, or by updates if a run learns from data alone"], ["time", "Time", "By time since the start"]], settings.axis, (axis) => {
         this.range = null;
         this.change({ axis });
         this.zoom(null);

@@ -153,13 +153,14 @@ export function runPage(main, id, signal) {
     const rate = tables.last("metrics", "time/steps_per_sec");
     const goal = details.metadata?.max_steps ?? NaN;
     const left = row.status === "running" && rate > 0 && goal > row.steps ? (goal - row.steps) / rate : null;
+    const end = goal > 0 ? `of ${compact(goal)}` : null;
+    const offline = details.metadata?.step_unit === "updates";
     const items = [
-      ["Steps", count(row.steps), goal > 0 ? `of ${compact(goal)}` : null],
-      ["Episodes", count(row.episodes)],
-      ["Updates", count(row.updates)],
+      ...(offline ? [["Updates", count(row.updates), end]]
+        : [["Steps", count(row.steps), end], ["Episodes", count(row.episodes)], ["Updates", count(row.updates)]]),
       ["Best", decimal(best?.value ?? row.best_return?.value), best?.of ?? row.best_return?.of],
       ["Last 100", decimal(row.mean_return), "mean return"],
-      ["Steps/s", rate === null ? "–" : compact(rate)],
+      [offline ? "Updates/s" : "Steps/s", rate === null ? "–" : compact(rate)],
       ["Wall time", duration(row.started === null ? null : (row.updated ?? row.started) - row.started), row.resumes ? "with pauses" : null],
       left === null ? null : ["Left", `~ ${duration(left)}`],
       ["Seed", String(row.seed ?? "–")],
