@@ -37,7 +37,7 @@ def greedy_return(agent: DQN | PPO | SAC, env: gym.Env[Any, Any], *, after: int)
     return float(returns.mean())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_dqn_balances_a_pole_with_its_preset() -> None:
     env, preset = gym.make("CartPole-v1"), find_preset("dqn", "CartPole-v1")
@@ -59,7 +59,7 @@ def test_sac_swings_a_pendulum_up_and_holds_it() -> None:
     ("kind", "steps", "sizes"),
     [
         pytest.param(PPO, 6_144, {"size": 2, "side": 7}, marks=pytest.mark.slow),
-        pytest.param(DQN, 12_000, {"size": 2, "side": 7}, marks=pytest.mark.slow),
+        pytest.param(DQN, 12_000, {"size": 2, "side": 7}, marks=pytest.mark.exhaustive),
         pytest.param(PPO, 20_480, {}, marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)]),
         pytest.param(DQN, 25_000, {}, marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)]),
     ],

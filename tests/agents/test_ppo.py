@@ -865,6 +865,7 @@ def test_transitions_that_do_not_fit_are_refused_and_change_nothing() -> None:
 # Bad settings
 
 BAD: list[tuple[str, Any]] = [
+    ("convolutions", "sometimes"),
     ("learning_rate", 0.0),
     ("learning_rate", "fast"),
     ("learning_rate", Linear(1e-3, -1.0, 10)),

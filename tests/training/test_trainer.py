@@ -224,6 +224,7 @@ class TestTheEnd:
                 return super().evaluate(act, episodes)
 
         trainer = make(tmp_path, steps=120)
+        assert trainer._factory is not None
         trainer._evaluations._evaluator = Counted(trainer._factory, seed=5)
         trainer.train()
         assert calls == [3, 3]
