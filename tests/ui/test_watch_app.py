@@ -86,6 +86,7 @@ def test_a_live_run_shows_everything_at_a_glance(live: Writer) -> None:
     (live.path / "checkpoints" / "step_600.mpk").write_bytes(b"x" * 2000)
 
     async def play(pilot: Pilot[Any]) -> None:
+        await until(pilot, lambda: "q leave" in " ".join(screen_text(pilot.app).split()), "the footer")  # type: ignore[arg-type]
         shown = " ".join(screen_text(pilot.app).split())  # type: ignore[arg-type]
         for part in (
             "● running lake/v1/",
