@@ -560,6 +560,7 @@ BAD: list[tuple[str, Any]] = [
     ("normalise_observations", "on"),
     ("observation_clip", 0.0),
     ("frame_stack", 0),
+    ("convolutions", "sometimes"),
     ("acting_device", "abacus"),
     ("learning_device", "cpu:99"),
 ]

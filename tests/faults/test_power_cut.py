@@ -177,6 +177,25 @@ NOT_IN_ANY_STORY = {
     "files.py:write_output": "writes a file of the user's, outside every run",
     "reader.py:request_stop": "is called by another process; a request that a power cut takes away is of no use anyway",
     "directory.py:resume": "makes a directory of the run that somebody removed",
+    "replaying.py:_new_run": "makes the directory above a replayed run, which the command makes again",
+    "replaying.py:keep": "gives a replayed run its name; without it the command is called again",
+    "first_agent.py:write": "stores the agent before its first call, for `rekindle replay`; a resume does not need it",
+    "keeping.py:prepare_data": "stores the spaces of kept data; a data set without them infers them from the values",
+    "cache.py:_convert": "makes the cache of a data set; one that is missing is made again",
+    "cache.py:_write": "fills it",
+    "export.py:export_npz": "writes a file of the user's, outside every run",
+    "export.py:minari_writer": "writes a directory of the user's, outside every run",
+    "npy.py:sync": "is called by the three above",
+    **dict.fromkeys(
+        (
+            "input_journal.py:__init__",
+            "input_journal.py:append",
+            "input_journal.py:sync",
+            "input_journal.py:_sync_all",
+            "input_segments.py:write_durable",
+        ),
+        "is part of the input journal, which has a model of power cuts of its own (test_input_journal_power_cut.py)",
+    ),
 }
 
 
