@@ -20,6 +20,7 @@ from bitwise import check_one_dispatch
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from references import random_batch, reference_quantile_huber
 
 from rekindle.agents import DQN, DQNConfig
 from rekindle.agents.dqn import DQNUpdate, QNetwork
@@ -65,15 +66,14 @@ class Case:
         return tuple(rng.normal(0, 0.5, self.weights.size).astype(np.float32) for _ in range(2))  # type: ignore[return-value]
 
     def batch(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {
-            "observations": rng.normal(size=(ROWS, 2)).astype(np.float32),
-            "actions": rng.integers(ACTIONS, size=ROWS).astype(np.int32),
-            "rewards": rng.normal(size=ROWS).astype(np.float32),
-            "next_observations": rng.normal(size=(ROWS, 2)).astype(np.float32),
-            "discounts": rng.choice([0.0, 0.9, 0.81], ROWS).astype(np.float32),
-            "weights": rng.random(ROWS).astype(np.float32) if self.config.prioritised else None,
-            "noise": rng.normal(size=(2, self.noise_size)).astype(np.float32) if self.noise_size else None,
-        }
+        return random_batch(
+            rng,
+            ROWS,
+            2,
+            rng.integers(ACTIONS, size=ROWS).astype(np.int32),
+            weights=rng.random(ROWS).astype(np.float32) if self.config.prioritised else None,
+            noise=rng.normal(size=(2, self.noise_size)).astype(np.float32) if self.noise_size else None,
+        )
 
 
 @functools.cache
@@ -152,17 +152,6 @@ def reference_loss(case: Case, params: Array, target: Array, batch: dict[str, An
         loss += config.cql_alpha * gap
         total += loss * (1.0 if batch["weights"] is None else float(batch["weights"][row]))
     return total / ROWS
-
-
-def reference_quantile_huber(predicted: list[float], taus: list[float], goals: list[float]) -> float:
-    """Pair by pair, as in the paper, with kappa 1."""
-    total = 0.0
-    for value, tau in zip(predicted, taus, strict=True):
-        for goal in goals:
-            error = goal - value
-            huber = 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
-            total += abs(tau - (1.0 if error < 0 else 0.0)) * huber / len(goals)
-    return total
 
 
 def softmax(logits: Array) -> Array:

@@ -29,6 +29,7 @@ from probes import (
     reward_by_observation,
     tell,
 )
+from references import random_batch, reference_quantile_huber
 
 import rekindle.policy
 from rekindle.agents import IQN
@@ -189,15 +190,14 @@ class Case:
         self.loss, self.gradient = jax.jit(loss), jax.jit(jax.grad(loss, has_aux=True))
 
     def batch(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {
-            "observations": rng.normal(size=(ROWS, 2)).astype(np.float32),
-            "actions": rng.integers(ACTIONS, size=ROWS).astype(np.int32),
-            "rewards": rng.normal(size=ROWS).astype(np.float32),
-            "next_observations": rng.normal(size=(ROWS, 2)).astype(np.float32),
-            "discounts": rng.choice([0.0, 0.9, 0.81], ROWS).astype(np.float32),
-            "weights": rng.random(ROWS).astype(np.float32) if self.config.prioritised else None,
-            "noise": self.update.noise(rng, 1),
-        }
+        return random_batch(
+            rng,
+            ROWS,
+            2,
+            rng.integers(ACTIONS, size=ROWS).astype(np.int32),
+            weights=rng.random(ROWS).astype(np.float32) if self.config.prioritised else None,
+            noise=self.update.noise(rng, 1),
+        )
 
 
 @functools.cache
@@ -219,17 +219,6 @@ def quantile(it: Case, vector: Array, x: Array, tau: float) -> Array:
     return x @ output.weight.astype(np.float64) + output.bias
 
 
-def reference_huber(predicted: list[float], taus: list[float], goals: list[float]) -> float:
-    """Pair by pair, as in the paper, with kappa 1: the mean over goals and the sum over predictions."""
-    total = 0.0
-    for value, tau in zip(predicted, taus, strict=True):
-        for goal in goals:
-            error = goal - value
-            huber = 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
-            total += abs(tau - (1.0 if error < 0 else 0.0)) * huber / len(goals)
-    return total
-
-
 def reference_loss(it: Case, params: Array, target: Array, batch: dict[str, Any]) -> float:
     config, total = it.config, 0.0
     for row in range(ROWS):
@@ -241,7 +230,7 @@ def reference_loss(it: Case, params: Array, target: Array, batch: dict[str, Any]
         reward, discount = float(batch["rewards"][row]) * config.reward_scale, float(batch["discounts"][row])
         goals = [reward + discount * quantile(it, target, after, tau)[best] for tau in target_taus]
         action, x = batch["actions"][row], batch["observations"][row]
-        loss = reference_huber([quantile(it, params, x, tau)[action] for tau in taus], taus.tolist(), goals)
+        loss = reference_quantile_huber([quantile(it, params, x, tau)[action] for tau in taus], taus.tolist(), goals)
         total += loss * (1.0 if batch["weights"] is None else float(batch["weights"][row]))
     return total / ROWS
 
@@ -283,7 +272,7 @@ def test_the_quantile_huber_loss_is_that_of_the_reference(
     predicted: list[float], taus: list[float], goals: list[float]
 ) -> None:
     found = quantile_huber(*(np.array([values], np.float32) for values in (predicted, taus, goals)))
-    assert float(found[0]) == pytest.approx(reference_huber(predicted, taus, goals), rel=1e-4, abs=1e-4)
+    assert float(found[0]) == pytest.approx(reference_quantile_huber(predicted, taus, goals), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -16,6 +16,7 @@ from bitwise import check_one_dispatch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from references import random_batch
 
 from rekindle.agents import AWAC, BC, IQL, TD3
 from rekindle.agents.distributions import to_unit
@@ -70,15 +71,14 @@ class Case:
 
     def batch(self, rng: np.random.Generator) -> dict[str, Any]:
         self.space.seed(int(rng.integers(1 << 30)))
-        return {
-            "observations": rng.normal(size=(ROWS, 3)).astype(np.float32),
-            "actions": np.stack([self.space.sample() for _ in range(ROWS)]),
-            "rewards": rng.normal(size=ROWS).astype(np.float32),
-            "next_observations": rng.normal(size=(ROWS, 3)).astype(np.float32),
-            "discounts": rng.choice([0.0, 0.9, 0.81], ROWS).astype(np.float32),
-            "weights": rng.random(ROWS).astype(np.float32) if self.config.prioritised else None,
-            "noise": self.update.noise(rng, 1),
-        }
+        return random_batch(
+            rng,
+            ROWS,
+            3,
+            np.stack([self.space.sample() for _ in range(ROWS)]),
+            weights=rng.random(ROWS).astype(np.float32) if self.config.prioritised else None,
+            noise=self.update.noise(rng, 1),
+        )
 
 
 @functools.cache

@@ -33,6 +33,7 @@ from rekindle.agents.continuous import (
     draw_pairs,
     followed,
     in_turn,
+    squared_errors,
 )
 from rekindle.agents.distributions import bounded_head, tanh_gaussian, tanh_gaussian_log_prob, to_unit
 from rekindle.agents.optimiser import optimised, optimiser_of
@@ -156,11 +157,8 @@ class AWACUpdate:
         values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        errors = predicted - values
-        losses = jnp.square(errors).sum(axis=0)
-        if batch.weights is not None:
-            losses = losses * batch.weights
-        return losses.mean(), (predicted.mean(), jnp.abs(errors).mean(axis=0))
+        loss, surprise = squared_errors(predicted, values, batch.weights)
+        return loss, (predicted.mean(), surprise)
 
     def actor_loss(self, actor: Parts, state: AWACState, batch: Minibatch) -> jax.Array:
         """The loss of the policy: how unlikely the actions of the data are, weighted by their advantages."""

@@ -23,9 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import OffPolicyConfig
-from rekindle.agents.continuous import ActorNetwork
+from rekindle.agents.continuous import ActorNetwork, acting_with
 from rekindle.agents.distributions import bounded_head
 from rekindle.agents.imitation import Actions, BoxActions, actions_of
 from rekindle.agents.offpolicy import OffPolicyAgent
@@ -148,12 +147,7 @@ class BC(OffPolicyAgent[BCConfig]):
             action_space,
             config,
             BCUpdate(config, actions, actor),
-            Actor(
-                actor,
-                encoding,
-                lambda network, x, _: network(x),
-                device=device_of(config.acting_device, "acting_device"),
-            ),
+            acting_with(actor, encoding, config),
             encoding=encoding,
             head=lambda _: head,
             exploring=exploring,

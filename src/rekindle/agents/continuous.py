@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from rekindle.agents.acting import Actor, device_of
-from rekindle.agents.configs import ActorCriticConfig
+from rekindle.agents.configs import ActorCriticConfig, OffPolicyConfig
 from rekindle.agents.encoders import encoder, feature_size, user_network
 from rekindle.agents.networks import Dense, Module, Sequential, Weight, hidden_layers, layers_of
 from rekindle.agents.offpolicy import OffPolicyAgent
@@ -33,10 +33,12 @@ __all__ = [
     "ActorNetwork",
     "Critics",
     "Deviations",
+    "acting_with",
     "draw_pairs",
     "followed",
     "head_by_steps",
     "in_turn",
+    "squared_errors",
 ]
 
 Config = TypeVar("Config", bound=ActorCriticConfig)
@@ -152,6 +154,18 @@ def draw_pairs(rng: np.random.Generator, critics: int, count: int) -> Array | No
     return rng.random((count, critics)).argsort(axis=1)[:, :2].astype(np.int32).ravel()
 
 
+def squared_errors(predicted: jax.Array, values: jax.Array, weights: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """The mean over rows of the squared errors of all critics, and how much each row surprised them.
+
+    Predictions are (critics, rows), the values to learn (rows,).
+    """
+    errors = predicted - values
+    losses = jnp.square(errors).sum(axis=0)
+    if weights is not None:
+        losses = losses * weights
+    return losses.mean(), jnp.abs(errors).mean(axis=0)
+
+
 def in_turn(config: ActorCriticConfig, state: State, updates: jax.Array, improve: Callable[[], State]) -> State:
     """The state after the actor's update, if it is its turn after so many updates, or as it is."""
     if config.policy_delay == 1:
@@ -210,17 +224,18 @@ class ActorCriticAgent(OffPolicyAgent[Config]):
             action_space,
             config,
             update(config, head, actor, critics),
-            Actor(
-                actor,
-                encoding,
-                lambda network, x, _: network(x),
-                device=device_of(config.acting_device, "acting_device"),
-            ),
+            acting_with(actor, encoding, config),
             encoding=encoding,
             head=head_by_steps(head, config.warmup_steps),
             exploring=exploring,
             sampling=sampling,
         )
+
+
+def acting_with(actor: Weights[ActorNetwork], encoding: Encoding, config: OffPolicyConfig) -> Actor[ActorNetwork]:
+    """What acts with the weights of an actor."""
+    device = device_of(config.acting_device, "acting_device")
+    return Actor(actor, encoding, lambda network, x, _: network(x), device=device)
 
 
 def head_by_steps(head: ActionHead, warmup_steps: float) -> Callable[[int], ActionHead]:

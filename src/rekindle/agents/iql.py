@@ -24,9 +24,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import ActorCriticConfig
-from rekindle.agents.continuous import ActorNetwork, Critics, draw_pairs, followed, head_by_steps, in_turn
+from rekindle.agents.continuous import (
+    ActorNetwork,
+    Critics,
+    acting_with,
+    draw_pairs,
+    followed,
+    head_by_steps,
+    in_turn,
+    squared_errors,
+)
 from rekindle.agents.imitation import Actions, BoxActions, actions_of
 from rekindle.agents.offpolicy import OffPolicyAgent
 from rekindle.agents.optimiser import optimised, optimiser_of
@@ -184,9 +192,8 @@ class IQLUpdate:
         future = self._values(state.value, batch.next_observations)
         goals = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
         predicted = self._critics.network(critics)(batch.observations, self._actions.seen(batch.actions))
-        errors = predicted - goals
-        losses = self._weighted(jnp.square(errors).sum(axis=0), batch)
-        return losses, (predicted.mean(), jnp.abs(errors).mean(axis=0))
+        loss, surprise = squared_errors(predicted, goals, batch.weights)
+        return loss, (predicted.mean(), surprise)
 
     def actor_loss(self, actor: Parts, state: IQLState, batch: Minibatch) -> jax.Array:
         """The loss of the policy: how unlikely the actions of the data are, weighted by their advantages."""
@@ -263,12 +270,7 @@ class IQL(OffPolicyAgent[IQLConfig]):
             action_space,
             config,
             IQLUpdate(config, actions, actor, value, critics),
-            Actor(
-                actor,
-                encoding,
-                lambda network, x, _: network(x),
-                device=device_of(config.acting_device, "acting_device"),
-            ),
+            acting_with(actor, encoding, config),
             encoding=encoding,
             head=head_by_steps(actions.head, config.warmup_steps) if is_box else lambda _: actions.head,
             exploring=exploring,

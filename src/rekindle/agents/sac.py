@@ -25,7 +25,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.agents.configs import ActorCriticConfig
-from rekindle.agents.continuous import ActorCriticAgent, ActorNetwork, Critics, draw_pairs, followed, in_turn
+from rekindle.agents.continuous import (
+    ActorCriticAgent,
+    ActorNetwork,
+    Critics,
+    draw_pairs,
+    followed,
+    in_turn,
+    squared_errors,
+)
 from rekindle.agents.distributions import bounded_head, squashed_gaussian, to_unit
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Linear, Setting, check_number, make_config, network_setting
@@ -195,12 +203,9 @@ class SACUpdate:
         values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        errors = predicted - values
-        losses = 0.5 * jnp.square(errors).sum(axis=0)
-        if batch.weights is not None:
-            losses = losses * batch.weights
+        loss, surprise = squared_errors(predicted, values, batch.weights)
         metrics = {"q_mean": predicted.mean(), "entropy": -log_probs.mean()}
-        return losses.mean(), (metrics, jnp.abs(errors).mean(axis=0))
+        return 0.5 * loss, (metrics, surprise)
 
     def actor_loss(self, actor: Parts, state: SACState, batch: Minibatch) -> tuple[jax.Array, jax.Array]:
         """The loss of the actor, and the mean log density of its actions."""

@@ -26,7 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.agents.configs import ActorCriticConfig
-from rekindle.agents.continuous import ActorCriticAgent, ActorNetwork, Critics, draw_pairs, followed, in_turn
+from rekindle.agents.continuous import (
+    ActorCriticAgent,
+    ActorNetwork,
+    Critics,
+    draw_pairs,
+    followed,
+    in_turn,
+    squared_errors,
+)
 from rekindle.agents.distributions import bounded_head, to_unit
 from rekindle.agents.optimiser import optimised, optimiser_of
 from rekindle.agents.settings import Setting, check_number, make_config, network_setting
@@ -175,11 +183,8 @@ class TD3Update:
         values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        errors = predicted - values
-        losses = jnp.square(errors).sum(axis=0)
-        if batch.weights is not None:
-            losses = losses * batch.weights
-        return losses.mean(), ({"q_mean": predicted.mean()}, jnp.abs(errors).mean(axis=0))
+        loss, surprise = squared_errors(predicted, values, batch.weights)
+        return loss, ({"q_mean": predicted.mean()}, surprise)
 
     def actor_loss(self, actor: Parts, state: TD3State, batch: Minibatch) -> jax.Array:
         """The loss of the actor: what the first critic says of its actions, and how far they are from the data's."""
