@@ -23,6 +23,7 @@ __all__ = ["Calls"]
 logger = logging.getLogger("rekindle")
 
 _SLOTS = ArraySpec(np.dtype(np.int64))
+_STATUS = {int(status): status for status in EpisodeStatus}  # an enum is slow to look up its members
 
 
 class Calls:
@@ -30,6 +31,8 @@ class Calls:
 
     def __init__(self, flow: Flow, reports: Reports, table: StreamTable) -> None:
         self._flow, self._reports, self._table = flow, reports, table
+        self._read: tuple[Decoded, int, Body] | None = None
+        """The newest record of one action, the row of its stream, and the record from the action on."""
 
     def make(self, record: Decoded) -> None:
         """Make a call; raises `CheckpointError` if it cannot be made."""
@@ -67,6 +70,7 @@ class Calls:
         body = Body(record, self._table)
         (slot,) = body.numbers(ONE)
         observation = body.observation()
+        self._read = (record, slot, body)
         if record.kind is Kind.ACT:
             self._flow.act(slot, observation)
         else:
@@ -81,14 +85,16 @@ class Calls:
             if record.flags & Flag.ACTION:
                 body.skip_action()
             extras = msgspec.msgpack.decode(body.rest())
-        self._flow.step(slot, observation, reward, EpisodeStatus(status), extras)
+        else:
+            self._read = (record, slot, body)
+        self._flow.step(slot, observation, reward, _STATUS[status], extras)
 
     def _observe(self, record: Decoded) -> None:
         body = Body(record, self._table)
         slot, reward, status = body.numbers(OUTCOME)
         before = body.newest(slot) if record.flags & Flag.SAME else body.observation()
         action = body.action()
-        self._flow.observe(slot, Experience(before, action, reward, body.observation(), EpisodeStatus(status)))
+        self._flow.observe(slot, Experience(before, action, reward, body.observation(), _STATUS[status]))
 
     def _act_many(self, record: Decoded) -> None:
         body = Body(record, self._table)
@@ -154,6 +160,8 @@ class Calls:
 
     def _acted(self, record: Decoded) -> tuple[int | Array, Body]:
         """The rows of the table that a call acted for, and its record from the actions on."""
+        if self._read is not None and self._read[0] is record:
+            return self._read[1:]
         body = Body(record, self._table)
         if record.kind is Kind.ACT_MANY:
             rows, slots = rows_of(record, body)

@@ -128,6 +128,7 @@ BATCH = struct.Struct("<I")
 """The number of rows."""
 _LENGTH = struct.Struct("<I")
 _NO_CONTEXT = Context()
+_KINDS = {int(kind): kind for kind in Kind}  # an enum is slow to look up its members
 _FLAGS = [bytes((flags,)) for flags in range(256)]
 _decode_context = msgspec.msgpack.Decoder(Context).decode
 
@@ -148,8 +149,8 @@ def decode(number: int, kind: int, data: bytes) -> Decoded:
             start += _LENGTH.size
             end = start + _LENGTH.unpack_from(data, 1)[0]
             context, start = _decode_context(data[start:end]), end
-        return Decoded(number, Kind(kind), flags, context, memoryview(data)[start:])
-    except (IndexError, ValueError, struct.error, msgspec.MsgspecError) as error:
+        return Decoded(number, _KINDS[kind], flags, context, memoryview(data)[start:])
+    except (IndexError, KeyError, ValueError, struct.error, msgspec.MsgspecError) as error:
         raise CheckpointError(f"record {number} of the input journal is not one that this version writes") from error
 
 
@@ -196,7 +197,8 @@ class Body:
 
     def bytes_of_actions(self, rows: int = 1) -> bytes:
         """The bytes of the next action, or of a batch of them."""
-        return bytes(self._data[self._at : self._at + rows * self._table.pending[:1].nbytes])
+        size = rows * self._table.pending.strides[0]
+        return bytes(self._data[self._at : self._at + size])
 
     def newest(self, rows: Any) -> Any:
         """The newest observation of a stream, or of several."""

@@ -15,6 +15,7 @@ from rekindle.traces import ResettableEnv
 __all__ = ["Stream"]
 
 _CONTINUING = EpisodeStatus.CONTINUING
+_IN_EPISODE = (int(Phase.BEGUN), int(Phase.OPEN))
 
 
 class Stream:
@@ -40,7 +41,8 @@ class Stream:
     @property
     def is_open(self) -> bool:
         """Whether an episode has begun and not ended."""
-        return self._table.phase[self._slot] in (Phase.BEGUN, Phase.OPEN)
+        # As a plain number: numpy is slow to compare its own with an enum's.
+        return int(self._table.phase[self._slot]) in _IN_EPISODE
 
     @property
     def observation(self) -> Any:
