@@ -1,4 +1,4 @@
-"""Statistics of episodes: records, aggregators over many records, and the report of an evaluation."""
+"""Episodes: records, aggregators over many records, and the report of an evaluation."""
 
 from __future__ import annotations
 
