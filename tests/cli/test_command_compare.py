@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_runs import evaluate, make_run, open_session, play_episode
 
@@ -101,3 +102,89 @@ def test_without_a_path_it_is_wrong_usage(rekindle: Rekindle) -> None:
     outcome = rekindle("compare")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == "rekindle: compare needs at least one PATH; see rekindle compare --help\n"
+
+
+def make_group(root: Path, name: str, scores: Any, *, seed: int = 0, **settings: Any) -> None:
+    """One finished run for each score of its only evaluation."""
+    for place, score in enumerate(scores, seed):
+        run = TrainingRun.create(name, f"v1-seed{place}", root=root, seed=place)
+        run.write_config({"algorithm": "averager", "seed": place, "agent": settings})
+        with open_session(run, checkpoint_every=None) as session:
+            play_episode(session)
+            evaluate(session, float(score))
+            session.stop("enough", complete=True)
+
+
+def test_groups_of_seeds_get_a_verdict(tmp_path: Path, rekindle: Rekindle) -> None:
+    noise = np.random.default_rng(1).normal(size=(3, 6))
+    make_group(tmp_path, "slow", noise[0], rate=0.1)
+    make_group(tmp_path, "fast", 5 + noise[1], rate=0.2)
+    make_group(tmp_path, "again", noise[2], rate=0.1)
+    compared = rekindle("compare", tmp_path, "--json").json["trainings"]
+    assert [(group["label"], len(group["runs"])) for group in compared["groups"]] == [
+        ("again", 6),
+        ("fast", 6),
+        ("slow", 6),
+    ]
+    verdicts = {(pair["first"], pair["second"]): pair["verdict"] for pair in compared["differences"]}
+    assert verdicts == {("again", "fast"): "better", ("again", "slow"): "noise", ("fast", "slow"): "worse"}
+    printed = rekindle("compare", tmp_path).flat
+    assert "fast is better than slow by" in printed
+    assert "again and slow: no difference beyond noise" in printed
+    assert "agent.rate 0.1 0.2 0.1" in printed
+    assert "adjusted for 3 comparisons" in printed
+    assert "wall time" not in printed
+    assert "wall time" in rekindle("compare", tmp_path, "--each").flat
+
+
+def test_settings_divide_the_runs_of_a_name_and_seeds_do_not(tmp_path: Path, rekindle: Rekindle) -> None:
+    make_group(tmp_path, "lake", [1.0, 2.0], rate=0.1)
+    make_group(tmp_path, "lake", [3.0, 4.0, 5.0], rate=0.2)
+    groups = rekindle("compare", tmp_path / "lake", "--json").json["trainings"]["groups"]
+    assert {group["label"]: group["scores"] for group in groups} == {
+        "lake, rate 0.1": [1.0, 2.0],
+        "lake, rate 0.2": [3.0, 4.0, 5.0],
+    }
+
+
+def test_one_training_in_two_directories_is_compared_with_itself(tmp_path: Path, rekindle: Rekindle) -> None:
+    make_group(tmp_path / "old", "lake", [1.0, 2.0], rate=0.1)
+    make_group(tmp_path / "new", "lake", [3.0, 4.0], seed=2, rate=0.1)
+    apart = rekindle("compare", tmp_path / "old", tmp_path / "new", "--json").json["trainings"]
+    assert [group["label"] for group in apart["groups"]] == [str(tmp_path / "old"), str(tmp_path / "new")]
+    assert [pair["verdict"] for pair in apart["differences"]] == ["too few runs"]
+
+
+def test_runs_that_are_not_finished_or_repeat_another_do_not_count(tmp_path: Path, rekindle: Rekindle) -> None:
+    make_group(tmp_path, "lake", [1.0, 2.0])
+    make_group(tmp_path, "lake", [1.0])
+    unfinished = TrainingRun.create("lake", "v2", root=tmp_path, seed=7)
+    unfinished.write_config({"algorithm": "averager", "seed": 7, "agent": {}})
+    with open_session(unfinished) as session:
+        play_episode(session)
+    (group,) = rekindle("compare", tmp_path, "--json").json["trainings"]["groups"]
+    assert group["scores"] == [1.0, 2.0]
+    assert sorted(group["left_out"].values()) == ["it repeats another run: same seed, same scores", "stopped"]
+    assert "Left out" in rekindle("compare", tmp_path).out
+
+
+@pytest.mark.parametrize(("measure", "scores"), [("final", [1.0, 3.0]), ("best", [5.0, 3.0]), ("mean", [3.0, 2.0])])
+def test_the_score_of_a_run_is_that_of_an_evaluation(
+    tmp_path: Path, rekindle: Rekindle, measure: str, scores: list[float]
+) -> None:
+    for seed, returns in enumerate(((5.0, 1.0), (1.0, 3.0))):
+        with open_session(TrainingRun.create("lake", root=tmp_path, seed=seed)) as session:
+            for value in returns:
+                play_episode(session)
+                evaluate(session, value)
+            session.stop("enough", complete=True)
+    (group,) = rekindle("compare", tmp_path, "--measure", measure, "--json").json["trainings"]["groups"]
+    assert group["scores"] == scores
+
+
+def test_without_evaluations_the_last_training_episodes_are_the_score(tmp_path: Path, rekindle: Rekindle) -> None:
+    for reward in (1.0, 2.0):
+        make_run(tmp_path, "lake", reward=reward)
+    trainings = rekindle("compare", tmp_path, "--json").json["trainings"]
+    assert (trainings["of"], trainings["groups"][0]["scores"]) == ("episodes", [5.0, 10.0])
+    assert "last 100 episodes" in rekindle("compare", tmp_path).flat

@@ -44,24 +44,26 @@ def test_runs_of_one_name_are_a_mean_and_a_band(rekindle: Rekindle) -> None:
     assert "eval/return" not in shown
 
 
-def test_a_mean_is_the_mean_and_stands_only_where_all_runs_have_values() -> None:
-    drawn: dict[str, Any] = {}
+def test_runs_of_one_name_with_other_settings_are_lines_of_their_own(rekindle: Rekindle) -> None:
+    for rate in (0.1, 0.2):
+        for seed in (0, 1):
+            make_run(Path("runs"), "several", seed=seed, agent={"rate": rate})
+    assert rekindle("plot", "runs", "-o", "a.svg").code == 0
+    shown = texts(Path("a.svg"))
+    assert "several, rate 0.1: mean and std of 2 runs" in shown
+    assert "several, rate 0.2: mean and std of 2 runs" in shown
 
-    class Axes:
-        def plot(self, steps: Any, values: Any, **options: Any) -> None:
-            drawn["mean"] = (steps, values)
 
-        def fill_between(self, steps: Any, low: Any, high: Any, **options: Any) -> None:
-            drawn["band"] = (low, high)
-
-    ends = {1.0: (0.0, 20.0), 3.0: (5.0, 40.0)}
+def test_a_mean_is_the_mean_and_stands_where_half_of_the_runs_have_values() -> None:
+    ends = {1.0: (0.0, 20.0), 3.0: (5.0, 40.0), 5.0: (0.0, 60.0), 7.0: (0.0, 20.0)}
     runs = [plot._Curve(np.array(steps), np.full(2, value)) for value, steps in ends.items()]
-    plot._draw(Axes(), "n", runs, 0.0, "black")
-    steps, mean = drawn["mean"]
-    assert (steps[0], steps[-1]) == (5, 20)
-    assert np.all(mean == 2)
-    assert np.all(drawn["band"][0] == 1)
-    assert np.all(drawn["band"][1] == 3)
+    steps, mean, deviation = plot._mean(runs, 0.0)
+    assert steps[0] == 0
+    assert steps[-1] == pytest.approx(40, abs=0.2)
+    assert mean[(steps > 5) & (steps < 20)] == pytest.approx(4)
+    assert deviation[(steps > 5) & (steps < 20)] == pytest.approx(np.std([1, 3, 5, 7]))
+    assert mean[steps > 20] == pytest.approx(4)
+    assert mean[0] == pytest.approx(13 / 3)
 
 
 def test_evaluations_are_means_of_their_episodes(rekindle: Rekindle) -> None:

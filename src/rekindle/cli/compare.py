@@ -1,20 +1,46 @@
-"""`rekindle compare`: runs side by side."""
+"""`rekindle compare`: runs side by side, and whether groups of them differ by more than noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console
+from rich.text import Text
 
 from rekindle.cli.verify import DIGESTS, verification
+from rekindle.errors import RunError
+from rekindle.run.comparison import (
+    GroupComparison,
+    GroupedRun,
+    RunGroup,
+    compare_trainings,
+    difference_text,
+    read_grouped_run,
+)
+from rekindle.run.finding import find_runs
+from rekindle.run.groups import differing_settings, training_settings
 from rekindle.run.overview import BestReturn, RunSummary, best_evaluation, best_text, glimpse, summarise, tolerant
 from rekindle.run.reader import RunReader
+from rekindle.run.scores import Measure
 from rekindle.run.settings import flat_settings, setting_text
-from rekindle.text import NOTHING, decimal, time_text, whole
+from rekindle.stats import Interval
+from rekindle.text import NOTHING, decimal, path_text, time_text, whole
 from rekindle.ui.output import write_json
-from rekindle.ui.tables import Cell, cell, console, headline, print_problems, split_path, status_cell, table, words
+from rekindle.ui.tables import (
+    Cell,
+    cell,
+    console,
+    headline,
+    number,
+    print_problems,
+    split_path,
+    status_cell,
+    table,
+    words,
+)
 
 __all__ = ["ComparedRun", "Comparison", "compare_runs"]
 
@@ -23,6 +49,8 @@ _LEAST_WIDTH = 22
 _LABELS = 20
 _MOST_SETTINGS = 60
 """The most settings in the table; JSON has all."""
+_MOST_CONFIGS = 6
+"""The most trainings whose settings are shown side by side."""
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
@@ -44,23 +72,47 @@ class Comparison(msgspec.Struct, frozen=True):
     """Settings that are not the same in all runs."""
     equal: dict[str, bool] | None
     """Which digests are equal in all runs; None if they were not requested."""
+    trainings: GroupComparison
+    """The runs grouped by training, and the differences between the groups."""
 
 
-def compare_runs(paths: Sequence[Path], *, digests: bool, as_json: bool) -> int:
-    """Print runs side by side."""
-    readers = [RunReader(path) for path in paths]  # report a path that is not a run before printing anything
-    runs = [_compared(reader, digests=digests) for reader in readers]
+def compare_runs(paths: Sequence[Path], *, measure: Measure, each: bool, digests: bool, as_json: bool) -> int:
+    """Print runs side by side, or groups of runs; with `each`, each run in any case."""
+    found = _runs_below(paths)  # report a path that is not a run before printing anything
+    runs = [_compared(RunReader(path), digests=digests) for path in found]
     settings = sorted({name for run in runs for name in run.settings})
+    grouped = [run for path in found if (run := read_grouped_run(path)) is not None]
     comparison = Comparison(
         runs=runs,
         differing_settings=[name for name in settings if len({_setting(run, name) for run in runs}) > 1],
         equal={kind: _equal([(run.digests or {}).get(kind) for run in runs]) for kind in DIGESTS} if digests else None,
+        trainings=compare_trainings(grouped, measure=measure, part_of=_parts(found)),
     )
     if as_json:
         write_json(comparison)
     else:
-        _print(comparison)
+        _print(comparison, grouped, each=each)
     return 0
+
+
+def _runs_below(paths: Sequence[Path]) -> dict[Path, Path]:
+    """Every run below the paths, with the path that it was found by."""
+    found: dict[Path, tuple[Path, Path]] = {}
+    for path in paths:
+        runs = find_runs(path)
+        if not runs:
+            raise RunError(f"there is no run at {path}")
+        for run in runs:
+            found.setdefault(run.resolve(), (run, path))
+    return dict(found.values())
+
+
+def _parts(found: Mapping[Path, Path]) -> Callable[[GroupedRun], str] | None:
+    """Divide runs by the path that they were found by, if there are several paths with several runs."""
+    sources = list(found.values())
+    if len({source for source in sources if sources.count(source) > 1}) < 2:
+        return None
+    return lambda run: path_text(found[run.path])
 
 
 def _compared(reader: RunReader, *, digests: bool) -> ComparedRun:
@@ -83,11 +135,30 @@ def _equal(values: list[str | None]) -> bool:
 
 
 def _setting(run: ComparedRun, name: str) -> str:
-    return setting_text(run.settings[name]) if name in run.settings else NOTHING
+    return _text(run.settings, name)
 
 
-def _print(comparison: Comparison) -> None:
+def _text(settings: Mapping[str, Any], name: str) -> str:
+    return setting_text(settings[name]) if name in settings else NOTHING
+
+
+def _print(comparison: Comparison, grouped: Sequence[GroupedRun], *, each: bool) -> None:
     out = console()
+    trainings = comparison.trainings
+    has_repeats = any(len(group.runs) > 1 for group in trainings.groups)
+    if each or comparison.equal is not None or not has_repeats or len(trainings.groups) == 1:
+        _print_runs(out, comparison)
+        if has_repeats:
+            out.print()
+    if has_repeats:
+        _print_groups(out, trainings, grouped)
+    problems = [problem for run in comparison.runs for problem in run.problems]
+    if problems:
+        out.print(headline("Problems"))
+        print_problems(out, problems)
+
+
+def _print_runs(out: Console, comparison: Comparison) -> None:
     across = max(1, (out.width - _LABELS) // _LEAST_WIDTH)
     for start in range(0, len(comparison.runs), across):
         shown = comparison.runs[start : start + across]
@@ -98,10 +169,48 @@ def _print(comparison: Comparison) -> None:
     if comparison.equal is not None:
         words_of = (f"{kind} {'yes' if is_equal else 'no'}" for kind, is_equal in comparison.equal.items())
         out.print(headline("Equal to the bit:", ", ".join(words_of)))
-    problems = [problem for run in comparison.runs for problem in run.problems]
-    if problems:
-        out.print(headline("Problems"))
-        print_problems(out, problems)
+
+
+_MEASURES = {"final": "last evaluation", "best": "best evaluation", "mean": "mean of all evaluations"}
+_EPISODES = {"final": "last 100 episodes", "best": "best 100 episodes", "mean": "mean of all episodes"}
+
+
+def _print_groups(out: Console, trainings: GroupComparison, grouped: Sequence[GroupedRun]) -> None:
+    what = (_MEASURES if trainings.of == "evaluations" else _EPISODES)[trainings.measure]
+    out.print(Text.assemble(("Score", "bold"), (f"  {what}, with 95 % intervals", "dim")))
+    columns = (words("training"), *map(number, ("runs", "mean", "interval", "IQM", "interval")))
+    out.print(table(columns, [_group_row(group) for group in trainings.groups]))
+    configs = {path_text(run.path): run.config for run in grouped}
+    settings = [configs[next(iter([*group.runs, *group.left_out]))] for group in trainings.groups]
+    differing = differing_settings(settings)[:_MOST_SETTINGS]
+    if differing and len(settings) <= _MOST_CONFIGS:
+        out.print(headline("Settings that differ"))
+        columns = [training_settings(config) for config in settings]
+        rows = ([cell(name, "dim"), *(_text(column, name) for column in columns)] for name in differing)
+        out.print(table((words("setting"), *(words(group.label) for group in trainings.groups)), rows))
+    if trainings.differences:
+        pairs = len(trainings.differences)
+        adjusted = "" if pairs == 1 else f", adjusted for {pairs} comparisons"
+        out.print(headline("Differences", f"permutation tests{adjusted}"))
+        for difference in trainings.differences:
+            out.print(cell(difference_text(difference), "green" if difference.differs else ""), soft_wrap=True)
+    left_out = [f"{path}: {why}" for group in trainings.groups for path, why in group.left_out.items()]
+    if left_out:
+        out.print(headline("Left out"))
+        for line in left_out:
+            out.print(cell(line, "dim"), soft_wrap=True)
+
+
+def _group_row(group: RunGroup) -> list[Cell]:
+    count = len(group.runs)
+    return [group.label, str(count), *_estimate(group.mean, count), *_estimate(group.iqm, count)]
+
+
+def _estimate(interval: Interval | None, count: int) -> list[Cell]:
+    if interval is None:
+        return [NOTHING, NOTHING]
+    between = f"{decimal(interval.low)} to {decimal(interval.high)}" if count > 1 else NOTHING
+    return [decimal(interval.value), cell(between, "dim")]
 
 
 def _name(summary: RunSummary) -> Path:

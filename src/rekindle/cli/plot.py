@@ -1,4 +1,4 @@
-"""`rekindle plot`: learning curves as an image, with a band over runs of one name."""
+"""`rekindle plot`: learning curves as an image, with a band over runs of one training."""
 
 # matplotlib's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.errors import ConfigError, MissingExtra, RunError
+from rekindle.run.comparison import read_grouped_run
 from rekindle.run.curve import Points
 from rekindle.run.finding import find_runs
 from rekindle.run.frames import log_columns
+from rekindle.run.groups import group_labels
 from rekindle.run.reader import RunReader
 from rekindle.storage.files import write_output
 from rekindle.text import bytes_text, printable
@@ -49,8 +51,9 @@ def plot_runs(paths: Sequence[Path], output: Path, *, metrics: Sequence[str], sm
     if not 0 <= smoothing <= 1:
         raise ConfigError(f"smoothing is {smoothing}: use a share of the curve from 0 to 1")
     readers = _readers(paths)
+    trainings = _trainings(readers)
     wanted = metrics or RETURNS
-    panels = {metric: curves for metric in wanted if (curves := _curves(readers, metric))}
+    panels = {metric: curves for metric in wanted if (curves := _curves(trainings, metric))}
     if not panels or (metrics and len(panels) < len(metrics)):
         missing = [metric for metric in wanted if metric not in panels]
         there = sorted({name for reader in readers for name in _names(reader)})
@@ -72,13 +75,24 @@ def _readers(paths: Sequence[Path]) -> list[RunReader]:
     return list(found.values())
 
 
-def _curves(readers: Sequence[RunReader], metric: str) -> dict[str, list[_Curve]]:
-    """The curves of a metric, by the name of the run."""
-    curves: dict[str, list[_Curve]] = {}
+def _trainings(readers: Sequence[RunReader]) -> dict[str, list[RunReader]]:
+    """The runs of each training, by its label."""
+    groups: dict[tuple[str, str], list[RunReader]] = {}
+    configs: dict[tuple[str, str], dict[str, Any]] = {}
     for reader in readers:
-        curve = _curve(reader, metric)
-        if len(curve.steps):
-            curves.setdefault(reader.metadata.name, []).append(curve)
+        run = read_grouped_run(reader.path)
+        key = (reader.metadata.name, "") if run is None else run.key
+        groups.setdefault(key, []).append(reader)
+        configs.setdefault(key, {} if run is None else run.config)
+    return dict(zip(group_labels((key[0], configs[key]) for key in groups), groups.values(), strict=True))
+
+
+def _curves(trainings: dict[str, list[RunReader]], metric: str) -> dict[str, list[_Curve]]:
+    """The curves of a metric, by the label of the training."""
+    curves: dict[str, list[_Curve]] = {}
+    for label, readers in trainings.items():
+        if found := [curve for reader in readers if len((curve := _curve(reader, metric)).steps)]:
+            curves[label] = found
     return curves
 
 
@@ -145,9 +159,16 @@ def _draw(axes: Any, name: str, runs: list[_Curve], share: float, colour: str) -
         marker = "o" if len(curve.steps) < 60 and not share else None
         axes.plot(curve.steps, curve.smoothed(share), color=colour, label=label, marker=marker, markersize=3)
         return
-    # Only where all runs have values: elsewhere the mean would jump with their number.
-    steps = np.linspace(max(curve.steps[0] for curve in runs), min(curve.steps[-1] for curve in runs), _GRID)
-    values = [np.interp(steps, curve.steps, curve.smoothed(share)) for curve in runs]
-    mean, deviation = np.mean(values, axis=0), np.std(values, axis=0)
+    steps, mean, deviation = _mean(runs, share)
     axes.plot(steps, mean, color=colour, label=f"{label}: mean and std of {len(runs)} runs")
     axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
+
+
+def _mean(runs: list[_Curve], share: float) -> tuple[Numbers, Numbers, Numbers]:
+    """Steps, mean and deviation where at least half of the runs have values."""
+    steps = np.linspace(min(curve.steps[0] for curve in runs), max(curve.steps[-1] for curve in runs), _GRID)
+    values = np.array(
+        [np.interp(steps, curve.steps, curve.smoothed(share), left=np.nan, right=np.nan) for curve in runs]
+    )
+    is_there = np.isfinite(values).sum(axis=0) * 2 >= len(runs)
+    return steps[is_there], np.nanmean(values[:, is_there], axis=0), np.nanstd(values[:, is_there], axis=0)

@@ -40,9 +40,11 @@ from rekindle.stats.inference import (
     probability_of_improvement,
     profile_band,
 )
+from rekindle.stats.verdict import Difference, compare_groups
 
 __all__ = [
     "Aggregator",
+    "Difference",
     "EpisodeRecord",
     "EvalReport",
     "Extra",
@@ -59,6 +61,7 @@ __all__ = [
     "StatsTracker",
     "Std",
     "TotalReward",
+    "compare_groups",
     "difference_interval",
     "holm",
     "improvement_interval",

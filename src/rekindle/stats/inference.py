@@ -10,6 +10,7 @@ Learning at the Edge of the Statistical Precipice" (2021).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -149,7 +150,7 @@ def permutation_test(first: Scores, second: Scores) -> float:
     sizes = [len(scores) for scores in old]
     # Equal differences may differ in their last bits, depending on the order of the sum.
     least = abs(observed) - 1e-9 * max(float(np.max(np.abs(scores))) for scores in pooled)
-    if len(pooled) == 1 and math.comb(len(pooled[0]), sizes[0]) <= _MOST_EXACT:
+    if len(pooled) == 1 and len(pooled[0]) < 2**8 and math.comb(len(pooled[0]), sizes[0]) <= _MOST_EXACT:
         differences = _all_differences(pooled[0], sizes[0])
         return float(np.mean(np.abs(differences) >= least))
     rng = np.random.default_rng(0)
@@ -239,10 +240,14 @@ def _percentiles(draws: Floats, confidence: float) -> Floats:
 
 def _all_differences(scores: Floats, size: int) -> Floats:
     """The difference of means of every split into `size` scores and the rest."""
-    count = math.comb(len(scores), size)
-    flat = itertools.chain.from_iterable(itertools.combinations(range(len(scores)), size))
-    chosen = np.fromiter(flat, np.intp, count=count * size).reshape(count, size)
-    return _differences(scores, scores[chosen].sum(axis=1), size)
+    return _differences(scores, scores[_splits(len(scores), size)].sum(axis=1), size)
+
+
+@functools.lru_cache(maxsize=1)  # the same for all pairs of groups of equal sizes
+def _splits(count: int, size: int) -> NDArray[np.uint8]:
+    rows = math.comb(count, size)
+    flat = itertools.chain.from_iterable(itertools.combinations(range(count), size))
+    return np.fromiter(flat, np.uint8, count=rows * size).reshape(rows, size)
 
 
 def _random_differences(scores: Floats, size: int, rng: np.random.Generator) -> Floats:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from rekindle.cli.commands.arguments import AsJson, RunPath, Stay
+from rekindle.run.scores import Measure
 from rekindle.ui.output import complain
 
 __all__ = ["compare", "dashboard", "plot", "replay", "report", "runs", "show", "stop", "verify", "watch"]
@@ -46,13 +47,17 @@ def compare(
     paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH...", help_behavior_hint="")],
     /,
     *,
+    measure: Annotated[Measure, arg(help_behavior_hint="(default: final)")] = "final",
+    each: Annotated[bool, arg(help_behavior_hint="")] = False,
     digests: Annotated[bool, arg(help_behavior_hint="")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Compare runs side by side.
+    """Compare runs side by side; say whether groups of seeds differ by more than noise.
 
     Args:
-        paths: Runs, or version or name directories (the newest run of each).
+        paths: Runs, or directories, which stand for every run below them.
+        measure: The score of a run: its last evaluation, its best one, or the mean over the training.
+        each: Also show each run of groups.
         digests: Read every file, and check whether weights, state and logs are equal to the bit.
         as_json: Print a JSON object instead of a table.
     """
@@ -61,7 +66,7 @@ def compare(
         return 2
     from rekindle.cli.compare import compare_runs
 
-    return compare_runs(paths, digests=digests, as_json=as_json)
+    return compare_runs(paths, measure=measure, each=each, digests=digests, as_json=as_json)
 
 
 def verify(path: RunPath, /, *, as_json: AsJson = False) -> int:
@@ -175,7 +180,7 @@ def plot(
     ] = (),
     smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
 ) -> int:
-    """Plot learning curves as png or svg; runs of one name become a mean with a band.
+    """Plot learning curves as png or svg; runs of one training become a mean with a band.
 
     Args:
         paths: Runs, or directories, which stand for every run below them.
