@@ -23,6 +23,8 @@ NOT_ON_IMPORT = [
     "matplotlib",
     "mlflow",
     "mujoco",
+    "onnx",
+    "onnxruntime",
     "optax",
     "pandas",
     "pygame",

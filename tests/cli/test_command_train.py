@@ -99,6 +99,10 @@ class TestTrain:
         outcome = rekindle("export", "runs/dqn-CartPole-v1", "-o", "policy.mpk", "--json")
         assert outcome.json == {"file": "policy.mpk", "algorithm": "dqn", "step": 20}
         assert policy.load("policy.mpk").algorithm == "dqn"
+        pytest.importorskip("onnx")
+        outcome = rekindle("export", "runs/dqn-CartPole-v1", "-o", "policy.onnx")
+        assert outcome.out == "policy.onnx: the policy of step 20; run it with any ONNX runtime\n"
+        assert Path("policy.onnx").stat().st_size > 0
 
     def test_a_preset_that_fits_is_used_and_flags_come_first(self, rekindle: Rekindle) -> None:
         pytest.importorskip("jax")

@@ -13,6 +13,7 @@ from rekindle.envs import Determinism
 from rekindle.errors import ConfigError
 from rekindle.interrupt import Interrupter
 from rekindle.policy import policy as policies
+from rekindle.policy.onnx_graph import save_onnx
 from rekindle.rng import episode_seed
 from rekindle.run.finding import find_run
 from rekindle.stats import EvalReport
@@ -101,9 +102,11 @@ def export_policy(
     policy = agent.policy() if isinstance(agent, HasPolicy) else None
     if not isinstance(policy, policies.NetworkPolicy):
         raise ConfigError(f"the policy of {type(agent).__name__} cannot be exported: only networks can")
-    policies.save(policy, output)
+    is_onnx = output.suffix.lower() == ".onnx"
+    (save_onnx if is_onnx else policies.save)(policy, output)
     if as_json:
         write_json({"file": path_text(output), "algorithm": policy.algorithm, "step": step})
     else:
-        print(f"{path_text(output)}: the policy of step {whole(step)}; load it with rekindle.policy.load")
+        advice = "run it with any ONNX runtime" if is_onnx else "load it with rekindle.policy.load"
+        print(f"{path_text(output)}: the policy of step {whole(step)}; {advice}")
     return 0

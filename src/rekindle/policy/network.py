@@ -12,7 +12,16 @@ import numpy as np
 
 from rekindle.experience import Array
 
-__all__ = ["Forward", "Layer", "Normaliser", "draw_noise", "forward", "noise_size"]
+__all__ = [
+    "Forward",
+    "Layer",
+    "Normaliser",
+    "draw_noise",
+    "embedded_quantiles",
+    "forward",
+    "noise_size",
+    "quantile_midpoints",
+]
 
 Forward = Callable[[Any, Array | None], Array]
 """Computes the output of a network from a batch of encoded observations (an array, or a tuple of one for each input),
@@ -284,21 +293,30 @@ def _expectation(support: Array, atoms: int) -> Forward:
 
 def _implicit_quantiles(weight: Array, bias: Array, after: Forward, start: int, count: int) -> Forward:
     """The mean over quantiles at the midpoints of equal shares of probability, or with noise at random ones (IQN)."""
-    midpoints = (np.arange(count) + 0.5) / count
-    frequencies = (np.pi * np.arange(len(weight))).astype(np.float32)
+    midpoints = quantile_midpoints(count)
 
     def run(values: Array, noise: Array | None) -> Array:
         taus = midpoints[None]
         if noise is not None:  # a standard Gaussian number shifts a midpoint by anything, all the way round
             taus = (midpoints + _normal_shares(noise[:, start : start + count]) - 0.5) % 1
-        embedded = np.cos(taus[..., None].astype(np.float32) * frequencies).dot(weight)
-        embedded += bias
-        np.maximum(embedded, _ZERO, out=embedded)
-        products = values[:, None] * embedded
+        products = values[:, None] * embedded_quantiles(taus, weight, bias)
         outputs = after(products.reshape(-1, products.shape[-1]), None)
         return outputs.reshape(len(values), count, outputs.shape[1]).mean(axis=1)
 
     return run
+
+
+def quantile_midpoints(count: int) -> Array:
+    """The midpoints of equal shares of probability."""
+    return (np.arange(count) + 0.5) / count
+
+
+def embedded_quantiles(taus: Array, weight: Array, bias: Array) -> Array:
+    """The features that the inputs of an IQN are multiplied with, for each quantile."""
+    frequencies = (np.pi * np.arange(len(weight))).astype(np.float32)
+    embedded = np.cos(taus[..., None].astype(np.float32) * frequencies).dot(weight)
+    embedded += bias
+    return np.maximum(embedded, _ZERO, out=embedded)
 
 
 def _normal_shares(numbers: Array) -> Array:

@@ -252,11 +252,11 @@ def export(
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     as_json: AsJson = False,
 ) -> int:
-    """Write the policy of a run to a file that needs only numpy.
+    """Write the policy of a run to a file that needs only numpy, or to an ONNX graph.
 
     Args:
         path: A run, or a version or name directory (its newest run).
-        output: The file to write; load it with `rekindle.policy.load`.
+        output: The file to write: an ONNX graph if its name ends in .onnx, otherwise for `rekindle.policy.load`.
         checkpoint: Which checkpoint: the best, the latest, or the one at a step.
         trusted: What the run's config names and the command may use.
         as_json: Print a JSON object: file, algorithm, step.
