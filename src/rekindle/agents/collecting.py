@@ -64,8 +64,7 @@ class Collector:
 
     def chose(self, streams: list[int]) -> None:
         """The newest policy chose the open actions of these streams."""
-        for stream in streams:
-            self._chosen_by[stream] = self.version
+        self._chosen_by.update(dict.fromkeys(streams, self.version))
 
     def chose_with(self, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
         """Policies of these versions chose them."""
@@ -81,13 +80,16 @@ class Collector:
         if self._can_take(versions):
             self._append(transitions, streams, versions)
         else:
-            for index in range(len(transitions)):
-                row = slice(index, index + 1)
-                if self._can_take(versions[row]):
-                    self._append(transitions.part(row), streams[row], versions[row])
+            start = 0
+            while start < count:  # as many as there is room for, or if not all of them can be taken, one
+                room = slice(start, start + max(1, most - len(self._current)))
+                rows = room if self._can_take(versions[room]) else slice(start, start + 1)
+                if self._can_take(versions[rows]):
+                    self._append(transitions.part(rows), streams[rows], versions[rows])
                 else:
-                    self._current.cut(streams[row])
+                    self._current.cut(streams[rows])
                     self.stale_steps += 1
+                start = rows.stop
         for stream in slots:
             chosen_by.pop(stream, None)
 

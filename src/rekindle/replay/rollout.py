@@ -13,6 +13,7 @@ from rekindle.checks import refuses_misfits
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay.columns import ObservationColumns, fitted, space_column
+from rekindle.replay.layout import same_rows
 from rekindle.replay.links import NONE, RowNumbers
 from rekindle.replay.rows import Rows
 from rekindle.spaces import ArraySpec
@@ -114,8 +115,8 @@ class Rollout:
         """The next observations of steps without a following step: columns, and the row in them."""
         self._heads: dict[int, int] = {}
         """The last step of each stream while its episode continues."""
-        self._newest: tuple[list[int], list[Array]] | None = None
-        """The streams of the last transitions, if all different, and their next observations."""
+        self._newest = [np.zeros((0, *spec.shape), spec.dtype) for spec in self._seen.columns.values()]
+        """By column, the next observation of the last step of each stream."""
 
     def __len__(self) -> int:
         """The number of collected transitions."""
@@ -141,13 +142,12 @@ class Rollout:
         ]
         slots: list[int] = streams.tolist()
         after = [part.copy() for part in after]
-        # Usually all streams continue together, which is fast to check.
-        go_on = self._newest is not None and self._newest[0] == slots and _same(self._newest[1], before)
+        goes_on = self._go_on(streams, slots, before)
         heads, last, end = self._heads, self._last, len(self._rows)
         previous: list[int] = []
         for index, (stream, status) in enumerate(zip(slots, statuses.tolist(), strict=True)):
             head = heads.pop(stream, NONE)
-            if head != NONE and (go_on or self._leads_to(head, before, index)):
+            if head != NONE and (self._leads_to(head, before, index) if goes_on is None else goes_on[index]):
                 del last[head]
             else:
                 head = NONE
@@ -155,7 +155,8 @@ class Rollout:
             last[end + index] = (after, index)
             if status == _CONTINUING:
                 heads[stream] = end + index
-        self._newest = (slots, after) if len(set(slots)) == count else None
+        for newest, part in zip(self._newest, after, strict=True):
+            newest[streams] = part
         self._grow(end + count)
         self._rows.append([*columns, np.array(previous, np.int64)], count)
 
@@ -167,7 +168,7 @@ class Rollout:
     def clear(self) -> None:
         """Remove all transitions; later ones are not linked to them."""
         self._rows.clear(0)
-        self._last, self._heads, self._newest = {}, {}, None
+        self._last, self._heads = {}, {}
 
     def steps(self) -> Steps:
         """All collected transitions; the arrays are views, valid until the rollout changes."""
@@ -186,6 +187,26 @@ class Rollout:
             last_steps=np.array(sorted(self._last), np.int64),
             last_observations=self._seen.observations(list(self._last_observations().values())),
         )
+
+    def _go_on(self, streams: StreamSlots, slots: list[int], observations: list[Array]) -> list[bool] | None:
+        """Whether each of these is, to the bit, where its stream stood; None if that is to be asked of each by itself.
+
+        All together are several times as fast.
+        """
+        self._make_room(max(slots, default=0) + 1)
+        if len(slots) == 1 or len(set(slots)) < len(slots):
+            return None
+        same = same_rows(observations, [newest[streams] for newest in self._newest])
+        return [True] * len(slots) if same is True else same.tolist()
+
+    def _make_room(self, streams: int) -> None:
+        """Let `_newest` have a row for each of so many streams."""
+        if streams > len(self._newest[0]):
+            room = (max(streams, 2 * len(self._newest[0])),)
+            old = self._newest
+            self._newest = [np.zeros(room + part.shape[1:], part.dtype) for part in old]
+            for part, before in zip(self._newest, old, strict=True):
+                part[: len(before)] = before
 
     def _leads_to(self, step: int, observations: list[Array], index: int) -> bool:
         """Whether the next observation of a step is one of these, to the bit."""
@@ -243,7 +264,12 @@ class Rollout:
             raise StateError("not the state of a rollout: its steps are not linked as a rollout links them")
         self._rows = rows
         self._last = {step: (list(last.slots.values()), row) for row, step in enumerate(saved.last_steps)}
-        self._heads, self._newest = dict(saved.heads), None
+        self._heads = dict(saved.heads)
+        self._make_room(max(self._heads, default=0) + 1)
+        for stream, step in self._heads.items():
+            columns, row = self._last[step]
+            for newest, column in zip(self._newest, columns, strict=True):
+                newest[stream] = column[row]
 
 
 def _same(some: list[Array], others: list[Array]) -> bool:

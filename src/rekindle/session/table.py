@@ -39,6 +39,7 @@ class Phase(IntEnum):
     """The last transition ended the episode, and `on_episode` has not been called."""
 
 
+_NO_SLOTS: StreamSlots = np.zeros(0, np.int64)
 _COLUMNS = ("phase", "episode", "total_reward", "length", "status", "unlinked", "has_pending", "has_gaps")
 
 
@@ -55,6 +56,8 @@ class StreamTable:
         self.each: list[StreamSlots] = []
         """The index of every single row, as an array."""
         self._first: dict[int, tuple[StreamSlots, Places]] = {}
+        self._by_number = _NO_SLOTS
+        """The row of each stream that is a number, up to some number; -1 if there is none."""
         self.observation_layout: Layout | None = None
         self.plain_layout: ArraySpec | None = None
         """The layout of an observation that is one array, for a fast path in the hot loop."""
@@ -96,10 +99,25 @@ class StreamTable:
             return known
         if len(streams) != rows:
             raise InputError(f"{len(streams)} streams were given for a batch of {rows}")
-        slots = self._look_up(streams)
+        slots = self._numbered(streams) if isinstance(streams, np.ndarray) else None
+        if slots is None:
+            slots = self._look_up(streams)
         if len(set(slots.tolist())) != rows:
             raise InputError(f"a stream occurs twice in one batch: {list(streams)}")
         return slots, slots
+
+    def _numbered(self, streams: Array) -> StreamSlots | None:
+        """The rows of streams that are numbers from 0 on, all of them known; None for others. It is much faster."""
+        if streams.dtype.kind not in "iu" or streams.ndim != 1 or not streams.size or streams.min() < 0:
+            return None
+        most = int(streams.max()) + 1
+        known = self._by_number
+        if most > len(known):
+            if most > 2 * len(self.slots):
+                return None
+            known = self._by_number = np.array([self.slots.get(stream, -1) for stream in range(most)], np.int64)
+        slots = known[streams]
+        return None if slots.min() < 0 else slots
 
     def peek(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
         """The rows of streams, without adding any: unknown streams get numbers that no stream has."""
@@ -116,6 +134,7 @@ class StreamTable:
         slot = heapq.heappop(self._free) if self._free else self._new_row()
         self.ids[slot] = stream
         self.slots[stream] = slot
+        self._by_number = _NO_SLOTS
         if self.added is not None:
             self.added.append(stream)
         return slot
@@ -132,6 +151,7 @@ class StreamTable:
         """Remove a stream that has no episode; another stream may use its row."""
         del self.slots[self.id_of(slot)]
         self.ids[slot] = None
+        self._by_number = _NO_SLOTS
         self.episode[slot] = 0
         heapq.heappush(self._free, slot)  # the lowest free row is used first, also after a resume
         self._first.clear()

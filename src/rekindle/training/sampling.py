@@ -149,7 +149,7 @@ class _Ends:
             rewards = np.asarray(self._processor(transitions, rows), np.float64)
             transitions = msgspec.structs.replace(transitions, rewards=rewards)
         try:
-            streams = None if isinstance(rows, range) else rows
+            streams = None if isinstance(rows, range) else np.asarray(rows)
             ended = cast("list[int]", session.observe_many(transitions, streams=streams))
         except InputError as error:
             raise EnvError(f"{self._env}: {error} (env step {session.total_steps})") from error
@@ -295,7 +295,9 @@ class AutoresetSampler:
         rows = np.flatnonzero(~envs.resting)
         actions = self._idle_actions.copy()
         if len(rows):
-            chosen = self._session.act_many(_taken(observations, rows), streams=rows)
+            # Without names, as all of them are meant, it is faster.
+            streams = None if len(rows) == envs.num_envs else rows
+            chosen = self._session.act_many(_taken(observations, rows), streams=streams)
             if self._structure is not None:
                 chosen = self._structure.flat(chosen, "actions", rows=len(rows))
             actions[rows] = chosen
@@ -312,7 +314,8 @@ class AutoresetSampler:
                 _taken(outcome.observations, rows),
                 outcome.statuses[rows],
             )
-            ended, records = self._ends.hand_over(transitions, rows.tolist(), outcome.extras)
+            names = range(envs.num_envs) if len(rows) == envs.num_envs else rows.tolist()
+            ended, records = self._ends.hand_over(transitions, names, outcome.extras)
         self._to_start = np.zeros(envs.num_envs, np.bool_)
         if not envs.resets_itself:
             self._to_start[list(ended)] = True
