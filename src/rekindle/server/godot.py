@@ -1,0 +1,292 @@
+"""Train Godot games: a server for the protocol of Godot RL Agents, which drives one training session."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Literal
+
+from rekindle.checks import checked_choice, checked_count, required_count
+from rekindle.errors import ConfigError, InputError
+from rekindle.interrupt import Interrupter
+from rekindle.server.godot_game import Connection, Game, Reply
+from rekindle.server.godot_play import EndRules, GodotCounts, Play
+from rekindle.server.godot_spaces import EnvInfo, read_env_info
+from rekindle.server.godot_wire import CLOSE, RESET, encode_frame, read_message
+from rekindle.session.session import TrainingSession
+from rekindle.text import compact, decimal, whole
+
+__all__ = ["DEFAULT_PORT", "GodotServer", "serve_godot"]
+
+logger = logging.getLogger("rekindle.server")
+
+DEFAULT_PORT = 11008
+"""The port that games with the plugin connect to unless they are started with `--port=`."""
+_HOST = "127.0.0.1"
+"""Games connect to this address only, and their protocol knows no secret: nobody else may."""
+_TICK = 0.1
+"""Seconds between two looks at whether to stop."""
+_JOIN_SECONDS = 60.0
+"""Seconds after which a connection that has not said what it is is closed."""
+_CLOSING_SECONDS = 2.0
+"""Seconds for games to take the message that the training is over."""
+
+OpenSession = Callable[[Any, Any], TrainingSession]
+"""Opens the session for an observation space and an action space, which the first game tells."""
+
+
+class GodotServer:
+    """Trains the agents of all games that connect; each agent of a game is a stream of one session.
+
+    The first game tells the spaces; later ones must have the same. A game that leaves, or sends something that cannot
+    be understood, is disconnected without disturbing the others: its open episodes are closed as truncated.
+    """
+
+    def __init__(
+        self,
+        open_session: OpenSession,
+        *,
+        port: int = DEFAULT_PORT,
+        rules: EndRules = EndRules(),  # noqa: B008 - it is frozen
+        max_games: int = 64,
+        max_agents: int = 1024,
+        max_message: int = 1 << 24,
+        interrupter: Interrupter | None = None,
+        report: Callable[[str], object] | None = None,
+        report_seconds: float = 10.0,
+    ) -> None:
+        """Listen on the port; with port 0, on one that is free.
+
+        Args:
+            open_session: opens the session, as soon as the first game has told its spaces.
+            port: where games connect.
+            rules: what `done` means if a game does not say it.
+            max_games: the most games at once.
+            max_agents: the most agents of all games together.
+            max_message: the most bytes in one message of a game.
+            interrupter: stops the server; pass the one of the session.
+            report: called with a line about the training every `report_seconds`.
+            report_seconds: how often.
+        """
+        self._open_session, self._rules = open_session, rules
+        self._max_games = required_count("max_games", max_games, 1)
+        self._max_agents = required_count("max_agents", max_agents, 1)
+        self._max_message = required_count("max_message", max_message, 1)
+        self.interrupter = interrupter or Interrupter()
+        """Stops the server."""
+        self._report, self._report_seconds = report, report_seconds
+        self._next_report = time.monotonic() + report_seconds
+        self._connections: list[Connection] = []
+        self._play: Play | None = None
+        self._selector = selectors.DefaultSelector()
+        try:
+            self._listener = socket.create_server((_HOST, required_count("port", port, 0, 2**16 - 1)), backlog=64)
+        except OSError as error:
+            self._selector.close()
+            raise ConfigError(f"cannot listen on {_HOST}:{port}: {error.strerror or error}; use another port") from None
+        self._listener.setblocking(False)
+        self.port = int(self._listener.getsockname()[1])
+        """Where games connect."""
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    @property
+    def session(self) -> TrainingSession | None:
+        """The session; None until the first game has connected."""
+        return None if self._play is None else self._play.session
+
+    @property
+    def counts(self) -> GodotCounts:
+        """What games reported since the server started, and what was missing in it."""
+        return GodotCounts() if self._play is None else self._play.counts
+
+    @property
+    def games(self) -> list[Game]:
+        """The games that are connected."""
+        return [connection.game for connection in self._connections if connection.game is not None]
+
+    # The loop
+
+    def serve(self) -> None:
+        """Serve games until the session is done, then close them and the session."""
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._close_sockets)
+            while not self._is_done:
+                self._serve_once(undo)
+            if self._play is not None:
+                for game in self.games:
+                    self._play.leave(game)
+                self._play.warn_of_missing()
+            self._dismiss()
+
+    @property
+    def _is_done(self) -> bool:
+        return self.interrupter.is_stopped or (self.session is not None and self.session.is_done)
+
+    def _serve_once(self, undo: contextlib.ExitStack) -> None:
+        replies: list[tuple[Connection, Game, Reply]] = []
+        for key, events in self._selector.select(_TICK):
+            if key.data is None:
+                self._accept()
+                continue
+            message = self._exchange(key.data, events)
+            if isinstance(message, EnvInfo):
+                self._join(key.data, message, undo)
+            elif message is not None:
+                replies.append((key.data, *message))
+        if replies:
+            self._answer(sorted(replies, key=lambda reply: reply[1].number))
+        self._drop_silent()
+        if self._report is not None and time.monotonic() >= self._next_report:
+            self._next_report = time.monotonic() + self._report_seconds
+            self._report(self.status)
+
+    def _exchange(self, connection: Connection, events: int) -> EnvInfo | tuple[Game, Reply] | None:
+        """Send and receive what a connection is ready for; returns a message that is complete."""
+        with self._dropped_on_error(connection):
+            if events & selectors.EVENT_WRITE:
+                self._send(connection, b"")
+            frame = connection.receive() if events & selectors.EVENT_READ else None
+            if frame is None:
+                return None
+            game = connection.game
+            if game is None:
+                left = self._max_agents - sum(game.agents for game in self.games)
+                return read_env_info(read_message(frame, "env_info"), max_agents=left)
+            kind = "reset" if connection.stage == "resetting" else "step"
+            return game, game.read(read_message(frame, kind), is_reset=kind == "reset")
+        return None
+
+    def _answer(self, replies: list[tuple[Connection, Game, Reply]]) -> None:
+        play = self._play
+        if play is None:
+            return
+        play.take([(game, reply) for _, game, reply in replies])
+        play.warn_of_missing()
+        if play.session.is_done:
+            return
+        play.act([game for _, game, _ in replies])
+        for connection, game, _ in replies:
+            connection.stage = "playing"
+            with self._dropped_on_error(connection):
+                actions = game.spaces.to_game(game.actions)
+                self._send(connection, encode_frame({"type": "action", "action": actions}))
+
+    # Connections
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:  # it is gone already
+            return
+        if len(self._connections) >= self._max_games:
+            logger.warning("a game was turned away: %d are connected (max_games)", len(self._connections))
+            peer.close()
+            return
+        connection = Connection(peer, self._max_message)
+        self._connections.append(connection)
+        self._selector.register(peer, selectors.EVENT_READ, connection)
+        with self._dropped_on_error(connection):
+            self._send(connection, b"")
+
+    def _join(self, connection: Connection, info: EnvInfo, undo: contextlib.ExitStack) -> None:
+        play = self._play
+        if play is None:
+            session = self._open_session(info.spaces.observation_space, info.spaces.action_space)
+            play = self._play = Play(undo.enter_context(session), info.spaces, self._rules)
+        elif not play.spaces.is_like(info.spaces):
+            self._drop(connection, "disconnected: its spaces differ from those of the first game", logging.WARNING)
+            return
+        if len(info.policies) > 1:
+            play.session.warn(f"the agents want the policies {', '.join(info.policies)}; all of them train one")
+        taken = {game.number for game in self.games}
+        number = next(number for number in range(self._max_games) if number not in taken)
+        game = Game(number, play.spaces, info.agents)
+        play.join(game)
+        connection.game, connection.stage = game, "resetting"
+        logger.info("game %d joined, with %d agents", number, info.agents)
+        with self._dropped_on_error(connection):
+            self._send(connection, RESET)
+
+    def _send(self, connection: Connection, frame: bytes) -> None:
+        connection.send(frame)
+        waits = selectors.EVENT_WRITE if connection.has_outgoing else 0
+        self._selector.modify(connection.socket, selectors.EVENT_READ | waits, connection)
+
+    @contextlib.contextmanager
+    def _dropped_on_error(self, connection: Connection) -> Generator[None]:
+        try:
+            yield
+        except InputError as error:
+            self._drop(connection, f"disconnected: {error}", logging.WARNING)
+        except EOFError as error:
+            self._drop(connection, f"left {error}".strip(), logging.INFO)
+
+    def _drop(self, connection: Connection, why: str, level: int) -> None:
+        logger.log(level, "%s %s", connection.name, why)
+        self._connections.remove(connection)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.game is not None and self._play is not None:
+            self._play.leave(connection.game)
+
+    def _drop_silent(self) -> None:
+        limit = time.monotonic() - _JOIN_SECONDS
+        for connection in [one for one in self._connections if one.game is None and one.since < limit]:
+            self._drop(connection, f"disconnected: it said nothing for {_JOIN_SECONDS:.0f} seconds", logging.WARNING)
+
+    # The end
+
+    def _dismiss(self) -> None:
+        """Tell the games that the training is over."""
+        end = time.monotonic() + _CLOSING_SECONDS
+        for connection in self._connections:
+            with contextlib.suppress(EOFError):
+                connection.send(CLOSE)
+        while any(one.has_outgoing for one in self._connections) and time.monotonic() < end:
+            time.sleep(0.01)
+            for connection in self._connections:
+                with contextlib.suppress(EOFError):
+                    connection.flush()
+
+    def _close_sockets(self) -> None:
+        self._selector.close()
+        self._listener.close()
+        for connection in self._connections:
+            connection.socket.close()
+
+    @property
+    def status(self) -> str:
+        """A line about the training: games, agents, steps, the mean return, and what is missing."""
+        games, session = self.games, self.session
+        agents = sum(game.agents for game in games)
+        parts = [f"{len(games)} games, {agents} agents"]
+        if session is not None:
+            parts += [f"step {whole(session.total_steps)}", f"{compact(round(session.steps_per_sec))} steps/s"]
+            if (returns := session.store.latest("episode/return")) is not None:
+                parts.append(f"return {decimal(returns)}")
+        parts += [f"{whole(count)} {what}" for what, count in self.counts.missing.items()]
+        return "  ".join(parts)
+
+
+def serve_godot(
+    open_session: OpenSession,
+    *,
+    port: int = DEFAULT_PORT,
+    done: Literal["terminated", "truncated"] = "terminated",
+    time_limit: int | None = None,
+    interrupter: Interrupter | None = None,
+    report: Callable[[str], object] | None = None,
+) -> GodotServer:
+    """Train Godot games until the session is done; returns the server, which has stopped.
+
+    `done` and `time_limit` say what the end of an episode means if a game does not: see `EndRules`.
+    """
+    checked_choice("done", done, ("terminated", "truncated"))
+    rules = EndRules(done, checked_count("time_limit", time_limit, 1))
+    server = GodotServer(open_session, port=port, rules=rules, interrupter=interrupter, report=report)
+    server.serve()
+    return server

@@ -1,0 +1,214 @@
+"""Feed what games report into one training session, and get actions for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle.experience import Array, EpisodeStatus, Transitions
+from rekindle.server.godot_game import LAST_OBSERVATION, Game, Reply
+from rekindle.server.godot_spaces import GameSpaces
+from rekindle.session.session import TrainingSession
+
+__all__ = ["EndRules", "GodotCounts", "Play"]
+
+_CONTINUING, _TERMINATED, _TRUNCATED = map(int, EpisodeStatus)
+_TRUNCATED_FLAG = "TimeLimit.truncated"
+"""What the info of an agent may say when its episode ends; the name is Stable-Baselines3's."""
+
+
+class EndRules(msgspec.Struct, frozen=True):
+    """What `done` means if the game does not say it: its protocol has one flag for both ends of an episode."""
+
+    done: Literal["terminated", "truncated"] = "terminated"
+    time_limit: int | None = None
+    """Episodes of this many steps or more were truncated."""
+
+    def status(self, info: dict[str, Any], length: int) -> int:
+        """The status of an episode of this length that is done."""
+        told = info.get(_TRUNCATED_FLAG)
+        if told is not None:
+            return _TRUNCATED if told else _TERMINATED
+        if self.time_limit is not None and length >= self.time_limit:
+            return _TRUNCATED
+        return _TERMINATED if self.done == "terminated" else _TRUNCATED
+
+
+class GodotCounts(msgspec.Struct):
+    """What games reported since the server started, and what was missing in it."""
+
+    terminated: int = 0
+    truncated: int = 0
+    unclear_ends: int = 0
+    """Ends of which the game did not say whether they are terminations or truncations."""
+    no_last_observation: int = 0
+    """Terminations whose last observation the game did not send."""
+    cut_transitions: int = 0
+    """Transitions that were left out, because the game sent no last observation of a truncated episode."""
+    bad_values: int = 0
+    """Transitions that were left out, because an observation or a reward was not finite."""
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """What was missing, with how often, in words."""
+        found = {
+            "ends not told apart": self.unclear_ends,
+            "terminations without a last observation": self.no_last_observation,
+            "transitions cut off": self.cut_transitions,
+            "values not finite": self.bad_values,
+        }
+        return {what: count for what, count in found.items() if count}
+
+
+class _Outcome(NamedTuple):
+    """The rows of a reply that become transitions, and how."""
+
+    rows: NDArray[np.intp]
+    statuses: NDArray[np.uint8]
+    following: dict[str, Array]
+    extras: dict[str, dict[str, float]]
+    """By stream, the numbers for the records of episodes that end."""
+
+
+class Play:
+    """Drives a session with the replies of games.
+
+    A reply of a game is the outcome of the actions of all its agents. Replies that arrive together are one batch.
+    """
+
+    def __init__(self, session: TrainingSession, spaces: GameSpaces, rules: EndRules) -> None:
+        self.session, self.spaces = session, spaces
+        self.counts = GodotCounts()
+        self._rules = rules
+        self._warned: set[str] = set()
+
+    def join(self, game: Game) -> None:
+        """Add the agents of a game; episodes that a former game of this number left open are closed as truncated."""
+        for name in game.streams:
+            stream = self.session.stream(name)
+            if stream.is_open:
+                stream.abandon()
+
+    def leave(self, game: Game) -> None:
+        """Remove the agents of a game; their open episodes are closed as truncated."""
+        for name in game.streams:
+            self.session.stream(name).close()
+
+    def take(self, replies: Sequence[tuple[Game, Reply]]) -> None:
+        """Report the outcomes of the last actions, and note what the agents see now."""
+        outcomes = [(game, reply, self._judge(game, reply)) for game, reply in replies]
+        reported = [(game, reply, outcome) for game, reply, outcome in outcomes if len(outcome.rows)]
+        if reported:
+            transitions = Transitions(
+                self._joined((game.observations, outcome.rows) for game, _, outcome in reported),
+                self._joined((game.actions, outcome.rows) for game, _, outcome in reported),
+                np.concatenate([reply.rewards[outcome.rows] for _, reply, outcome in reported]),
+                self._joined((outcome.following, outcome.rows) for _, _, outcome in reported),
+                np.concatenate([outcome.statuses[outcome.rows] for _, _, outcome in reported]),
+            )
+            streams = [name for game, _, outcome in reported for name in game.names(outcome.rows)]
+            extras = {name: numbers for _, _, outcome in reported for name, numbers in outcome.extras.items()}
+            for ended in self.session.observe_many(transitions, streams=streams):
+                self.session.on_episode(extras=extras[str(ended)], stream=ended)
+        for game, reply, outcome in outcomes:
+            self._close_rest(game, reply, outcome)
+
+    def act(self, games: Sequence[Game]) -> None:
+        """Choose the next actions of all agents; those who see numbers that are not finite get zeros."""
+        chosen = [(game, np.flatnonzero(game.spaces.finite(game.observations, game.agents))) for game in games]
+        streams = [name for game, rows in chosen for name in game.names(rows)]
+        for game in games:
+            game.actions = self.spaces.idle_actions(game.agents)
+        if not streams:
+            return
+        observations = self._joined((game.observations, rows) for game, rows in chosen)
+        actions = self.spaces.from_session(self.session.act_many(observations, streams=streams))
+        start = 0
+        for game, rows in chosen:
+            end = start + len(rows)
+            for name, array in actions.items():
+                game.actions[name][rows] = array[start:end]
+            game.is_open[rows] = True
+            start = end
+
+    def _joined(self, parts: Iterable[tuple[dict[str, Array], NDArray[np.intp]]]) -> Any:
+        """Rows of several games as one batch for the session."""
+        picked = [{name: array[rows] for name, array in arrays.items()} for arrays, rows in parts]
+        names = picked[0]
+        return self.spaces.to_session({name: np.concatenate([part[name] for part in picked]) for name in names})
+
+    def _judge(self, game: Game, reply: Reply) -> _Outcome:
+        """Decide what each row of a reply is; changes only counts."""
+        statuses = np.zeros(game.agents, np.uint8)
+        following = reply.observations
+        extras: dict[str, dict[str, float]] = {}
+        is_known = np.isfinite(reply.rewards)
+        is_good = game.spaces.finite(following, game.agents)
+        for row in np.flatnonzero(reply.dones & game.is_open).tolist():
+            info = reply.infos[row]
+            status = self._rules.status(info, int(game.lengths[row]) + 1)
+            last = reply.lasts.get(row)
+            if info.get(_TRUNCATED_FLAG) is None:
+                self.counts.unclear_ends += 1
+            if following is reply.observations:
+                following = {name: array.copy() for name, array in following.items()}
+            # Nothing is predicted from the last observation of a terminated episode, so another can stand in for it.
+            for name, array in following.items():
+                array[row] = game.observations[name][row] if last is None else last[name][0]
+            is_good[row] = last is not None or status == _TERMINATED
+            if last is None and status == _TERMINATED and is_known[row]:
+                self.counts.no_last_observation += 1
+            if last is None and status == _TRUNCATED and is_known[row]:
+                self.counts.cut_transitions += 1
+            statuses[row] = status
+            extras[game.streams[row]] = {**_numbers(info), "no_last_observation": float(last is None)}
+        bad = game.is_open & ~(is_known & (is_good | reply.dones))
+        self.counts.bad_values += int(bad.sum())
+        rows = np.flatnonzero(game.is_open & is_known & is_good)
+        self.counts.terminated += int((statuses[rows] == _TERMINATED).sum())
+        self.counts.truncated += int((statuses[rows] == _TRUNCATED).sum())
+        return _Outcome(rows, statuses, following, extras)
+
+    def _close_rest(self, game: Game, reply: Reply, outcome: _Outcome) -> None:
+        """Close the episodes that go on nowhere, and note what the agents of a game see now."""
+        is_reported = np.zeros(game.agents, np.bool_)
+        is_reported[outcome.rows] = True
+        game.lengths += is_reported
+        is_over = is_reported & (outcome.statuses != _CONTINUING)
+        for row in np.flatnonzero(game.is_open & ~is_reported).tolist():
+            self.session.stream(game.streams[row]).abandon()
+            is_over[row] = True
+        game.lengths[is_over] = 0
+        game.is_open &= ~is_over
+        game.observations = reply.observations
+
+    def warn_of_missing(self) -> None:
+        """Warn once of each kind of information that a game does not send."""
+        for what in self.counts.missing.keys() - self._warned:
+            self._warned.add(what)
+            self.session.warn(f"a Godot game: {what}; {_ADVICE[what]}")
+
+
+_ADVICE = {
+    "ends not told apart": "the protocol has one flag for terminated and truncated episodes. Say it with "
+    f"get_info() (`{_TRUNCATED_FLAG}`), or with the options --done and --time-limit",
+    "terminations without a last observation": "harmless for learning: the value of a terminated episode's last "
+    "observation is 0",
+    "transitions cut off": "truncated episodes ended one step early, because the game did not send their last "
+    f"observation; it can with get_info() (`{LAST_OBSERVATION}`)",
+    "values not finite": "an observation or reward was NaN or infinite; its episode ended there, as truncated",
+}
+
+
+def _numbers(info: dict[str, Any]) -> dict[str, float]:
+    """The numbers and flags in the info of an agent, for the record of its episode."""
+    return {
+        name: float(value)
+        for name, value in info.items()
+        if isinstance(value, int | float) and name != _TRUNCATED_FLAG and abs(value) < math.inf
+    }
