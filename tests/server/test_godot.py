@@ -140,6 +140,7 @@ def test_a_time_limit_leaves_shorter_episodes_terminated() -> None:
         game.step([obs(0, 1)], [1], [False])
         game.step([obs(5, 5)], [2], [True])
     assert rewards_and_statuses(made) == [(1.0, 0), (2.0, TERMINATED)]
+    assert made.server.counts.unclear_ends == 0, "the option says what the ends are"
 
 
 def test_what_is_missing_is_warned_of_once_and_shown(tmp_path: Path) -> None:
@@ -317,6 +318,17 @@ def test_the_server_ends_with_the_session_and_tells_the_games() -> None:
             "type": "close"
         }
     assert len(made.taken) == 4
+
+
+def test_a_policy_plays_without_learning() -> None:
+    with served(play=True) as made:
+        game = made.game()
+        game.join(2)
+        game.reset(obs(0, 0), obs(1, 1))
+        game.step([obs(0, 1), obs(1, 2)], [1, 5], [False, True])
+        game.step([obs(0, 2), obs(1, 3)], [2, 0], [True, False])
+        assert "the last 2 episodes  return 4.00" in made.server.status
+    assert made.taken == []
 
 
 def test_an_error_of_the_session_ends_the_server() -> None:

@@ -52,6 +52,7 @@ class GodotServer:
         *,
         port: int = DEFAULT_PORT,
         rules: EndRules = EndRules(),  # noqa: B008 - it is frozen
+        play: bool = False,
         max_games: int = 64,
         max_agents: int = 1024,
         max_message: int = 1 << 24,
@@ -65,6 +66,7 @@ class GodotServer:
             open_session: opens the session, as soon as the first game has told its spaces.
             port: where games connect.
             rules: what `done` means if a game does not say it.
+            play: act greedily, and learn nothing.
             max_games: the most games at once.
             max_agents: the most agents of all games together.
             max_message: the most bytes in one message of a game.
@@ -72,7 +74,7 @@ class GodotServer:
             report: called with a line about the training every `report_seconds`.
             report_seconds: how often.
         """
-        self._open_session, self._rules = open_session, rules
+        self._open_session, self._rules, self._learns = open_session, rules, not play
         self._max_games = required_count("max_games", max_games, 1)
         self._max_agents = required_count("max_agents", max_agents, 1)
         self._max_message = required_count("max_message", max_message, 1)
@@ -80,6 +82,8 @@ class GodotServer:
         """Stops the server."""
         self._report, self._report_seconds = report, report_seconds
         self._next_report = time.monotonic() + report_seconds
+        self._logged, self._requests = time.monotonic(), 0
+        """When numbers were logged last, and the replies of games since then."""
         self._connections: list[Connection] = []
         self._play: Play | None = None
         self._selector = selectors.DefaultSelector()
@@ -139,9 +143,14 @@ class GodotServer:
                 replies.append((key.data, *message))
         if replies:
             self._answer(sorted(replies, key=lambda reply: reply[1].number))
-        self._drop_silent()
-        if self._report is not None and time.monotonic() >= self._next_report:
-            self._next_report = time.monotonic() + self._report_seconds
+        self._requests += len(replies)
+        now = time.monotonic()
+        if now - self._logged >= 1.0:
+            self._drop_silent()
+            self._log(now - self._logged)
+            self._logged, self._requests = now, 0
+        if self._report is not None and now >= self._next_report:
+            self._next_report = now + self._report_seconds
             self._report(self.status)
 
     def _exchange(self, connection: Connection, events: int) -> EnvInfo | tuple[Game, Reply] | None:
@@ -175,6 +184,23 @@ class GodotServer:
                 actions = game.spaces.to_game(game.actions)
                 self._send(connection, encode_frame({"type": "action", "action": actions}))
 
+    def _log(self, seconds: float) -> None:
+        """Numbers for the metrics of the run; under time/, as they depend on the clock."""
+        play = self._play
+        if play is None or play.session.run is None or not self._learns or not self._requests:
+            return
+        numbers = {
+            "clients": len(self.games),
+            "streams": sum(game.agents for game in self.games),
+            "requests_per_second": self._requests / seconds,
+            "unclear_ends": play.counts.unclear_ends,
+            "no_last_observation": play.counts.no_last_observation,
+            "cut_transitions": play.counts.cut_transitions,
+            "bad_values": play.counts.bad_values,
+        }
+        for name, value in numbers.items():
+            play.session.log(f"time/server_{name}", float(value))
+
     # Connections
 
     def _accept(self) -> None:
@@ -196,7 +222,7 @@ class GodotServer:
         play = self._play
         if play is None:
             session = self._open_session(info.spaces.observation_space, info.spaces.action_space)
-            play = self._play = Play(undo.enter_context(session), info.spaces, self._rules)
+            play = self._play = Play(undo.enter_context(session), info.spaces, self._rules, learns=self._learns)
         elif not play.spaces.is_like(info.spaces):
             self._drop(connection, "disconnected: its spaces differ from those of the first game", logging.WARNING)
             return
@@ -263,8 +289,12 @@ class GodotServer:
         """A line about the training: games, agents, steps, the mean return, and what is missing."""
         games, session = self.games, self.session
         agents = sum(game.agents for game in games)
-        parts = [f"{len(games)} games, {agents} agents"]
-        if session is not None:
+        parts = [f"{_counted(len(games), 'game')}, {_counted(agents, 'agent')}"]
+        if self._play is not None and not self._learns:
+            returns = self._play.returns
+            parts.append(f"the last {_counted(len(returns), 'episode')}")
+            parts += [f"return {decimal(sum(returns) / len(returns))}"] if returns else []
+        elif session is not None:
             parts += [f"step {whole(session.total_steps)}", f"{compact(round(session.steps_per_sec))} steps/s"]
             if (returns := session.store.latest("episode/return")) is not None:
                 parts.append(f"return {decimal(returns)}")
@@ -272,21 +302,28 @@ class GodotServer:
         return "  ".join(parts)
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{whole(count)} {what}" if count == 1 else f"{whole(count)} {what}s"
+
+
 def serve_godot(
     open_session: OpenSession,
     *,
     port: int = DEFAULT_PORT,
-    done: Literal["terminated", "truncated"] = "terminated",
+    done: Literal["terminated", "truncated"] | None = None,
     time_limit: int | None = None,
+    play: bool = False,
     interrupter: Interrupter | None = None,
     report: Callable[[str], object] | None = None,
 ) -> GodotServer:
     """Train Godot games until the session is done; returns the server, which has stopped.
 
-    `done` and `time_limit` say what the end of an episode means if a game does not: see `EndRules`.
+    `done` and `time_limit` say what the end of an episode means if a game does not: see `EndRules`. With `play`, the
+    agent acts greedily and learns nothing.
     """
-    checked_choice("done", done, ("terminated", "truncated"))
+    if done is not None:
+        checked_choice("done", done, ("terminated", "truncated"))
     rules = EndRules(done, checked_count("time_limit", time_limit, 1))
-    server = GodotServer(open_session, port=port, rules=rules, interrupter=interrupter, report=report)
+    server = GodotServer(open_session, port=port, rules=rules, play=play, interrupter=interrupter, report=report)
     server.serve()
     return server

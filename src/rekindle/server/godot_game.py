@@ -104,6 +104,8 @@ class Game:
         """Whose episode has begun."""
         self.lengths = np.zeros(agents, np.int64)
         """Steps of the open episodes."""
+        self.totals = np.zeros(agents)
+        """Their returns so far, if nothing is learned; otherwise the session knows them."""
 
     def names(self, rows: NDArray[np.intp]) -> list[str]:
         """The streams of some agents."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.experience import Array, EpisodeStatus, Transitions
+from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
 from rekindle.server.godot_game import LAST_OBSERVATION, Game, Reply
 from rekindle.server.godot_spaces import GameSpaces
 from rekindle.session.session import TrainingSession
@@ -25,9 +25,15 @@ _TRUNCATED_FLAG = "TimeLimit.truncated"
 class EndRules(msgspec.Struct, frozen=True):
     """What `done` means if the game does not say it: its protocol has one flag for both ends of an episode."""
 
-    done: Literal["terminated", "truncated"] = "terminated"
+    done: Literal["terminated", "truncated"] | None = None
+    """None if it is not known: then an end counts as a termination, and as one that the game did not tell apart."""
     time_limit: int | None = None
-    """Episodes of this many steps or more were truncated."""
+    """Episodes of this many steps or more were truncated; with it, `done` is about shorter ones."""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether somebody has said what `done` means."""
+        return self.done is not None or self.time_limit is not None
 
     def status(self, info: dict[str, Any], length: int) -> int:
         """The status of an episode of this length that is done."""
@@ -36,7 +42,7 @@ class EndRules(msgspec.Struct, frozen=True):
             return _TRUNCATED if told else _TERMINATED
         if self.time_limit is not None and length >= self.time_limit:
             return _TRUNCATED
-        return _TERMINATED if self.done == "terminated" else _TRUNCATED
+        return _TRUNCATED if self.done == "truncated" else _TERMINATED
 
 
 class GodotCounts(msgspec.Struct):
@@ -45,7 +51,7 @@ class GodotCounts(msgspec.Struct):
     terminated: int = 0
     truncated: int = 0
     unclear_ends: int = 0
-    """Ends of which the game did not say whether they are terminations or truncations."""
+    """Ends of which neither the game nor an option says whether they are terminations or truncations."""
     no_last_observation: int = 0
     """Terminations whose last observation the game did not send."""
     cut_transitions: int = 0
@@ -81,26 +87,31 @@ class Play:
     A reply of a game is the outcome of the actions of all its agents. Replies that arrive together are one batch.
     """
 
-    def __init__(self, session: TrainingSession, spaces: GameSpaces, rules: EndRules) -> None:
+    def __init__(self, session: TrainingSession, spaces: GameSpaces, rules: EndRules, *, learns: bool = True) -> None:
         self.session, self.spaces = session, spaces
         self.counts = GodotCounts()
-        self._rules = rules
+        self.returns: deque[float] = deque(maxlen=100)
+        """The returns of the last episodes, if nothing is learned."""
+        self._rules, self._learns = rules, learns
         self._warned: set[str] = set()
 
     def join(self, game: Game) -> None:
         """Add the agents of a game; episodes that a former game of this number left open are closed as truncated."""
-        for name in game.streams:
+        for name in game.streams if self._learns else ():
             stream = self.session.stream(name)
             if stream.is_open:
                 stream.abandon()
 
     def leave(self, game: Game) -> None:
         """Remove the agents of a game; their open episodes are closed as truncated."""
-        for name in game.streams:
+        for name in game.streams if self._learns else ():
             self.session.stream(name).close()
 
     def take(self, replies: Sequence[tuple[Game, Reply]]) -> None:
         """Report the outcomes of the last actions, and note what the agents see now."""
+        if not self._learns:
+            self._watch(replies)
+            return
         outcomes = [(game, reply, self._judge(game, reply)) for game, reply in replies]
         reported = [(game, reply, outcome) for game, reply, outcome in outcomes if len(outcome.rows)]
         if reported:
@@ -127,7 +138,8 @@ class Play:
         if not streams:
             return
         observations = self._joined((game.observations, rows) for game, rows in chosen)
-        actions = self.spaces.from_session(self.session.act_many(observations, streams=streams))
+        mode = ActMode.EXPLORE if self._learns else ActMode.EXPLOIT
+        actions = self.spaces.from_session(self.session.act_many(observations, mode, streams=streams))
         start = 0
         for game, rows in chosen:
             end = start + len(rows)
@@ -153,7 +165,7 @@ class Play:
             info = reply.infos[row]
             status = self._rules.status(info, int(game.lengths[row]) + 1)
             last = reply.lasts.get(row)
-            if info.get(_TRUNCATED_FLAG) is None:
+            if info.get(_TRUNCATED_FLAG) is None and not self._rules.is_given:
                 self.counts.unclear_ends += 1
             if following is reply.observations:
                 following = {name: array.copy() for name, array in following.items()}
@@ -187,6 +199,13 @@ class Play:
         game.is_open &= ~is_over
         game.observations = reply.observations
 
+    def _watch(self, replies: Sequence[tuple[Game, Reply]]) -> None:
+        for game, reply in replies:
+            game.totals += np.nan_to_num(reply.rewards, posinf=0.0, neginf=0.0)
+            self.returns += game.totals[reply.dones].tolist()
+            game.totals[reply.dones] = 0.0
+            game.observations = reply.observations
+
     def warn_of_missing(self) -> None:
         """Warn once of each kind of information that a game does not send."""
         for what in self.counts.missing.keys() - self._warned:
@@ -210,5 +229,5 @@ def _numbers(info: dict[str, Any]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in info.items()
-        if isinstance(value, int | float) and name != _TRUNCATED_FLAG and abs(value) < math.inf
+        if isinstance(value, int | float) and name != _TRUNCATED_FLAG and abs(value) < 1e300
     }
