@@ -20,7 +20,7 @@ from rekindle.server.godot_wire import CLOSE, RESET, encode_frame, read_message
 from rekindle.session.session import TrainingSession
 from rekindle.text import compact, decimal, whole
 
-__all__ = ["DEFAULT_PORT", "GodotServer", "serve_godot"]
+__all__ = ["DEFAULT_PORT", "GodotServer", "OpenSession", "serve_godot"]
 
 logger = logging.getLogger("rekindle.server")
 
@@ -118,6 +118,8 @@ class GodotServer:
         """Serve games until the session is done, then close them and the session."""
         with contextlib.ExitStack() as undo:
             undo.callback(self._close_sockets)
+            if self._report is not None:
+                self._report(f"waiting for games on port {self.port}")
             while not self._is_done:
                 self._serve_once(undo)
             if self._play is not None:
