@@ -20,6 +20,7 @@ __all__ = [
     "printable",
     "seconds_since",
     "shown_path",
+    "stored_path",
     "time_text",
     "whole",
 ]
@@ -55,6 +56,15 @@ def shown_path(path: Path) -> str:
         here = Path.cwd()
         return path_text(path.relative_to(here) if path.is_relative_to(here) else path)
     return path_text(path)
+
+
+def stored_path(path: Path) -> str:
+    """An absolute path for a file that is read again: a `file:` URI if it is not valid UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return path.as_uri()
+    return str(path)
 
 
 def whole(value: int | None) -> str:

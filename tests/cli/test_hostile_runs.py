@@ -104,6 +104,7 @@ ONE = [
     ("plot", "BAD", "-o", "plot.png"),
     ("eval", "BAD", "--episodes", "1"),
     ("export", "BAD", "-o", "policy.mpk"),
+    ("fork", "BAD", "-o", "branch", "--steps", "320", "--ui", "none"),
     ("resume", "BAD", "--steps", "320", "--ui", "none"),
 ]
 

@@ -101,6 +101,7 @@ COMMANDS = [
     ("watch", "."),
     ("eval", ".", "--episodes", "1"),
     ("export", ".", "-o", "policy.mpk"),
+    ("fork", ".", "-o", "branch", "--steps", "80", "--ui", "plain"),
     ("resume", ".", "--steps", "80", "--ui", "plain"),
 ]
 

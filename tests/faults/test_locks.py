@@ -18,7 +18,7 @@ from harness import ENVIRONMENT, Training, assert_exact, until
 
 import rekindle
 from rekindle.errors import RunLocked
-from rekindle.run import directory
+from rekindle.run import creation
 from rekindle.run.directory import TrainingRun
 from rekindle.run.finding import find_runs
 from rekindle.storage.lock import Lock
@@ -222,7 +222,7 @@ class TestManyStarts:
         assert find_runs(tmp_path) == [run.path]
 
     def test_a_process_that_hangs_in_its_start_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(directory, "_PATIENCE", 0.1)
+        monkeypatch.setattr(creation, "_PATIENCE", 0.1)
         TrainingRun.create("hung", root=tmp_path).close()
         lock = Lock(tmp_path / "hung" / "v1" / ".lock")
         holder = (

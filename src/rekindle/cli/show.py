@@ -117,9 +117,17 @@ def _overview(details: RunDetails) -> Iterator[tuple[Cell, Cell]]:
     yield "resumes", f"{summary.resumes or 'none'}"
     yield "grade", cell("exact", "green") if summary.exact else cell("approximate", "yellow")
     yield "seed", str(metadata.seed)
-    if metadata.parent is not None:
+    if metadata.fork is not None:
+        yield "fork of", f"{metadata.fork.run} at step {whole(metadata.fork.step)} ({metadata.fork.path})"
+        changed = [f"{name} {setting_text(old)} -> {setting_text(new)}" for name, (old, new) in _changes(metadata)]
+        yield "changed", "; ".join(changed) or "nothing"
+    elif metadata.parent is not None:
         yield "began with", metadata.parent
     yield "made with", ", ".join(f"{name} {value}" for name, value in metadata.environment.items())
+
+
+def _changes(metadata: RunMetadata) -> list[tuple[str, tuple[Any, Any]]]:
+    return [] if metadata.fork is None else _first(metadata.fork.changes)
 
 
 def _resumes(metadata: RunMetadata, *, has_journal: bool) -> Iterator[list[Cell]]:

@@ -25,7 +25,7 @@ from rekindle.ui.companion import Companion, is_shown
 from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import cell, console, number, print_whole, table, words
 
-__all__ = ["resume_run", "train_run"]
+__all__ = ["argument_value", "resume_run", "train_run", "train_shown"]
 
 
 def train_run(  # noqa: PLR0913 - these are the options of a command
@@ -51,7 +51,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     """Train a new run, or continue the newest one of the same name."""
     interrupter = current_interrupter()
     find_modules_here([*modules, *module_of(env), *module_of(algorithm), *module_of(getattr(agent, "network", None))])
-    values = {key: _value(text) for key, text in arguments.items()}
+    values = {key: argument_value(text) for key, text in arguments.items()}
     wrappers = msgspec.structs.asdict(wrapping)
     factory = None if env is None else EnvFactory(env, modules=tuple(modules), arguments=values, **wrappers)
     trainer = Trainer(
@@ -69,7 +69,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     )
     if preset is not None and ui != "none":
         complain(f"using the preset {preset.name} of {algorithm}; --preset none turns it off")
-    return _train(trainer, ui=ui, stay=stay, as_json=as_json)
+    return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)
 
 
 def resume_run(
@@ -91,10 +91,11 @@ def resume_run(
     changes["interrupter"] = current_interrupter()
     find_modules_here(modules)
     trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, files=files, **changes)
-    return _train(trainer, ui=ui, stay=stay, as_json=as_json)
+    return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)
 
 
-def _train(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
+def train_shown(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
+    """Train with the terminal UI, progress lines or nothing, and print the report."""
     with contextlib.ExitStack() as undo:
         if ui == "none":
             undo.enter_context(warnings_printed())
@@ -143,7 +144,8 @@ def _print(report: TrainingReport) -> None:
         out.print(table(columns, rows))
 
 
-def _value(text: str) -> Any:
+def argument_value(text: str) -> Any:
+    """An argument of an environment: JSON, or text."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):

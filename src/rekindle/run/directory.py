@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import re
-import secrets
 import socket
 import threading
-import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, Unpack
 
 import msgspec
 
-from rekindle.checks import required_count
-from rekindle.errors import ConfigError, StorageError
 from rekindle.interrupt import Interrupter
 from rekindle.owner import Owner
+from rekindle.run.creation import (
+    DIRECTORIES,
+    Config,
+    NewRun,
+    RunOptions,
+    build,
+    checked_name,
+    config_json,
+    json_bytes,
+    new_run,
+    remove_unused,
+    starting,
+)
 from rekindle.run.finding import find_run, find_unfinished
 from rekindle.run.frames import Aggregate, Frame
-from rekindle.run.metadata import ALL_LOGS, LOGS, MOST_CONFIG, Resume, RunDetails, RunMetadata, environment, timestamp
+from rekindle.run.metadata import LOGS, Resume, RunMetadata, environment, timestamp
 from rekindle.run.reader import RunReader
 from rekindle.stats import EpisodeRecord
-from rekindle.storage import documents, files, logs
+from rekindle.storage import files, logs
 from rekindle.storage.lock import Lock
 from rekindle.storage.logs import JsonLines, LogPosition
 
-__all__ = ["RunOptions", "TrainingRun"]
-
-logger = logging.getLogger("rekindle")
-_ENCODER = msgspec.json.Encoder(enc_hook=documents.encode_numpy)
-
-Config = Mapping[str, Any] | msgspec.Struct
-_DIRECTORIES = ("checkpoints", "replay", "control", "rewound")
-_HALF_MADE = ".new-"
-"""Prefix of directories that are not a complete run yet, or no longer; the next start removes them."""
-_PATIENCE = 60.0
-"""Seconds to wait while other processes create runs of the same version, which takes each a fraction of a second."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-_RUN_ID = re.compile(r"(\d{8}_\d{6})(?:_(\d+))?")
-
-
-def _checked_name(kind: str, text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ConfigError(
-            f"{kind} {text!r} cannot be a directory: use letters, digits, '.', '_', '+', '-', "
-            "starting with a letter or digit, at most 100"
-        )
-    return text
-
-
-class RunOptions(RunDetails, total=False):
-    """The contents of a new run."""
-
-    seed: int
-    """The seed in the metadata; 0 by default."""
-    config: Config | None
-    """Everything needed to rebuild the environment and the agent; see `write_config`."""
+__all__ = ["TrainingRun"]
 
 
 class TrainingRun:
@@ -90,8 +67,8 @@ class TrainingRun:
 
         The run appears in one step, with its config and metadata, or not at all.
         """
-        new = _new_run(root, name, version, **options)
-        with _starting(new.directory):
+        new = new_run(root, name, version, **options)
+        with starting(new.directory):
             return cls._make(new)
 
     @classmethod
@@ -102,51 +79,16 @@ class TrainingRun:
 
         If several processes call this at the same time, only one of them creates the run.
         """
-        new = _new_run(root, name, version, **options)
-        with _starting(new.directory):
+        new = new_run(root, name, version, **options)
+        with starting(new.directory):
             return cls.resume_unfinished(name, version, root=root) or cls._make(new)
 
     @classmethod
-    def _make(cls, new: _NewRun) -> TrainingRun:
-        # Build it under a name that readers ignore, then rename it: no reader sees an incomplete or unlocked run.
-        parent = new.directory
-        building = parent / _half_made_name()
-        with contextlib.ExitStack() as undo:
-            undo.callback(files.remove_directory, building)
-            files.make_directory(building, sync_name=False)
-            for directory in _DIRECTORIES:
-                files.make_directory(building / directory, sync_name=False)
-            lock = Lock(building / "lock")
-            undo.callback(lock.release)
-            for log in ALL_LOGS:
-                JsonLines(building / f"{log}.jsonl").close()
-            if new.config is not None:
-                files.write_atomic(building / "config.json", new.config, sync_name=False)
-            while True:
-                run_id = _next_run_id(parent)
-                now = timestamp()
-                metadata = RunMetadata(
-                    name=new.name,
-                    version=new.version,
-                    run_id=run_id,
-                    seed=new.seed,
-                    status="running",
-                    started_at=now,
-                    last_updated=now,
-                    environment={**environment(), "host": socket.gethostname()},
-                    **new.details,
-                )
-                files.write_atomic(building / "metadata.json", _json(metadata))
-                try:
-                    os.rename(building, parent / run_id)
-                    break
-                except OSError as error:
-                    if not (parent / run_id).exists():
-                        raise StorageError(f"cannot create the run {parent / run_id}: {error.strerror}") from error
-            files.sync_directory(parent)
-            run = cls(parent / run_id, lock, metadata, resumed=False)
+    def _make(cls, new: NewRun) -> TrainingRun:
+        built = build(new)
+        run = cls(built.path, built.lock, built.metadata, resumed=False)
+        with run.let_go_on_failure():
             run.open_logs({}, LogPosition())
-            undo.pop_all()
         return run
 
     @classmethod
@@ -159,7 +101,7 @@ class TrainingRun:
         files.require_directory(found)
         lock = Lock(found / "lock")
         try:
-            for directory in _DIRECTORIES:
+            for directory in DIRECTORIES:
                 files.make_directory(found / directory)
                 files.require_directory(found / directory)
                 files.remove_temporaries(found / directory)
@@ -176,7 +118,7 @@ class TrainingRun:
     @classmethod
     def resume_unfinished(cls, name: str, version: str = "v1", *, root: str | Path = "runs") -> TrainingRun | None:
         """Open the newest unfinished run of a version; None if there is none."""
-        directory = Path(root) / _checked_name("name", name) / _checked_name("version", version)
+        directory = Path(root) / checked_name("name", name) / checked_name("version", version)
         for above in (directory.parent, directory):
             if os.path.islink(above):
                 files.require_directory(above)
@@ -235,7 +177,7 @@ class TrainingRun:
     def write_config(self, config: Config) -> None:
         """Store everything needed to rebuild the environment and the agent, as JSON."""
         self._owner.check(self.path)
-        files.write_atomic(self.path / "config.json", _config_json(config, self.path))
+        files.write_atomic(self.path / "config.json", config_json(config, self.path))
 
     def read_config(self) -> dict[str, Any]:
         """The config that `write_config` stored; empty if there is none."""
@@ -317,7 +259,7 @@ class TrainingRun:
         self._owner.check(self.path)
         with self._guard:
             metadata = msgspec.structs.replace(self.metadata, **changes, last_updated=timestamp())
-            files.write_atomic(self.path / "metadata.json", _json(metadata), sync_name=durably)
+            files.write_atomic(self.path / "metadata.json", json_bytes(metadata), sync_name=durably)
             self.metadata = metadata
 
     def add_resume(self, resume: Resume, **counts: int) -> None:
@@ -340,7 +282,7 @@ class TrainingRun:
         except BaseException:
             with contextlib.closing(self):
                 if not self.is_resumed and self._owner.is_here:
-                    _remove(self.path)
+                    remove_unused(self.path)
             raise
 
     def close(self) -> None:
@@ -352,92 +294,3 @@ class TrainingRun:
             if self._shows_stop and self._owner.is_here:
                 stack.callback(files.remove, [self.stop_file])
             self._logs = {}
-
-
-class _NewRun(NamedTuple):
-    """The checked parts of a new run."""
-
-    directory: Path
-    """The directory of the run's version."""
-    name: str
-    version: str
-    seed: int
-    config: bytes | None
-    details: RunDetails
-
-
-def _new_run(
-    root: str | Path,
-    name: str,
-    version: str,
-    *,
-    seed: int = 0,
-    config: Config | None = None,
-    **details: Unpack[RunDetails],
-) -> _NewRun:
-    seed = required_count("seed", seed, 0)
-    settings = None if config is None else _config_json(config, name)
-    return _NewRun(_version_directory(root, name, version), name, version, seed, settings, details)
-
-
-def _version_directory(root: str | Path, name: str, version: str) -> Path:
-    """The directory of a version, created if it is missing.
-
-    The path is absolute, because the host may change the working directory during the training.
-    """
-    directory = files.absolute(Path(root)) / _checked_name("name", name) / _checked_name("version", version)
-    files.make_directory(directory)
-    for above in (directory.parent, directory):
-        files.require_directory(above)
-    return directory
-
-
-@contextlib.contextmanager
-def _starting(directory: Path) -> Generator[None]:
-    """Let one process at a time create a run of a version, and remove what killed processes left behind."""
-    with contextlib.ExitStack() as undo:
-        advice = f"it has been creating a run there for more than {_PATIENCE:g} s"
-        undo.callback(Lock(directory / ".lock", patience=_PATIENCE, advice=advice).release)
-        for path in sorted(directory.glob(f"{_HALF_MADE}*")):
-            if not path.is_symlink() and path.is_dir() and not Lock.is_held(path / "lock"):
-                _remove(path)
-        yield
-
-
-def _half_made_name() -> str:
-    return f"{_HALF_MADE}{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def _remove(path: Path) -> None:
-    """Remove a run that was never used; if that fails, readers still ignore what is left."""
-    try:
-        # Hide it first: no reader must see an incomplete run or resume it.
-        hidden = path.with_name(_half_made_name())
-        files.rename(path, hidden)
-        files.remove_directory(hidden)
-    except StorageError as error:
-        logger.warning("a run that was never used cannot be removed: %s", error)
-
-
-def _config_json(config: Config, of: str | Path) -> bytes:
-    try:
-        data = _json(config)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"the config of {of} cannot be written as JSON: {error}") from None
-    if len(data) > MOST_CONFIG:
-        raise ConfigError(f"the config of {of} takes {len(data)} bytes: use at most {MOST_CONFIG}")
-    return data
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.format(documents.encode(value, _ENCODER.encode), indent=2) + b"\n"
-
-
-def _next_run_id(parent: Path) -> str:
-    """The date and time, or an id after that of the newest run: ids never go back, even if the clock does."""
-    stamp, number = time.strftime("%Y%m%d_%H%M%S"), 1
-    for existing in (match for entry in parent.iterdir() if (match := _RUN_ID.fullmatch(entry.name))):
-        known, known_number = existing[1], int(existing[2] or 1)
-        if (known, known_number) >= (stamp, number):
-            stamp, number = known, known_number + 1
-    return stamp if number == 1 else f"{stamp}_{number}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from rekindle.version import __version__
 
-__all__ = ["Resume", "RunDetails", "RunMetadata"]
+__all__ = ["Fork", "Resume", "RunDetails", "RunMetadata"]
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Grade = Literal["exact", "approximate"]
@@ -47,6 +47,18 @@ class Resume(msgspec.Struct, frozen=True):
     """Calls of the input journal that were made again."""
 
 
+class Fork(msgspec.Struct, frozen=True):
+    """The checkpoint of another run from which a run continues, and the settings that differ."""
+
+    run: str
+    """The other run, as `name/version/run_id`."""
+    path: str
+    """Its directory at that time, absolute; as a `file:` URI if it is not valid UTF-8."""
+    step: int
+    changes: dict[str, tuple[Any, Any]] = {}
+    """By setting, such as `agent.learning_rate`: the value in the other run, and the value in this one."""
+
+
 class RunMetadata(msgspec.Struct, frozen=True):
     """The contents of `metadata.json`; counters are those of the last checkpoint or change of status."""
 
@@ -72,6 +84,8 @@ class RunMetadata(msgspec.Struct, frozen=True):
     """What its steps are, also those in the field `env_steps` of its logs: updates, if it learns from data alone."""
     parent: str | None = None
     """The run and checkpoint whose weights it started with, as `PATH@STEP`."""
+    fork: Fork | None = None
+    """If it continues another run, with everything: where from, and what was changed."""
     training: dict[str, Any] | None = None
     """The settings at the start that must not change at a resume; None if no trainer created the run."""
     environment: dict[str, str] = {}

@@ -23,11 +23,13 @@ __all__ = [
     "opened",
     "read_all",
     "read_bytes",
+    "read_start",
     "remove",
     "remove_directory",
     "remove_temporaries",
     "rename",
     "require_directory",
+    "share",
     "sync_directory",
     "write_atomic",
     "write_output",
@@ -204,6 +206,12 @@ def read_bytes(path: Path, *, most: int | None = None) -> bytes:
         return read_all(path, file) if most is None else file.read(most)
 
 
+def read_start(path: Path, size: int) -> bytes:
+    """The first bytes of a regular file; fewer if it is shorter."""
+    with reporting("read", path), open(open_regular(path), "rb") as file:
+        return file.read(size)
+
+
 def size(path: Path) -> int:
     """Bytes of a file; 0 if it does not exist, as another process may remove it at any time."""
     with reporting("read", path), contextlib.suppress(FileNotFoundError):
@@ -260,6 +268,20 @@ def link(source: Path, target: Path) -> None:
             # A rename between two names of the same file does nothing, and leaves the temporary name.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+def share(source: Path, target: Path) -> None:
+    """Give a file that is never changed a name in another directory; makes a copy if there are no hard links.
+
+    The name becomes durable with a later sync of the directory.
+    """
+    with reporting("link", source):
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in {*_NO_HARD_LINKS, errno.EXDEV}:
+                raise
+            write_atomic(target, read_bytes(source), sync_name=False)
 
 
 def move(source: Path, directory: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rekindle.training.algorithms import ALGORITHMS, Algorithm, make_agent
 from rekindle.training.config import TrainerConfig, TrainerSettings
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator
+from rekindle.training.forking import fork
 from rekindle.training.rebuilding import Rebuilt, rebuild
 from rekindle.training.replaying import ComparedCheckpoint, ReplayedRun, replay_run
 from rekindle.training.report import TrainingReport
@@ -34,6 +35,7 @@ __all__ = [
     "TrainerConfig",
     "TrainerSettings",
     "TrainingReport",
+    "fork",
     "make_agent",
     "rebuild",
     "replay_run",

@@ -22,6 +22,7 @@ from rekindle.errors import ConfigError, RunError
 from rekindle.recorders import RECORDERS, RecorderName
 from rekindle.recorders.known import OUTSIDE
 from rekindle.run.reader import RunReader
+from rekindle.text import stored_path
 from rekindle.training.algorithms import agent_module, plain
 from rekindle.training.evaluation import EVAL_MAX_STEPS
 
@@ -145,8 +146,7 @@ class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, directory: Path, file: str, *, with_optimiser: bool) -> Parent:
         """The parent in an absolute directory."""
-        text = str(directory)
-        return cls(text if _is_utf8(text) else directory.as_uri(), file, with_optimiser)
+        return cls(stored_path(directory), file, with_optimiser)
 
     @property
     def directory(self) -> Path:
@@ -215,14 +215,6 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
             if mine != theirs:
                 found.append(f"agent.{name} was {_shown(mine)} and is {_shown(theirs)}")
         return found
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 _IDENTITY = ("algorithm", "env", "seed", "num_envs")

@@ -11,9 +11,16 @@ from rekindle.errors import ConfigError
 from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
 from rekindle.storage.files import absolute
-from rekindle.training.config import RESUMED, check_files, check_modules, check_recorders, read_config
+from rekindle.training.config import (
+    RESUMED,
+    TrainerConfig,
+    check_files,
+    check_modules,
+    check_recorders,
+    read_config,
+)
 
-__all__ = ["Resumed", "resumed_arguments"]
+__all__ = ["Resumed", "resumed_arguments", "trainer_arguments"]
 
 
 class Resumed(NamedTuple):
@@ -38,6 +45,23 @@ def resumed_arguments(
     """Read the config of a run; raises `ConfigError` if it names anything that the caller does not allow."""
     reader = RunReader(absolute(find_run(path, unfinished_first=True)))
     config = read_config(reader)
+    return trainer_arguments(
+        reader.path, config, env=env, agent=agent, steps=steps, modules=modules, files=files, options=options
+    )
+
+
+def trainer_arguments(
+    path: Path,
+    config: TrainerConfig,
+    *,
+    env: Any,
+    agent: Any,
+    steps: int | None,
+    modules: Sequence[str],
+    files: Sequence[str],
+    options: Mapping[str, Any],
+) -> Resumed:
+    """The arguments of a trainer like the one that created a run, from its config; raises like `resumed_arguments`."""
     check_modules(
         modules,
         env=config.env_modules if env is None else (),
@@ -49,9 +73,9 @@ def resumed_arguments(
         check_recorders(config.record)
     source = config.env if env is None else env
     if source is None and config.needs_env:
-        raise ConfigError(f"{reader.path} was trained on a function that only its script defines: pass it as env")
+        raise ConfigError(f"{path} was trained on a function that only its script defines: pass it as env")
     if agent is None and config.algorithm is None:
-        raise ConfigError(f"{reader.path}: only its script defines its agent: pass one as agent")
+        raise ConfigError(f"{path}: only its script defines its agent: pass one as agent")
     arguments: dict[str, Any] = {
         "steps": config.steps if steps is None else steps,
         "seed": config.seed,
@@ -60,4 +84,4 @@ def resumed_arguments(
         **{name: getattr(config, name) for name in RESUMED},
         **options,
     }
-    return Resumed(reader.path, source, config.algorithm or "" if agent is None else agent, arguments)
+    return Resumed(path, source, config.algorithm or "" if agent is None else agent, arguments)

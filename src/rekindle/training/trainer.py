@@ -235,8 +235,12 @@ class Trainer:
         """
         run = resumed_arguments(path, env=env, agent=agent, steps=steps, modules=modules, files=files, options=options)
         trainer = cls(run.env, run.agent, **run.options)
-        trainer._opening.path = run.path
+        trainer.take_up(run.path)
         return trainer
+
+    def take_up(self, path: Path) -> None:
+        """Continue the run at a path, which must have the config of this trainer."""
+        self._opening.path = path
 
     def _made_agent(self, agent: AgentSource, seed: int, settings: Mapping[str, Any] | None) -> LearningAgent:
         if isinstance(agent, str):

@@ -1,7 +1,8 @@
 """The commands: their arguments and their help, and a table of them by name."""
 
 from rekindle.cli.commands.arguments import PARSING
+from rekindle.cli.commands.forking import fork_command
 from rekindle.cli.commands.table import COMMANDS
 from rekindle.cli.commands.training import train_command
 
-__all__ = ["COMMANDS", "PARSING", "train_command"]
+__all__ = ["COMMANDS", "PARSING", "fork_command", "train_command"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rekindle.cli.commands.datasets import data, record
+from rekindle.cli.commands.forking import fork
 from rekindle.cli.commands.monitoring import compare, dashboard, plot, replay, report, runs, show, stop, verify, watch
 from rekindle.cli.commands.training import algos, check, evaluate, export, resume, train
 
@@ -13,6 +14,7 @@ __all__ = ["COMMANDS"]
 COMMANDS: dict[str, Callable[..., int]] = {
     "train": train,
     "resume": resume,
+    "fork": fork,
     "eval": evaluate,
     "export": export,
     "record": record,

@@ -1,0 +1,107 @@
+"""`rekindle fork`: continue from a checkpoint of a run as a new run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rekindle.cli.modules import find_modules_here
+from rekindle.cli.stopping import current_interrupter
+from rekindle.cli.train import argument_value, train_shown
+from rekindle.envs import EnvSettings, EnvWrapping
+from rekindle.errors import ConfigError
+from rekindle.run.reader import RunReader
+from rekindle.run.settings import setting_text
+from rekindle.text import shown_path, whole
+from rekindle.training import TrainerSettings
+from rekindle.training.algorithms import NoSettings, fields_of, plain
+from rekindle.training.config import TrainerConfig
+from rekindle.training.forking import fork
+from rekindle.ui.output import complain, write_json
+
+__all__ = ["ForkChanges", "fork_training"]
+
+
+class ForkChanges(NamedTuple):
+    """What a fork changes."""
+
+    env: EnvSettings | None
+    """The environment; None if it stays the same."""
+    agent: dict[str, Any]
+    training: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        training: TrainerSettings,
+        wrapping: EnvWrapping,
+        arguments: Mapping[str, str],
+        agent: Any,
+        known: TrainerConfig,
+    ) -> ForkChanges:
+        """The options of the command that differ from the config of the run."""
+        fields = {name: getattr(training, name) for name in TrainerSettings.__struct_fields__}
+        changed = {name: value for name, value in fields.items() if value != getattr(known, name)}
+        env = None
+        if known.env is not None:
+            given = {key: argument_value(text) for key, text in arguments.items()}
+            env = msgspec.structs.replace(
+                known.env, **msgspec.structs.asdict(wrapping), arguments={**known.env.arguments, **given}
+            )
+            env = None if env == known.env else env
+        elif arguments:
+            raise ConfigError("--env.arguments: the run has no environment that the config describes")
+        settings: dict[str, Any] = {}
+        if not isinstance(agent, NoSettings):
+            settings = {
+                name: value for name, value in fields_of(agent).items() if plain(value) != known.agent.get(name)
+            }
+        return cls(env, settings, changed)
+
+
+def fork_training(
+    source: str,
+    output: Path | None,
+    *,
+    version: str,
+    changes: ForkChanges,
+    create_only: bool,
+    modules: Sequence[str],
+    files: Sequence[str],
+    ui: str,
+    stay: bool,
+    as_json: bool,
+) -> int:
+    """Create a fork, and train it."""
+    find_modules_here(modules)
+    interrupter = current_interrupter()
+    trainer = fork(
+        source,
+        output,
+        version=version,
+        agent_settings=changes.agent,
+        env=changes.env,
+        modules=modules,
+        files=files,
+        interrupter=interrupter,
+        **changes.training,
+    )
+    path = trainer.path
+    if path is None:  # a fork always has a run
+        raise ConfigError(f"{source} was not forked")
+    made = RunReader(path).metadata.fork
+    if made is not None and (create_only or ui != "none") and not (create_only and as_json):
+        (print if create_only else complain)(f"{shown_path(path)}: a fork of {made.run} at step {whole(made.step)}")
+        for name, (before, after) in made.changes.items():
+            (print if create_only else complain)(f"  {name}: {setting_text(before)} -> {setting_text(after)}")
+    if not create_only:
+        return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)
+    if as_json:
+        write_json({"path": shown_path(path), **({} if made is None else msgspec.to_builtins(made))})
+    else:
+        print(f"continue it with: rekindle resume {shown_path(path)}")
+    return 0
