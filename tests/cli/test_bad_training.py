@@ -61,6 +61,8 @@ class TestWrongUsage:
             (("sax", "Pendulum-v1"), "there is no algorithm 'sax'; did you mean sac?"),
             (("tabular", "frozenlake"), "Did you mean: `FrozenLake`"),
             (("tabular", "FrozenLake-v7"), "versioned environments: [ `v1` ]"),
+            (("tabular", "env_worlds:Nope"), "env_worlds has no function or class Nope"),
+            (("tabular", "env_worlds:Endles"), "did you mean env_worlds:Endless?"),
             (("dqn", "Pendulum-v1"), "dqn takes Discrete actions, and those of this environment are Box; use ppo"),
             (("sac", "CartPole-v1"), "sac takes Box actions, and those of this environment are Discrete; use dqn"),
             (("tabular", "CartPole-v1"), "a table needs a Discrete space"),

@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
         complain("there is not enough memory for this")
         return FAILED
     except (RekindleError, OSError) as error:
-        complain(str(error))
+        complain(_message(error))
         return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
     return code
 
@@ -82,6 +82,14 @@ def _run(arguments: list[str]) -> int:
             complain(exit_.code)
             return FAILED
         return exit_.code or DONE
+
+
+def _message(error: Exception) -> str:
+    """The message of an error; of the operating system's, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    named = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    return f"{' -> '.join(named)}: {error.strerror}" if named else error.strerror
 
 
 def _suggestion(word: str, commands: list[str]) -> str:

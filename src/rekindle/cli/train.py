@@ -57,7 +57,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
     trainer = Trainer(
         factory,
         algorithm,
-        name=f"{name or _run_name(algorithm, env or Path(settings.data or '').name)}/{version}",
+        name=f"{name or _run_name(algorithm, factory.name if factory else Path(settings.data or '').name)}/{version}",
         root=root,
         new=not goes_on,
         start_from=parent,

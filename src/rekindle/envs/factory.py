@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import inspect
 import logging
@@ -28,6 +29,7 @@ __all__ = [
     "EnvWrapping",
     "close_env",
     "has_time_limit",
+    "latest_version",
     "required_files",
     "required_modules",
 ]
@@ -87,7 +89,7 @@ class EnvFactory:
         elif isinstance(source, EnvSettings):
             known = source
         elif isinstance(source, str):
-            known = EnvSettings(id=source)
+            known = EnvSettings(id=latest_version(source))
         elif callable(cast("Any", source)):
             self._make, known = source, EnvSettings(id=_import_name(source) or _shown(source))
         else:
@@ -160,7 +162,15 @@ class EnvFactory:
         module, colon, name = self._known.id.partition(":")
         if not colon or not name.isidentifier():
             return None
-        return getattr(importlib.import_module(module), name, None)  # None: an id that the module registers
+        imported = importlib.import_module(module)
+        found = getattr(imported, name, None)
+        if found is None and latest_version(name) not in _registry():
+            near = difflib.get_close_matches(name, [known for known in vars(imported) if known[0] != "_"], n=1)
+            advice = f"; did you mean {module}:{near[0]}?" if near else ""
+            raise ConfigError(
+                f"{self.name}: {module} has no function or class {name}, and registers no such id{advice}"
+            )
+        return found  # None: an id that the module registers
 
     def _made(self) -> gymnasium.Env[Any, Any]:
         import gymnasium
@@ -267,6 +277,27 @@ def _makes_vectors(make: Callable[..., Any]) -> bool:
 
 def _sign(reward: SupportsFloat) -> float:
     return float(np.sign(float(reward)))
+
+
+def latest_version(env_id: str) -> str:
+    """A Gymnasium id with its version: `CartPole` stands for the newest version that is registered, `CartPole-v1`.
+
+    Other text, such as `module:name` and ids that a module registers later, is returned unchanged.
+    """
+    if env_id in _registry():
+        return env_id
+    versions = [
+        (spec.version, known)
+        for known, spec in _registry().items()
+        if spec.version is not None and known == f"{env_id}-v{spec.version}"
+    ]
+    return max(versions)[1] if versions else env_id
+
+
+def _registry() -> dict[str, Any]:
+    import gymnasium
+
+    return cast("dict[str, Any]", gymnasium.registry)
 
 
 def has_time_limit(env: gymnasium.Env[Any, Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import decimal
 import types
 import typing
 from pathlib import Path
@@ -41,12 +43,23 @@ class Trusted(msgspec.Struct, frozen=True):
 Trust = OmitArgPrefixes[Trusted]
 
 
+def _count(words: list[str]) -> int:
+    text = words[0]
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(decimal.InvalidOperation):
+        number = decimal.Decimal(text)  # a float could not represent every count
+        if number.is_finite() and number.adjusted() < _DIGITS and number == number.to_integral_value():
+            return int(number)
+    raise ValueError(f"{text!r} is not a whole number such as 100000, 100_000 or 1e5")
+
+
 def _run_steps(words: list[str]) -> RunSteps:
     text = words[0]
     try:
         if text.endswith("%"):
             return float(text.removesuffix("%")) / 100
-        return float(text) if "." in text else int(text)
+        return float(text) if "." in text and "e" not in text.lower() else _count(words)
     except ValueError as error:
         raise ValueError(f"{text!r} is neither a number of env steps nor a percentage of the training") from error
 
@@ -74,7 +87,24 @@ def _shown_schedule(value: float | Linear | None) -> list[str]:
     return [f"{value.start}:{value.end}:{_shown_steps(value.steps)}" if is_schedule else str(value)]
 
 
+_DIGITS = 19
+"""The most digits of a whole number in exponent notation: counts are below 2^63."""
+
 REGISTRY = tyro.constructors.ConstructorRegistry()
+
+
+@cast("Any", REGISTRY).primitive_rule
+def _counts(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """Parse a whole number, also as 1e5."""
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=_count,
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 @cast("Any", REGISTRY).primitive_rule

@@ -15,10 +15,12 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
 from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Trust, Trusted, Ui
+from rekindle.cli.commands.conflicts import check_conflicts
 from rekindle.cli.commands.naming import check_option_names
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.envs import EnvWrapping
 from rekindle.envs.determinism import PROBE_STEPS
+from rekindle.envs.factory import latest_version
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import NoSettings, config_type, converted, fields_of, is_algorithm
@@ -76,6 +78,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     """
     from rekindle.cli.train import train_run
 
+    check_conflicts(words, training, seeds=seeds, parent=parent, ui=ui)
     if seeds is not None:
         from rekindle.cli.seeds import train_seeds
 
@@ -159,7 +162,7 @@ def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Pres
 
 def _find_preset(algorithm: str, env: str | None, training: TrainerSettings) -> Preset | None:
     """The preset for a training; none for one from data alone, as presets are for env steps."""
-    return None if env is None or training.is_offline else find_preset(algorithm, env)
+    return None if env is None or training.is_offline else find_preset(algorithm, latest_version(env))
 
 
 def resume(
