@@ -11,10 +11,11 @@ import numpy as np
 from rekindle.errors import CheckpointError, InputError, Interrupted, RekindleError
 from rekindle.experience import Array, EpisodeStatus, Experience, Transitions
 from rekindle.session.flow import Flow
+from rekindle.session.parts import Parts
 from rekindle.session.records import BATCH, ONE, OUTCOME, Body, Decoded, Flag, Kind
 from rekindle.session.reports import Reports
-from rekindle.session.table import StreamTable
 from rekindle.session.taken import Claims
+from rekindle.session.ticks import Ticks, recorded_tick
 from rekindle.spaces import REWARDS, STATUSES, ArraySpec
 from rekindle.stats import EpisodeRecord
 
@@ -29,8 +30,9 @@ _STATUS = {int(status): status for status in EpisodeStatus}  # an enum is slow t
 class Calls:
     """Makes calls from records."""
 
-    def __init__(self, flow: Flow, reports: Reports, table: StreamTable) -> None:
-        self._flow, self._reports, self._table = flow, reports, table
+    def __init__(self, parts: Parts, flow: Flow, reports: Reports) -> None:
+        self._flow, self._reports, self._table = flow, reports, parts.streams.table
+        self._ticks = Ticks(parts, flow)
         self._read: tuple[Decoded, int, Body] | None = None
         """The newest record of one action, the row of its stream, and the record from the action on."""
 
@@ -57,6 +59,8 @@ class Calls:
                 self._act_many(record)
             case Kind.OBSERVE_MANY:
                 self._observe_many(record)
+            case Kind.TICK:
+                self._ticks.make(*recorded_tick(record, self._table)[:2])
             case Kind.ANNOUNCE | Kind.START_EPISODE | Kind.CLOSE_EPISODE | Kind.CLOSE_STREAM:
                 self._end(record)
             case Kind.LEARN:
@@ -162,6 +166,9 @@ class Calls:
         """The rows of the table that a call acted for, and its record from the actions on."""
         if self._read is not None and self._read[0] is record:
             return self._read[1:]
+        if record.kind is Kind.TICK:
+            tick, _, body = recorded_tick(record, self._table)
+            return tick.acting, body
         body = Body(record, self._table)
         if record.kind is Kind.ACT_MANY:
             rows, slots = rows_of(record, body)

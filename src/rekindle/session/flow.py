@@ -37,7 +37,7 @@ class Flow:
     """Drives the parts of a session, in the order described above."""
 
     def __init__(self, parts: Parts, due: Due, *, seed: int, max_steps: int | None) -> None:
-        self._parts, self._due = parts, due
+        self._parts, self.due = parts, due
         self._updater, self._episodes = Updater(parts), Episodes(parts)
         self._inputs: InputLog | None = parts.inputs
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
@@ -45,36 +45,37 @@ class Flow:
         self._kept = parts.kept
         self._seed = seed
         self._most_steps = math.inf if max_steps is None else max_steps
-        self._call = HostCall(parts, due, self.catch_up)
-        self._make_calls: Callable[[], None] | None = None
+        self.call = HostCall(parts, due, self.catch_up)
+        self.make_calls: Callable[[], None] | None = None
+        """Makes the calls of the journal again, if that has not been done yet."""
 
     def replay_first(self, replay: Callable[[], None]) -> None:
         """Call this function before the first call of the host."""
-        self._make_calls, self._call.is_behind = replay, True
+        self.make_calls, self.call.is_behind = replay, True
 
     @property
     def is_done(self) -> bool:
         """Whether `max_steps` is reached or a stop was requested."""
-        if self._make_calls is not None:
+        if self.make_calls is not None:
             self.replay_journal()
         return self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps
 
     def replay_journal(self) -> None:
         """Make the calls of the journal again, unless that was done."""
-        make_calls, self._make_calls = self._make_calls, None
+        make_calls, self.make_calls = self.make_calls, None
         if make_calls is None:
             return
-        self._call.is_behind = False
+        self.call.is_behind = False
         try:
             make_calls()
         except BaseException as error:
             self._parts.learner.fail(error)
             raise
-        self._call.is_behind = True
+        self.call.is_behind = True
 
     def slot(self, stream: StreamId) -> int:
         """The row of a stream; added if the stream is new."""
-        if self._make_calls is not None:
+        if self.make_calls is not None:
             self.replay_journal()
         return self._table.slot(stream)
 
@@ -84,17 +85,17 @@ class Flow:
         Raises `Interrupted` if a stop comes in between: the rest stays due, and no step may be made before it.
         """
         self.replay_journal()
-        if self._call.is_behind:
+        if self.call.is_behind:
             self.do_owed()
 
     def do_owed(self) -> None:
         """Do what was due before a resume and had not been done."""
-        self._call.is_behind = False
+        self.call.is_behind = False
         owed, schedule = self._parts.owed, self._parts.schedule
         if self._inputs is not None:
             self._streams.expect_hosts()
         if owed.updates or schedule.next <= self._counts.env_steps:
-            self._due.is_unsaved = True
+            self.due.is_unsaved = True
         if owed.updates:
             owed.updates = False
             self._updater.learn()
@@ -104,16 +105,16 @@ class Flow:
                 self._episodes.add(ended.stream, ended.record)
         if self._inputs is not None:
             self._inputs.caught_up()
-        self._due.finish_call()
+        self.due.finish_call()
         if owed.updates or schedule.next <= self._counts.env_steps:
-            self._call.is_behind = True
+            self.call.is_behind = True
             raise Interrupted("stopped before the work that the last stop had interrupted was complete")
 
     # Acting
 
     def act(self, slot: int, observation: Any) -> Any:
         """Choose an exploring action for one observation of a stream."""
-        self._call.enter()
+        self.call.enter()
         try:
             streams = self._streams
             arrays = self._intake.observation(observation, "observation")
@@ -126,7 +127,7 @@ class Flow:
                     return self._acted(_ACT, slot, arrays, self._intake.to_host(known.action))
             return self._acted(_ACT, slot, arrays, self._choose(slot, arrays, begins=begins))
         except BaseException as error:
-            self._call.leave(error)
+            self.call.leave(error)
             raise
 
     def _choose(self, slot: int, arrays: Sequence[Array], *, begins: bool = False) -> Any:
@@ -145,7 +146,7 @@ class Flow:
 
     def act_many(self, observations: Any, names: Sequence[StreamId] | Array | None) -> Any:
         """Choose an exploring action for each row of a batch."""
-        with self._call:
+        with self.call:
             streams, table = self._streams, self._table
             rows = self._intake.rows(observations)
             slots, places = table.slots_of(names, rows)
@@ -180,31 +181,31 @@ class Flow:
 
     def observe(self, slot: int, experience: Experience) -> None:
         """Process one transition."""
-        self._call.enter()
+        self.call.enter()
         try:
             taken = self._streams.check(slot, experience)
-            self._take(taken)
+            self.take(taken)
             if self._inputs is not None:
                 self._inputs.observe(slot, taken)
             if self._counts.env_steps >= self._parts.schedule.next:
-                self._due.finish_call()
+                self.due.finish_call()
         except BaseException as error:
-            self._call.leave(error)
+            self.call.leave(error)
             raise
 
     def observe_many(self, transitions: Transitions, names: Sequence[StreamId] | Array | None) -> list[StreamId]:
         """Process one transition of each of several streams; returns the streams whose episode ended."""
-        with self._call:
+        with self.call:
             taken = self._streams.check_many(transitions, names)
             ended = taken.statuses.nonzero()[0]
             streams = [self._table.id_of(slot) for slot in taken.slots[ended].tolist()]
-            self._take(taken)
+            self.take(taken)
             if self._inputs is not None:
                 self._inputs.observe_many(taken)
-            self._due.finish_call()
+            self.due.finish_call()
             return streams
 
-    def _take(self, taken: Taken) -> None:
+    def take(self, taken: Taken) -> None:
         """Pass a checked call to the agent and the table, and learn."""
         for slot in taken.broken:
             self._episodes.close_open(slot)
@@ -231,7 +232,7 @@ class Flow:
         A replay passes the sizes of the dispatches that were made.
         """
         self._updater.check_manual()
-        with self._call:
+        with self.call:
             if milliseconds is not None and self._inputs is None:
                 self._parts.grading.is_exact = False
             made = self._updater.learn_now(milliseconds, sizes)
@@ -241,26 +242,26 @@ class Flow:
 
     def learn_offline(self, n: int) -> int:
         """Make `n` updates of an agent that learns from data alone, fewer if a stop comes; returns how many."""
-        return self._updater.learn_offline(n, most_steps=self._most_steps, call=self._call, due=self._due)
+        return self._updater.learn_offline(n, most_steps=self._most_steps, call=self.call, due=self.due)
 
     # Episodes
 
     def announce(self, slot: int, claims: Claims, extras: Mapping[str, float] | None) -> EpisodeRecord:
         """End an episode whose last transition was terminated or truncated."""
-        with self._call:
+        with self.call:
             numbers = checked_extras(extras)
             record = self._episodes.end(slot, claims, numbers)
             if self._inputs is not None:
                 self._inputs.announce(slot, claims, numbers)
-            self._due.finish_call()
+            self.due.finish_call()
             return record
 
     def close_episode(self, slot: int) -> None:
         """Close an open episode at its last complete transition, as truncated."""
-        with self._call:
+        with self.call:
             self._episodes.close_open(slot)
             self._called(Kind.CLOSE_EPISODE, slot)
-            self._due.finish_call()
+            self.due.finish_call()
 
     def _called(self, kind: Kind, slot: int) -> None:
         if self._inputs is not None:
@@ -268,27 +269,27 @@ class Flow:
 
     def start_episode(self, slot: int) -> None:
         """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
-        with self._call:
+        with self.call:
             if self._table.length[slot]:
                 self._episodes.close_open(slot)
             self._parts.learner.start_episode()
             self._called(Kind.START_EPISODE, slot)
-            self._due.finish_call()
+            self.due.finish_call()
 
     def close_stream(self, slot: int) -> None:
         """Close a stream: its open episode is closed as truncated, and its row becomes free."""
-        with self._call:
+        with self.call:
             self._episodes.close_open(slot)
             self._parts.learner.cut([slot])
             self._table.release(slot)
             self._called(Kind.CLOSE_STREAM, slot)
-            self._due.finish_call()
+            self.due.finish_call()
 
     # Streams
 
     def begin(self, slot: int, observation: Any) -> Any:
         """Start an episode at an observation, after closing an open one, and act."""
-        with self._call:
+        with self.call:
             streams, table = self._streams, self._table
             if slot in streams.replayed:
                 return self.resume(slot, observation)
@@ -309,12 +310,12 @@ class Flow:
                     self._called(Kind.CLOSE_EPISODE, slot)
                 raise
             self._acted(Kind.BEGIN, slot, arrays, action)
-            self._due.finish_call()
+            self.due.finish_call()
             return action
 
     def resume(self, slot: int, observation: Any) -> Any:
         """Continue an open episode at its last observation, and act; None stands for that observation."""
-        with self._call:
+        with self.call:
             streams, table = self._streams, self._table
             if table.phase[slot] not in (_BEGUN, _OPEN):
                 raise InputError(f"{table.name(slot)}: no episode is open to continue")
@@ -353,7 +354,7 @@ class Flow:
         self, slot: int, observation: Any, reward: Any, status: EpisodeStatus, extras: Mapping[str, float] | None
     ) -> Any:
         """Process the outcome of the last action, and act unless the episode or the session is over."""
-        self._call.enter()
+        self.call.enter()
         try:
             streams, table = self._streams, self._table
             after = self._intake.observation(observation, "observation")
@@ -364,7 +365,7 @@ class Flow:
                 for warning in streams.drop_step(slot, after, reward):
                     self._parts.outbox.warn(warning)
             else:
-                self._take(streams.check_step(slot, after, reward, status))
+                self.take(streams.check_step(slot, after, reward, status))
             action = None
             try:
                 if status is not _CONTINUING:
@@ -379,12 +380,12 @@ class Flow:
                 if self._inputs is not None:
                     self._inputs.step(slot, after, float(reward), status, numbers, has_action=action is not None)
             if self._counts.env_steps >= self._parts.schedule.next:
-                self._due.finish_call()
+                self.due.finish_call()
                 if self._acts_no_more():  # a hook or a signal stopped the session; a resume returns the action
                     return None
             return action
         except BaseException as error:
-            self._call.leave(error)
+            self.call.leave(error)
             raise
 
     def _acts_no_more(self) -> bool:
@@ -400,7 +401,7 @@ class Flow:
     def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset an environment with the episode's seed, or replay the episode that was open before a resume."""
         self.refuse_with_journal("stream.reset(env)", "reset the environment yourself, and call stream.begin")
-        with self._call:
+        with self.call:
             streams, table = self._streams, self._table
             streams.check_announced(slot)
             if slot in streams.restored and slot in table.traces:
@@ -414,10 +415,10 @@ class Flow:
             try:
                 observation, info = env.reset(seed=trace.seed, options=trace.options)
             except BaseException as error:
-                self._call.env_error = error
+                self.call.env_error = error
                 raise
             streams.start_trace(slot, trace, self._intake.observation(observation, "observation"))
-            self._due.finish_call()
+            self.due.finish_call()
             return observation, info
 
     def _replay(self, env: ResettableEnv, trace: EpisodeTrace) -> tuple[Any, dict[str, Any]] | None:
@@ -430,7 +431,7 @@ class Flow:
                 is_stopped=self._parts.interrupter.should_stop,
             )
         except BaseException as error:
-            self._call.env_error = error
+            self.call.env_error = error
             raise
 
     def refuse_with_journal(self, what: str, instead: str) -> None:

@@ -177,6 +177,11 @@ class InputLog:
         parts = (seen, taken.actions.tobytes(), taken.rewards.tobytes(), taken.statuses.tobytes(), raw(taken.after))
         self._write(Kind.OBSERVE_MANY, flags, BATCH.pack(len(taken.slots)), streams, *parts)
 
+    def tick(self, has_actions: bool, has_executed: bool, *parts: bytes) -> None:
+        """A tick of a server."""
+        flags = (_ACTION if has_actions else _NO_FLAGS) | (Flag.EXECUTED if has_executed else _NO_FLAGS)
+        self._write(Kind.TICK, flags, *parts)
+
     def announce(self, slot: int, claims: Claims, extras: Mapping[str, float]) -> None:
         """`on_episode`."""
         self._write(Kind.ANNOUNCE, _NO_FLAGS, _pack((slot, claims, extras)))

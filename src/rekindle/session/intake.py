@@ -44,6 +44,11 @@ class Intake:
             if count is not None and actions.leaves[""].shape == ():
                 self._range = range(int(start), int(start) + int(count))
 
+    @property
+    def converts(self) -> bool:
+        """Whether the host sees other observations or actions than the agent."""
+        return self._converters[:2] != (None, None)
+
     def take_agents_form(self, is_on: bool) -> None:
         """Convert nothing while it is on: observations and actions of an input journal are in the agent's form."""
         self._encoder, self._mapper, self._structure = (None, None, None) if is_on else self._converters

@@ -20,6 +20,7 @@ from rekindle.session.grading import Grading
 from rekindle.session.inputs import InputLog
 from rekindle.session.keeping import KeptData
 from rekindle.session.learner import DirectLearner, Learner
+from rekindle.session.ledger import Ledger
 from rekindle.session.logbook import Logbook
 from rekindle.session.outbox import Outbox
 from rekindle.session.saving import Saver
@@ -87,6 +88,8 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
     owed: Owed = msgspec.field(default_factory=Owed)
     inputs: InputLog | None = None
     """Writes the input journal, if there is one."""
+    ledger: Ledger | None = None
+    """What a server must know after a restart, if the session has one."""
     saved_inputs: State | None = None
     """What the checkpoint says of the input journal, from a resume until its calls have been made again."""
     skipped_before: int = 0

@@ -66,6 +66,8 @@ class Kind(IntEnum):
     """A background learner continues, after a resume, with everything processed that was sent to it."""
     CLOSED = 23
     """The session is being closed: a background learner has ended, and episodes were ended that nobody announced."""
+    TICK = 24
+    """A batch of calls of many streams, as a server makes it."""
 
 
 class Flag:
@@ -79,6 +81,8 @@ class Flag:
     STREAMS = 8
     """The streams of a batch; otherwise they are the first ones, in order."""
     EXTRAS = 16
+    EXECUTED = 32
+    """Actions that were executed instead of the chosen ones."""
 
 
 class Dispatched(msgspec.Struct, frozen=True, array_like=True):
@@ -186,6 +190,15 @@ class Body:
             return self.array(plain, rows)
         layout = self._layout()
         return layout.nested([self.array(leaf, rows) for leaf in layout.leaves.values()])
+
+    def arrays(self, rows: int) -> list[Array]:
+        """The next batch of observations, as the arrays of their layout."""
+        return [self.array(leaf, rows) for leaf in self._layout().leaves.values()]
+
+    def bytes(self, size: int) -> bytes:
+        """The next bytes."""
+        self._at += size
+        return bytes(self._data[self._at - size : self._at])
 
     def skip_observation(self, rows: int = 1) -> None:
         """Pass over the next observation, or a batch of them."""

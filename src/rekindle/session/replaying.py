@@ -75,7 +75,7 @@ class Replay:
         `go_live` is called with the number of the next record.
         """
         self._parts, self._inputs, self._table = parts, inputs, parts.streams.table
-        self._calls, self._closing = Calls(flow, reports, self._table), Closing(parts)
+        self._calls, self._closing = Calls(parts, flow, reports), Closing(parts)
         self._polls, self._check, self._go_live = polls, check, go_live
         self._reader = reader
         self._records = _Records(reader)

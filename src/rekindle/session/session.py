@@ -24,11 +24,13 @@ from rekindle.session.assembly import assemble
 from rekindle.session.forks import abandon_in_forked_children
 from rekindle.session.greedy import Greedy
 from rekindle.session.journal_options import JournalOptions
+from rekindle.session.ledger import Ledger
 from rekindle.session.logbook import numbers_to_log
 from rekindle.session.options import SessionOptions
 from rekindle.session.stream import Stream
 from rekindle.session.table import StreamId
 from rekindle.session.taken import Claims
+from rekindle.session.ticks import Ticks
 from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
 
 __all__ = ["TrainingSession"]
@@ -82,19 +84,18 @@ class TrainingSession:
             stats: which statistics to compute over episodes.
             recorders: where else to send metrics.
             callbacks: called with every event (see `rekindle.events`), in order, on the thread that drives the
-                session. A callback with `state()` and `load_state()` is saved with the checkpoint. A callback with
-                `hears(kind)` gets `Updated`, which may occur at every step, only if that returns true.
+                session. One with `state()` and `load_state()` is saved with the checkpoint; one with `hears(kind)` gets
+                `Updated` only if that returns true.
             learner: `inline` learns inside `observe`; `manual` learns only inside `learn`; `background` learns on its
                 own thread, for hosts with a frame rate to keep, and is exact only with a journal.
             observation_encoder: converts the host's observations to arrays.
             action_mapper: converts the agent's actions to the host's, and back.
-            bad_values: what to do with NaN or infinity: `refuse` raises, `drop` discards the transition
-                and counts it.
+            bad_values: what to do with NaN or infinity: `refuse` raises, `drop` discards and counts the transition.
             seed: seed from which episode seeds are derived if there is no run (a run has its own seed).
             strict: raise if the resume cannot be exact.
             signals: inside `with`, let SIGINT and SIGTERM ask for a checkpoint and a stop.
-            interrupter: stops the session from outside, for a loop that makes no calls after `is_done`. Long updates
-                are then interrupted too, and a resume makes the rest of them. By default a session creates one.
+            interrupter: stops the session, and long updates, from outside, for a loop that makes no calls after
+                `is_done`; a resume makes the rest of the updates.
             journal: record every call, so that a resume makes those after the last checkpoint again and the host can go
                 on in the middle of its episodes: for worlds that cannot be brought back.
             journal_sync: seconds of calls that a power cut may lose; with 0 every call waits until it is durable.
@@ -232,14 +233,17 @@ class TrainingSession:
             self._streams[known.id] = known
         return known
 
+    def serve(self, ledger: Ledger) -> Ticks:
+        """For a server: calls for many streams at once. The ledger is saved with checkpoints, and replayed."""
+        self._ending.check_open()
+        return Ticks.of(self._parts, self._flow, ledger)
+
     def learn(self, *, milliseconds: float | None = None, updates: int | None = None) -> int:
         """With `learner="manual"`: make the updates that are due, or as many as fit into the time; returns how many.
 
         With a time, a run without a journal is no longer exact. If the agent learns from data alone, give `updates`.
         """
         return self._flow.learn(milliseconds) if updates is None else self._flow.learn_offline(updates)
-
-    # Evaluations
 
     def on_eval_episode(self, record: EpisodeRecord, *, final: bool = False) -> None:
         """Log an evaluation episode; `final` marks episodes of the agent at the end of the training."""
@@ -332,8 +336,6 @@ class TrainingSession:
         """Make `is_done` true; with `complete` the goal was reached, so the run counts as finished."""
         self.interrupter.stop(reason, complete=complete)
 
-    # Properties
-
     @property
     def is_done(self) -> bool:
         """Whether to leave the loop: `max_steps` is reached, or a stop was requested."""
@@ -419,8 +421,6 @@ class TrainingSession:
         """The statistics over the episodes so far."""
         self._flow.replay_journal()
         return self.stats.summary()
-
-    # The end
 
     def close(self) -> None:
         """Checkpoint, flush and release the run; raises if the last checkpoint could not be saved.

@@ -46,7 +46,7 @@ class Streams:
         """Streams whose episode was open before a resume, and has not been continued since."""
         self.replayed: set[int] = set()
         """The restored streams whose environment is back in its state before the resume."""
-        self._drops_bad_values = drops_bad_values
+        self.drops_bad_values = drops_bad_values
         self._reward, self._status = np.zeros(1, np.float64), np.zeros(1, np.uint8)
 
     # Acting
@@ -162,7 +162,7 @@ class Streams:
         is_good = is_good and math.isfinite(value) and all_finite(after)
         slots = table.each[slot]
         if not is_good:
-            if not self._drops_bad_values:
+            if not self.drops_bad_values:
                 raise not_finite(self.table, slot, value, after[0])
             return Taken(slots, slot, None, 0, action, value, after, status, broken=broken, dropped=(slot,))
         self._reward[0] = value
@@ -188,7 +188,7 @@ class Streams:
         is_continued = table.continue_all(places, arrays)
         # Observations that were seen before are finite.
         good = finite_rows([rewards, *after] if is_continued else [rewards, *after, *arrays])
-        if good is not None and not self._drops_bad_values:
+        if good is not None and not self.drops_bad_values:
             row = int(np.argmin(good))
             raise not_finite(self.table, int(slots[row]), float(rewards[row]), after[0][row])
         broken = [] if is_continued else self._broken(slots, arrays)
