@@ -13,6 +13,7 @@ import rekindle
 
 # Each of these belongs to an extra or to a command; none is needed to hold a session.
 NOT_ON_IMPORT = [
+    "aiofastnet",
     "ale_py",
     "equinox",
     "flax",
@@ -27,6 +28,7 @@ NOT_ON_IMPORT = [
     "onnxruntime",
     "optax",
     "pandas",
+    "picows",
     "pygame",
     "ray",
     "rich",
@@ -40,6 +42,7 @@ NOT_ON_IMPORT = [
     "torch",
     "tyro",
     "uvicorn",
+    "uvloop",
     "wandb",
     "websockets",
 ]
@@ -95,6 +98,12 @@ def test_every_public_name_of_a_package_is_exported(name: str) -> None:
 def test_importing_rekindle_loads_no_ml_ui_or_web_library() -> None:
     loaded = {module.split(".")[0] for module in modules_loaded_by("import rekindle")}
     assert sorted(loaded & set(NOT_ON_IMPORT)) == []
+
+
+def test_a_session_loads_neither_server_nor_client() -> None:
+    loaded = modules_loaded_by("from rekindle import TrainingSession")
+    assert [name for name in loaded if name.startswith(("rekindle.server", "rekindle.client", "rekindle.wire"))] == []
+    assert sorted({module.split(".")[0] for module in loaded} & {"asyncio", "picows", "uvloop", "websockets"}) == []
 
 
 def test_importing_rekindle_adds_few_modules_to_numpy() -> None:

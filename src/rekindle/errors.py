@@ -12,6 +12,8 @@ RekindleError
 ├── RunError                 a path is not a run directory, or the run cannot be used
 │   ├── RunLocked            another process is writing this run
 │   └── LogCorrupt           a log has a bad line, or is shorter than a checkpoint says
+├── ServerError              a session server refuses this client, or cannot be reached
+│   └── StreamsLost          it has closed the streams of this client
 ├── CheckpointError          no checkpoint can be used
 │   └── FileRefused          a file is damaged, hostile or of an unknown format
 └── StorageError             the file system refused: full disk, I/O error, permissions
@@ -36,8 +38,10 @@ __all__ = [
     "RekindleError",
     "RunError",
     "RunLocked",
+    "ServerError",
     "StateError",
     "StorageError",
+    "StreamsLost",
 ]
 
 
@@ -87,6 +91,14 @@ class RunLocked(RunError):
 
 class LogCorrupt(RunError):
     """A log has a bad line in its middle, or is shorter than a checkpoint recorded."""
+
+
+class ServerError(RekindleError):
+    """A session server refuses this client, or cannot be reached; the message says why."""
+
+
+class StreamsLost(ServerError):
+    """A session server has closed the streams of this client: begin new episodes."""
 
 
 class CheckpointError(RekindleError):

@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.errors import DataError
 from rekindle.experience import Array
 
-__all__ = ["inferred_space", "leaf_keys", "read_space", "space_text"]
+__all__ = ["inferred_space", "leaf_keys", "read_space", "space_text", "space_tree"]
 
 _MOST_DEPTH = 32
 _MOST_NUMBERS = 2**27
@@ -21,10 +21,11 @@ _MOST_NUMBERS = 2**27
 
 def space_text(space: Any) -> str:
     """A space as Minari writes it; raises `DataError` for a space that Minari has no form for."""
-    return json.dumps(_tree(space))
+    return json.dumps(space_tree(space))
 
 
-def _tree(space: Any) -> dict[str, Any]:
+def space_tree(space: Any) -> dict[str, Any]:
+    """The same as a tree of dicts and lists, with infinite bounds; raises `DataError`."""
     match type(space).__name__:
         case "Box":
             bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
@@ -38,9 +39,9 @@ def _tree(space: Any) -> dict[str, Any]:
             size = space.n if isinstance(space.n, int) else np.asarray(space.n).tolist()
             return {"type": "MultiBinary", "n": size}
         case "Dict":
-            return {"type": "Dict", "subspaces": {key: _tree(part) for key, part in space.spaces.items()}}
+            return {"type": "Dict", "subspaces": {key: space_tree(part) for key, part in space.spaces.items()}}
         case "Tuple":
-            return {"type": "Tuple", "subspaces": [_tree(part) for part in space.spaces]}
+            return {"type": "Tuple", "subspaces": [space_tree(part) for part in space.spaces]}
         case _:
             raise DataError(f"the space {space!r:.120} cannot be stored: use Box, Discrete, MultiDiscrete, MultiBinary")
 

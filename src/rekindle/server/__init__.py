@@ -1,5 +1,11 @@
-"""Training sessions over a socket, for game engines and other programs that own their loop."""
+"""Training sessions over a socket, for game engines and other programs that own their loop.
+
+`SessionServer` and `rekindle serve` speak the protocol of our clients, `GodotServer` that of Godot RL Agents.
+"""
 
 from rekindle.server.godot import GodotServer, serve_godot
+from rekindle.server.options import ServerOptions
+from rekindle.server.pages import Page
+from rekindle.server.server import SessionServer, serve
 
-__all__ = ["GodotServer", "serve_godot"]
+__all__ = ["GodotServer", "Page", "ServerOptions", "SessionServer", "serve", "serve_godot"]

@@ -34,6 +34,10 @@ class Greedy:
         slots = table.peek(range(rows) if names is None else names)
         return self._intake.to_host_many(self._act(table.observations(arrays), slots))
 
+    def rows(self, arrays: Sequence[Array]) -> Array:
+        """Choose the greedy action for each row of the arrays of a layout; the result is in the agent's form."""
+        return self._act(self._table.observations(arrays), self._table.peek(range(len(arrays[0]))))
+
     def _act(self, observations: Observations, slots: StreamSlots) -> Array:
         try:
             return self._parts.learner.act(observations, ActMode.EXPLOIT, slots)

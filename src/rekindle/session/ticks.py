@@ -18,6 +18,7 @@ from rekindle.errors import AgentError, ConfigError, InputError
 from rekindle.experience import ActMode, Array, Transitions
 from rekindle.session.episodes import Episodes
 from rekindle.session.flow import Flow
+from rekindle.session.greedy import Greedy
 from rekindle.session.ledger import Ledger
 from rekindle.session.parts import Parts
 from rekindle.session.records import Body, Decoded, Flag, Kind
@@ -67,6 +68,7 @@ class Ticks:
 
     def __init__(self, parts: Parts, flow: Flow) -> None:
         self._parts, self._flow, self._episodes = parts, flow, Episodes(parts)
+        self._greedy = Greedy(parts)
         self._table: StreamTable = parts.streams.table
 
     @classmethod
@@ -83,6 +85,11 @@ class Ticks:
         parts.attached.add("server", ledger)
         parts.ledger = ledger
         return cls(parts, flow)
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether the session has an input journal."""
+        return self._parts.inputs is not None
 
     def slot(self, stream: StreamId) -> int:
         """The row of a stream; added if it is new, which the next record says."""
@@ -101,6 +108,15 @@ class Ticks:
         """The steps and the return of the open episode so far, and its pending action."""
         table = self._table
         return int(table.length[slot]), float(table.total_reward[slot]), table.pending[slot : slot + 1].copy()
+
+    def pending(self, slots: StreamSlots) -> Array:
+        """The actions that were chosen for these streams, as rows."""
+        return self._table.pending[slots]
+
+    def act(self, arrays: Sequence[Array]) -> Array:
+        """Greedy actions for rows of observations, which change nothing."""
+        self._flow.replay_journal()
+        return self._greedy.rows(arrays)
 
     def make(self, tick: Tick, note: bytes) -> Array:
         """Make a tick; returns an action for each step and begin, zeros where an episode ended."""

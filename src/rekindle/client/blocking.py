@@ -1,0 +1,319 @@
+"""A client that waits for each answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import msgspec
+
+from rekindle.client.conversation import Conversation, OpenEpisode, Retry, pauses
+from rekindle.client.socket_protocol import SocketProtocol, address_of
+from rekindle.errors import InputError, ServerError, StreamsLost
+from rekindle.experience import EpisodeStatus
+from rekindle.wire.messages import Actions, Bye, StatsReply, Steps, StreamKey, Welcome
+
+__all__ = ["Client"]
+
+_CHUNK = 1 << 16
+
+
+class Client:
+    """A client of a session server.
+
+    Each call waits for its answer. If the connection is lost, or the server is killed and started again, the client
+    connects again, sends its request again, and gets the answer that it would have got.
+
+    >>> with Client("ws://127.0.0.1:7654/session") as client:  # doctest: +SKIP
+    ...     action = client.begin(observation)
+    ...     action = client.step(observation, reward)
+    """
+
+    def __init__(
+        self,
+        address: str = "ws://127.0.0.1:7654/session",
+        *,
+        client: str | None = None,
+        token: str | None = None,
+        mode: str = "train",
+        observation_space: Any = None,
+        action_space: Any = None,
+        secret_file: str | Path | None = None,
+        patience: float = 60.0,
+        answer_seconds: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Connect to a server; raises `ServerError`.
+
+        Args:
+            address: where the server is, with `ws://` or `wss://`.
+            client: the name of this client; without it, the server makes one up.
+            token: the server's token, if it has one.
+            mode: `train`, or `play` to ask for greedy actions only.
+            observation_space: the space of your observations, for a server that does not know it, or as a check.
+            action_space: the same for actions.
+            secret_file: where to keep the secret of this client, so that it can go on after a restart of your program.
+            patience: seconds to try to reach the server, before a call raises `ServerError`.
+            answer_seconds: seconds to wait for an answer on a connection, before trying another one.
+            tls: settings for `wss://`; None for the usual ones.
+        """
+        self._address, self._tls = address_of(address), tls
+        self._patience, self._answer_seconds = patience, answer_seconds
+        self._talk = Conversation(
+            client=client,
+            token=token,
+            mode=mode,
+            observation_space=observation_space,
+            action_space=action_space,
+            secret_file=secret_file,
+        )
+        self._socket: socket.socket | None = None
+        self._protocol: SocketProtocol | None = None
+        self.reconnects = -1
+        """How often the client had to connect again."""
+        self._connected(None)
+
+    # What you call
+
+    def begin(self, observation: Any, *, stream: StreamKey = 0) -> Any:
+        """Start an episode at its first observation; returns the first action."""
+        return self.begin_many(self._one(observation), [stream])[0]
+
+    def step(
+        self,
+        observation: Any,
+        reward: float,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        stream: StreamKey = 0,
+        action: Any = None,
+        extras: Mapping[str, float] | None = None,
+    ) -> Any:
+        """Report the outcome of the last action; returns the next one, None if the episode is over.
+
+        Args:
+            observation: what the action led to; at an end, the true last observation.
+            reward: its reward.
+            terminated: whether the task ended.
+            truncated: whether the episode was cut short.
+            stream: the stream.
+            action: what was executed, if it was not the action that was returned.
+            extras: numbers for the record of an episode that ends.
+        """
+        status = EpisodeStatus.of(terminated, truncated)
+        executed = None if action is None else self._one(action, is_action=True)
+        more = None if extras is None else {0: extras}
+        found = self.step_many(self._one(observation), [reward], [status], [stream], actions=executed, extras=more)
+        return None if status.is_done else found[0]
+
+    def begin_many(self, observations: Any, streams: Sequence[StreamKey]) -> list[Any]:
+        """Start an episode in each stream; the arrays of observations have a leading axis. Returns the actions."""
+        return self.batch(begin=(observations, streams))
+
+    def step_many(
+        self,
+        observations: Any,
+        rewards: Sequence[float],
+        statuses: Sequence[EpisodeStatus | int],
+        streams: Sequence[StreamKey],
+        *,
+        actions: Any = None,
+        extras: Mapping[int, Mapping[str, float]] | None = None,
+    ) -> list[Any]:
+        """Report the outcome of the last action of each stream; returns an action for each.
+
+        The action of a stream whose episode ended means nothing. `extras` are by the position of a stream.
+        """
+        return self.batch(step=(observations, rewards, statuses, streams, actions, extras))
+
+    def batch(
+        self,
+        *,
+        close: Sequence[StreamKey] = (),
+        abandon: Sequence[StreamKey] = (),
+        step: tuple[Any, ...] | None = None,
+        begin: tuple[Any, Sequence[StreamKey]] | None = None,
+    ) -> list[Any]:
+        """Do all of this in one request, in this order; returns the actions of `step`, then those of `begin`.
+
+        `step` are the arguments of `step_many`, and `begin` are those of `begin_many`.
+        """
+        rows = (0 if step is None else len(step[3])) + (0 if begin is None else len(begin[1]))
+
+        def message() -> bytes:
+            steps = None if step is None else _steps(self._talk, step)
+            starts = None if begin is None else self._talk.starts(*begin, len(begin[1]))
+            return self._talk.numbered(close=close, abandon=abandon, step=steps, begin=starts)
+
+        return self._talk.actions(cast("Actions", self._ask(message)), rows)
+
+    def abandon(self, *streams: StreamKey) -> None:
+        """Truncate the open episodes of streams at their last transitions."""
+        self.batch(abandon=streams or (0,))
+
+    def close_streams(self, *streams: StreamKey) -> None:
+        """Truncate the open episodes of streams, and forget the streams."""
+        self.batch(close=streams)
+
+    def act(self, observation: Any) -> Any:
+        """The greedy action for an observation; nothing is learned."""
+        return self.act_many(self._one(observation), 1)[0]
+
+    def act_many(self, observations: Any, rows: int) -> list[Any]:
+        """The greedy action for each of several observations."""
+        answer = self._ask(lambda: self._talk.act(observations, rows))
+        return self._talk.actions(cast("Actions", answer), rows)
+
+    def stats(self) -> dict[str, Any]:
+        """How the training is going: steps, episodes, updates, clients, streams, the newest metrics."""
+        answer = cast("StatsReply", self._ask(self._talk.stats))
+        return {name: value for name, value in msgspec.to_builtins(answer).items() if name not in ("type", "ref")}
+
+    @property
+    def open_episodes(self) -> dict[StreamKey, OpenEpisode]:
+        """The episodes that were open when the client connected, by stream: go on with them, or begin new ones."""
+        return self._talk.open_episodes
+
+    @property
+    def stop(self) -> str | None:
+        """Why the session is over; None while it is not."""
+        return self._talk.stop
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server said about itself: its name, spaces and limits."""
+        return cast("Welcome", self._talk.welcome)
+
+    def leave(self) -> None:
+        """Tell the server that this client will not come back, and disconnect."""
+        if self._protocol is not None:
+            with contextlib.suppress(OSError, Retry):
+                self._send(msgspec.msgpack.encode(Bye()))
+        self._talk.forget()
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect; the server keeps the streams for a while."""
+        socket_, self._socket, self._protocol = self._socket, None, None
+        if socket_ is not None:
+            with contextlib.suppress(OSError):
+                socket_.shutdown(socket.SHUT_RDWR)
+            socket_.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    # Requests over connections
+
+    def _one(self, value: Any, *, is_action: bool = False) -> Any:
+        return self._talk.one_row(value, is_action=is_action)
+
+    def _ask(self, message: Callable[[], bytes]) -> Actions | StatsReply:
+        if self._protocol is None:
+            self._connected(None)
+        data, attempts = message(), pauses()
+        until = time.monotonic() + self._patience
+        is_sent = False
+        while True:
+            try:
+                if self._protocol is None:
+                    is_sent = self._connected(data, until=until)
+                if not is_sent:
+                    self._send(data)
+                return self._answer()
+            except (InputError, StreamsLost):
+                self._talk.refused()
+                raise
+            except (OSError, Retry) as error:
+                self.close()
+                is_sent = False
+                if time.monotonic() > until:
+                    self._talk.refused()
+                    raise ServerError(f"no answer from {self._address.text} in {self._patience:g} s: {error}") from None
+                time.sleep(next(attempts))
+
+    def _connected(self, waiting: bytes | None, *, until: float | None = None) -> bool:
+        """Connect, and say hello; sends the request that waits again, and returns whether it did."""
+        attempts, until = pauses(), time.monotonic() + self._patience if until is None else until
+        while True:
+            try:
+                self._open()
+                self._send(self._talk.hello())
+                again = self._talk.welcomed(self._receive(), has_waiting=waiting is not None)
+                self.reconnects += 1
+                if again and waiting is not None:
+                    self._send(waiting)
+                return again
+            except StreamsLost:
+                if waiting is None:  # nothing was under way: start anew
+                    self.close()
+                    continue
+                raise
+            except (OSError, Retry) as error:
+                self.close()
+                if time.monotonic() > until:
+                    text = f"{self._address.text} cannot be reached in {self._patience:g} s: {error}"
+                    raise ServerError(text) from None
+                time.sleep(next(attempts))
+            except BaseException:
+                self.close()
+                raise
+
+    def _open(self) -> None:
+        address = self._address
+        opened = socket.create_connection((address.host, address.port), timeout=self._answer_seconds)
+        try:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.is_secure:
+                context = ssl.create_default_context() if self._tls is None else self._tls
+                opened = context.wrap_socket(opened, server_hostname=address.host)
+            self._socket, self._protocol = opened, SocketProtocol(address)
+            while not self._protocol.is_open:
+                self._flush()
+                self._protocol.feed(opened.recv(_CHUNK))
+        except BaseException:
+            self._socket = self._protocol = None
+            opened.close()
+            raise
+
+    def _answer(self) -> Actions | StatsReply:
+        while True:
+            found = self._talk.answered(self._receive())
+            if found is not None:
+                return found
+
+    def _send(self, data: bytes) -> None:
+        if self._protocol is None:
+            raise Retry("the connection is closed")
+        self._protocol.send(data)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._protocol is not None and self._socket is not None:
+            for data in self._protocol.outgoing():
+                self._socket.sendall(data)
+
+    def _receive(self) -> bytes:
+        protocol, socket_ = self._protocol, self._socket
+        if protocol is None or socket_ is None:
+            raise Retry("the connection is closed")
+        while (message := protocol.next_message()) is None:
+            protocol.feed(socket_.recv(_CHUNK))
+            self._flush()
+        return message
+
+
+def _steps(talk: Conversation, step: tuple[Any, ...]) -> Steps[Any]:
+    observations, rewards, statuses, streams, *rest = step
+    actions, extras = [*rest, None, None][:2]
+    return talk.steps(observations, rewards, statuses, streams, actions, extras, len(streams))

@@ -1,0 +1,362 @@
+"""What a client says and hears, without a socket: numbers, resends, arrays.
+
+Both clients, blocking and asyncio, drive a `Conversation`: it says what to send, and what an answer means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from rekindle.errors import ConfigError, InputError, RekindleError, ServerError, StreamsLost
+from rekindle.experience import Array
+from rekindle.nesting import Nesting
+from rekindle.wire.messages import (
+    VERSION,
+    Abandon,
+    Act,
+    Actions,
+    Batch,
+    Begin,
+    Close,
+    ErrorMessage,
+    Hello,
+    Starts,
+    StatsReply,
+    StatsRequest,
+    Step,
+    Steps,
+    StreamKey,
+    Welcome,
+    decode_reply,
+    encode,
+)
+from rekindle.wire.rows import RowFormat, WireError
+from rekindle.wire.space_trees import space_as_tree
+
+__all__ = ["Conversation", "OpenEpisode", "Retry", "pauses"]
+
+_RETRIED = {"leaving", "full", "internal", "rate", "taken"}
+"""Errors after which another attempt may succeed."""
+_REQUEST_ERRORS = {"stream", "value", "mode"}
+
+
+class Retry(RekindleError):
+    """The connection is of no use any more; another one may be."""
+
+
+class OpenEpisode(NamedTuple):
+    """An episode that was open when a client connected."""
+
+    length: int
+    """Its steps so far."""
+    total_reward: float
+    action: Any
+    """The action that was chosen last, and whose outcome was not reported."""
+
+
+def pauses() -> Any:
+    """Seconds to wait before each further attempt to connect."""
+    longest = 0.05
+    while True:
+        yield longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients out; not a secret
+        longest = min(2 * longest, 1.0)
+
+
+class Conversation:
+    """The state of a client that outlives its connections."""
+
+    def __init__(
+        self,
+        *,
+        client: str | None,
+        token: str | None,
+        mode: str,
+        observation_space: Any,
+        action_space: Any,
+        secret_file: str | Path | None,
+    ) -> None:
+        if mode not in ("train", "play"):
+            raise ConfigError(f"mode is {mode!r}: use train or play")
+        self._client, self._token, self._mode = client, token, mode
+        self._spaces = [_space(observation_space), _space(action_space)]
+        self._secret: str | None = None
+        self._secret_file = None if secret_file is None else Path(secret_file)
+        self._seq = 0
+        """The number of the newest request."""
+        self._answered = 0
+        self._ref = 0
+        self.welcome: Welcome | None = None
+        self.stop: str | None = None
+        """Why the session is over; None while it is not."""
+        self._observation: RowFormat | None = None
+        self._action: RowFormat | None = None
+        self._nestings: list[Nesting | None] = [None, None]
+        self._read_secret()
+
+    def _read_secret(self) -> None:
+        if self._secret_file is None or not self._secret_file.exists():
+            return
+        try:
+            saved = json.loads(self._secret_file.read_text(encoding="utf-8"))
+            name, secret = str(saved["client"]), str(saved["secret"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{self._secret_file} is no file with the secret of a client: {error}") from None
+        if self._client not in (None, name):
+            raise ConfigError(f"{self._secret_file} is the secret of client {name}, not of {self._client}")
+        self._client, self._secret = name, secret
+
+    def _write_secret(self) -> None:
+        if self._secret_file is None:
+            return
+        temporary = self._secret_file.with_name(f".{self._secret_file.name}.tmp")
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump({"client": self._client, "secret": self._secret}, file)
+        os.replace(temporary, self._secret_file)
+
+    # Connections
+
+    def hello(self) -> bytes:
+        """The first message of a connection."""
+        message = Hello(
+            versions=(VERSION, VERSION),
+            client=self._client,
+            secret=self._secret,
+            last=self._answered,
+            token=self._token,
+            mode=self._mode,
+            observation_space=self._spaces[0],
+            action_space=self._spaces[1],
+        )
+        return encode(message, is_json=False)
+
+    def welcomed(self, data: bytes, *, has_waiting: bool) -> bool:
+        """Take the answer to `hello`; returns whether the request that waits is to be sent again.
+
+        Raises `Retry`, `StreamsLost` or `ServerError`.
+        """
+        message = _read(data)
+        if isinstance(message, ErrorMessage):
+            raise self._error(message)
+        if not isinstance(message, Welcome):
+            raise ServerError(f"the server answered hello with {type(message).__name__}")
+        is_first = self.welcome is None
+        self.welcome, self.stop = message, message.stop
+        self._client = message.client or self._client
+        if message.secret != self._secret:
+            self._secret = message.secret
+            self._write_secret()
+        self._observation, self._action = RowFormat.read(message.observation), RowFormat.read(message.action)
+        self._nestings = [_nesting(tree) for tree in (message.observation_space, message.action_space)]
+        if is_first:
+            self._seq = self._answered = message.last
+        elif message.is_behind:
+            self._seq = self._answered = message.last
+            raise StreamsLost("the server lost its newest answers in a power cut, and has closed the open episodes")
+        return has_waiting
+
+    @property
+    def open_episodes(self) -> dict[StreamKey, OpenEpisode]:
+        """The episodes that were open when the client connected, by stream."""
+        if self.welcome is None:
+            return {}
+        return {
+            one.stream: OpenEpisode(one.length, one.reward, self._actions(one.action, 1)[0])
+            for one in self.welcome.streams
+        }
+
+    # Requests
+
+    def numbered(
+        self,
+        *,
+        close: Sequence[StreamKey] = (),
+        abandon: Sequence[StreamKey] = (),
+        step: Steps[Any] | None = None,
+        begin: Starts[Any] | None = None,
+    ) -> bytes:
+        """A request with the next number."""
+        seq, kinds = self._seq + 1, (bool(close), bool(abandon), step is not None, begin is not None)
+        message: Any
+        if kinds == (False, False, True, False) and step is not None:
+            message = Step(
+                seq=seq,
+                observations=step.observations,
+                rewards=step.rewards,
+                statuses=step.statuses,
+                streams=step.streams,
+                actions=step.actions,
+                extras=step.extras,
+            )
+        elif kinds == (False, False, False, True) and begin is not None:
+            message = Begin(seq=seq, observations=begin.observations, streams=begin.streams)
+        elif kinds == (True, False, False, False):
+            message = Close(seq=seq, streams=list(close))
+        elif kinds == (False, True, False, False):
+            message = Abandon(seq=seq, streams=list(abandon))
+        else:
+            message = Batch(seq=seq, close=list(close), abandon=list(abandon), step=step, begin=begin)
+        data = encode(message, is_json=False)
+        if self.welcome is not None and len(data) > self.welcome.limits.message:
+            raise InputError(f"the message has {len(data)} bytes; the server takes {self.welcome.limits.message}")
+        self._seq = seq
+        return data
+
+    def act(self, observations: Any, rows: int) -> bytes:
+        """A request for greedy actions."""
+        self._ref += 1
+        return encode(Act(ref=self._ref, observations=self.observations(observations, rows)), is_json=False)
+
+    def stats(self) -> bytes:
+        """A request for the state of the training."""
+        self._ref += 1
+        return encode(StatsRequest(ref=self._ref), is_json=False)
+
+    def steps(
+        self,
+        observations: Any,
+        rewards: Any,
+        statuses: Any,
+        streams: Sequence[StreamKey] | None,
+        actions: Any,
+        extras: Mapping[int, Mapping[str, float]] | None,
+        rows: int,
+    ) -> Steps[Any]:
+        """Outcomes of actions, for a message; raises `InputError`."""
+        return Steps(
+            observations=self.observations(observations, rows),
+            rewards=_numbers(rewards, "<f8", rows, "rewards"),
+            statuses=_numbers(statuses, "u1", rows, "statuses"),
+            streams=None if streams is None else list(streams),
+            actions=None if actions is None else self._sent(1, self._action, actions, rows, "actions"),
+            extras=None if not extras else {str(row): dict(numbers) for row, numbers in extras.items()},
+        )
+
+    def starts(self, observations: Any, streams: Sequence[StreamKey] | None, rows: int) -> Starts[Any]:
+        """First observations, for a message; raises `InputError`."""
+        given = None if streams is None else list(streams)
+        return Starts(observations=self.observations(observations, rows), streams=given)
+
+    def observations(self, observations: Any, rows: int) -> Any:
+        """Observations, for a message; raises `InputError`."""
+        return self._sent(0, self._observation, observations, rows, "observations")
+
+    def one_row(self, value: Any, *, is_action: bool = False) -> Any:
+        """A single observation or action as a batch of one; raises `InputError`."""
+        nesting = self._nestings[1 if is_action else 0]
+        if nesting is None:
+            return np.asarray(value)[None]
+        what = "action" if is_action else "observation"
+        return nesting.build([np.asarray(part)[None] for part in nesting.leaves(value, what)])
+
+    def _sent(self, place: int, form: RowFormat | None, value: Any, rows: int, what: str) -> Any:
+        if form is None:
+            raise ServerError("the client is not connected")
+        nesting = self._nestings[place]
+        parts = [value] if nesting is None else nesting.leaves(value, what)
+        arrays: list[Array] = []
+        for (name, part), array in zip(form.description.items(), map(np.asarray, parts), strict=True):
+            if array.shape != (rows, *part.shape):
+                label = f"{what} {name!r}" if name else what
+                raise InputError(f"{label} has the shape {array.shape}, expected {(rows, *part.shape)}")
+            arrays.append(array)
+        return form.sent(arrays, is_json=False)
+
+    # Answers
+
+    def answered(self, data: bytes) -> Actions | StatsReply | None:
+        """The answer to the request that waits; None if the message is not about it.
+
+        Raises `Retry`, `InputError`, `StreamsLost` or `ServerError`.
+        """
+        message = _read(data)
+        if isinstance(message, Actions):
+            if message.seq is None:
+                return message if message.ref == self._ref else None
+            if message.seq != self._seq:
+                return None
+            self._answered = message.seq
+            self.stop = message.stop
+            return message
+        if isinstance(message, ErrorMessage):
+            if message.code in _REQUEST_ERRORS and message.seq not in (None, self._seq):
+                return None
+            raise self._error(message)
+        return message if isinstance(message, StatsReply) and message.ref == self._ref else None
+
+    def refused(self) -> None:
+        """The request that waits was refused: its number is used again."""
+        self._seq = self._answered
+
+    def _error(self, message: ErrorMessage) -> RekindleError:
+        text = f"{message.message} ({message.code})"
+        if message.code in _REQUEST_ERRORS:
+            return InputError(text)
+        if message.code == "gone":
+            self.forget()
+            return StreamsLost(text)
+        return Retry(text) if message.code in _RETRIED else ServerError(text)
+
+    def forget(self) -> None:
+        """Start anew with the next connection."""
+        self._secret, self.welcome = None, None
+        self._seq = self._answered = 0
+
+    def actions(self, message: Actions, rows: int) -> list[Any]:
+        """The action of each row, in the structure of the space."""
+        return [] if message.actions is None else self._actions(message.actions, rows)
+
+    def actions_together(self, message: Actions, rows: int) -> Any:
+        """The actions of all rows, in the structure of the space, each array with a leading axis."""
+        form, nesting = cast("RowFormat", self._action), self._nestings[1]
+        arrays = form.received(message.actions, rows)
+        return arrays[0] if nesting is None else nesting.build(arrays)
+
+    def _actions(self, value: Any, rows: int) -> list[Any]:
+        form, nesting = cast("RowFormat", self._action), self._nestings[1]
+        arrays = form.received(value, rows)
+        if nesting is None:
+            array = arrays[0]
+            return array.tolist() if array.ndim == 1 else list(array)
+        return [nesting.build([array[row] for array in arrays]) for row in range(rows)]
+
+
+def _space(space: Any) -> dict[str, Any] | None:
+    if space is None or isinstance(space, dict):
+        return cast("dict[str, Any] | None", space)
+    return space_as_tree(space)
+
+
+def _read(data: bytes) -> Any:
+    try:
+        return decode_reply(data)
+    except WireError as error:
+        raise ServerError(str(error)) from None
+
+
+def _numbers(values: Any, dtype: str, rows: int, what: str) -> bytes:
+    array = np.asarray(values)
+    if array.shape != (rows,) or array.dtype.kind not in "fiub":
+        raise InputError(f"{what} must be {rows} numbers, got {values!r:.80}")
+    return array.astype(dtype).tobytes()
+
+
+def _nesting(tree: Mapping[str, Any]) -> Nesting | None:
+    shape = _tree(tree)
+    return None if shape is None else Nesting(shape)
+
+
+def _tree(space: Mapping[str, Any]) -> Any:
+    match space.get("type"):
+        case "Dict":
+            return {key: _tree(part) for key, part in space["subspaces"].items()}
+        case "Tuple":
+            return tuple(_tree(part) for part in space["subspaces"])
+        case _:
+            return None

@@ -1,0 +1,80 @@
+"""The options of a server."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+
+import msgspec
+
+from rekindle.errors import ConfigError
+
+__all__ = ["ServerOptions", "is_loopback"]
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server listens, who may connect, and how much they may ask for."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; any but a loopback address needs a token."""
+    port: int = 7654
+    """0 for one that is free."""
+    token: str | None = None
+    """What clients must send; None to let everybody on this machine in."""
+    tls_cert: str | None = None
+    """A file with the certificate chain, for wss."""
+    tls_key: str | None = None
+    """A file with its private key."""
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that may connect, besides those served from this address: `https://example.org`."""
+    hosts: tuple[str, ...] = ()
+    """Names under which the server is reached, besides localhost and addresses, for example behind a proxy."""
+    idle: float = 600.0
+    """Seconds after which a client that is not connected is forgotten."""
+    max_clients: int = 1024
+    """Clients that are known at the same time, connected or not."""
+    max_streams: int = 65_536
+    """Streams of all clients together."""
+    max_message: int = 1 << 20
+    """Bytes of a message."""
+    rate: float = 1000.0
+    """Messages per second of a connection that are not processed requests: `act`, `stats`, and what is refused."""
+    tick_rows: int = 1024
+    """Streams in a tick; requests beyond that wait for the next one."""
+    hello_seconds: float = 5.0
+    """Time for a handshake, and then for `hello`."""
+    message_seconds: float = 10.0
+    """Time for all fragments of a message."""
+    ping_seconds: float = 10.0
+    """Time without a message after which a connection is checked."""
+
+    def __post_init__(self) -> None:
+        counts = ("max_clients", "max_streams", "tick_rows")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: use at least 1")
+        if self.max_message < 1024:
+            raise ConfigError(f"max_message is {self.max_message}: use at least 1024 bytes")
+        if not 0 <= self.port < 65_536:
+            raise ConfigError(f"port is {self.port}: use 0 to 65535")
+        for name in ("idle", "rate", "hello_seconds", "message_seconds", "ping_seconds"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise ConfigError(f"{name} is {value!r}: use a number above 0")
+        if not is_loopback(self.host) and not self.token:
+            raise ConfigError(
+                f"to listen on {self.host}, where others can connect, set a token: --token-file FILE, "
+                "or the environment variable REKINDLE_TOKEN"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("TLS needs both a certificate and its key: --tls-cert FILE --tls-key FILE")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

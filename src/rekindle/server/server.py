@@ -1,0 +1,324 @@
+"""A session for any engine, language and machine: clients connect, ask for actions, and report what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from rekindle.errors import ConfigError, DataError, MissingExtra, RekindleError
+from rekindle.server.counting import Counters
+from rekindle.server.desk import Desk
+from rekindle.server.options import ServerOptions
+from rekindle.server.pages import Page, Pages, allowed, metrics_text
+from rekindle.server.refusals import Refusal
+from rekindle.session.session import TrainingSession
+from rekindle.wire.messages import Hello, StatsReply
+from rekindle.wire.space_trees import read_space_tree
+
+try:
+    import picows
+    from picows import WSListener, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
+
+    from rekindle.server.connection import ClientConnection
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.partition(".")[0] == "rekindle":
+        raise
+    raise MissingExtra(f"the server needs {missing.name}: pip install rekindle[server]", name=missing.name) from None
+
+__all__ = ["SessionServer", "serve"]
+
+logger = logging.getLogger("rekindle")
+
+_SessionFactory = Callable[[Any, Any], TrainingSession]
+_SPARE_CONNECTIONS = 64
+"""Connections beyond the number of clients, for those that have not said hello."""
+_LATENCIES = (("p50", 0.5), ("p99", 0.99))
+
+
+class SessionServer:
+    """Serves a session to clients, which are described in `docs/protocol.md`.
+
+    The session has a journal, so that clients can go on after the server was killed and started again. It must not be
+    used by anybody else.
+    """
+
+    def __init__(
+        self,
+        session: TrainingSession | _SessionFactory,
+        options: ServerOptions | None = None,
+        *,
+        files: Mapping[str, Page] | None = None,
+        play: bool = False,
+    ) -> None:
+        """Serve a session, or a function that makes one from the spaces of the first client.
+
+        Args:
+            session: the session; or a function of observation space and action space that returns it.
+            options: where to listen, who may connect, and limits.
+            files: what else to serve over HTTP, by path.
+            play: answer `act` only: nothing is learned.
+        """
+        self.options = ServerOptions() if options is None else options
+        self.counters = Counters()
+        self.connections: set[ClientConnection] = set()
+        self.is_leaving = False
+        self.failure: BaseException | None = None
+        """Why the server cannot go on."""
+        self.address = ""
+        """Where clients connect, once it is started: `ws://127.0.0.1:7654/session`."""
+        self._is_playing = play
+        self._factory: _SessionFactory | None = None
+        self._desk: Desk | None = None
+        self._pages = Pages(self.options, self._metrics, lambda: not self.is_leaving, files or {})
+        self._leaving = asyncio.Event()
+        self._server: Any = None
+        self._housekeeper: asyncio.Task[None] | None = None
+        if isinstance(session, TrainingSession):
+            self._use(session)
+        else:
+            self._factory = session
+
+    @property
+    def session(self) -> TrainingSession | None:
+        """The session; None until the first client has said what its spaces are."""
+        return None if self._desk is None else self._desk.session
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def _use(self, session: TrainingSession) -> Desk:
+        self._desk = Desk(session, self.options, self.counters, failed=self._fail)
+        return self._desk
+
+    # For connections
+
+    def desk_for(self, hello: Hello) -> Desk:
+        """Who processes the requests of a client; raises `Refusal`."""
+        if self._desk is not None:
+            return self._desk
+        if self._factory is None or hello.observation_space is None or hello.action_space is None:
+            raise Refusal("spaces", "the server does not know the spaces yet: send observation_space and action_space")
+        try:
+            spaces = [
+                read_space_tree(getattr(hello, name), name=name) for name in ("observation_space", "action_space")
+            ]
+            return self._use(self._factory(*spaces))
+        except (DataError, ConfigError) as error:
+            raise Refusal("spaces", str(error)) from None
+
+    def learns(self) -> bool:
+        """Whether numbered requests are processed, and not only `act`."""
+        return not self._is_playing
+
+    def stats(self, ref: int) -> StatsReply:
+        """How the training is going."""
+        desk, session = self._desk, self.session
+        summary = {} if session is None else session.stats_summary()
+        learning: dict[str, float | None] = {}
+        if session is not None:
+            store = session.store
+            learning = {name: store.latest(name) for name in store.names if name.startswith("train/")}
+        mean = summary.get("episode_reward_mean")
+        return StatsReply(
+            ref=ref,
+            steps=0 if session is None else session.total_steps,
+            episodes=0 if session is None else session.episodes,
+            updates=0 if session is None else session.updates,
+            clients=self._clients,
+            streams=0 if desk is None else desk.streams,
+            steps_per_second=self.counters.steps_per_second,
+            learning=learning,
+            mean_return=mean if mean is not None and math.isfinite(mean) else None,
+        )
+
+    @property
+    def _clients(self) -> int:
+        desk = self._desk
+        return 0 if desk is None else sum([one.connection is not None for one in desk.clients.by_number.values()])
+
+    def _metrics(self) -> str:
+        stats = self.stats(0)
+        gauges = {
+            "clients": stats.clients,
+            "streams": stats.streams,
+            "env_steps": stats.steps,
+            "episodes": stats.episodes,
+            "updates": stats.updates,
+            "requests_per_second": self.counters.requests_per_second,
+            "steps_per_second": stats.steps_per_second,
+            **({} if stats.mean_return is None else {"episode_return": stats.mean_return}),
+        }
+        return metrics_text(self.counters, gauges)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+        self._leave()
+
+    # Life
+
+    async def start(self) -> None:
+        """Listen; raises `ConfigError` if that is not possible."""
+        options = self.options
+        try:
+            self._server = await cast("Any", picows).ws_create_server(
+                self._route,
+                options.host,
+                options.port,
+                ssl=_tls(options),
+                websocket_handshake_timeout=options.hello_seconds,
+                enable_auto_ping=True,
+                auto_ping_idle_timeout=options.ping_seconds,
+                auto_ping_reply_timeout=options.ping_seconds,
+                max_frame_size=options.max_message,
+                logger_name=logging.getLogger("rekindle.socket"),
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from None
+        scheme = "ws" if options.tls_cert is None else "wss"
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        self.address = f"{scheme}://{host}:{self.port}/session"
+        self._housekeeper = asyncio.create_task(self._keep_house())
+
+    def _route(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        path = request.path.decode("latin-1")
+        if not allowed(headers, self.options):
+            return _http(403, b"this Host or Origin may not connect (--allow-host, --origin)\n")
+        if path.partition("?")[0] == "/session":
+            if self.is_leaving or len(self.connections) >= self.options.max_clients + _SPARE_CONNECTIONS:
+                return _http(503, b"no more connections\n")
+            return ClientConnection(self)
+        answer = self._pages.answer(path, headers)
+        return _http(answer.status, answer.body, answer.content_type)
+
+    async def _keep_house(self) -> None:
+        """Once a second: forget idle clients, log, and see whether the session is over."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.counters.measure()
+            desk = self._desk
+            if desk is None or self.is_leaving:
+                continue
+            try:
+                desk.forget_idle()
+                self._log(desk.session)
+            except (RekindleError, OSError) as error:
+                self._fail(error)
+            if desk.session.is_done:
+                self._leave()
+
+    def _log(self, session: TrainingSession) -> None:
+        """Numbers for the metrics of the run; under time/, as they differ from one training to the next."""
+        if session.run is None or self._is_playing or not self.counters.requests:
+            return
+        counters = self.counters
+        numbers = {
+            "clients": float(self._clients),
+            "streams": float(0 if self._desk is None else self._desk.streams),
+            "requests_per_second": counters.requests_per_second,
+            **{f"latency_{name}_ms": 1e3 * counters.percentile(share) for name, share in _LATENCIES},
+        }
+        for name, value in numbers.items():
+            session.log(f"time/server_{name}", value)
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Let `run` answer what waits, save a checkpoint and return; safe in a signal handler of the loop."""
+        if self.session is not None:
+            self.session.stop(reason)
+        self._leave()
+
+    def _leave(self) -> None:
+        self.is_leaving = True
+        self._leaving.set()
+
+    async def run(self) -> None:
+        """Serve until the session is over or `stop` is called; raises what made it impossible to go on."""
+        await self._leaving.wait()
+        await self._drain()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _drain(self) -> None:
+        """Stop accepting, answer, close the connections."""
+        self.is_leaving = True
+        if self._server is not None:
+            self._server.close()
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._housekeeper
+        if self._desk is not None and self.failure is None:
+            with contextlib.suppress(Refusal):  # a tick failed, which is in self.failure
+                self._desk.close()
+        code, text = ("leaving", "the server stops") if self.failure is None else ("internal", "the server failed")
+        for connection in list(self.connections):
+            connection.refuse(code, text)
+        for _ in range(20):
+            if not self.connections:
+                break
+            await asyncio.sleep(0.05)
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def __aenter__(self) -> SessionServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._drain()
+
+
+def _http(status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> WSUpgradeResponseWithListener:
+    headers = {"Content-Type": content_type, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+    if status < 300:
+        response = WSUpgradeResponse.create_ok_response(body, extra_headers=headers)
+    else:
+        response = WSUpgradeResponse.create_error_response(status, body, extra_headers=headers)
+    return WSUpgradeResponseWithListener(response, None)
+
+
+def _tls(options: ServerOptions) -> ssl.SSLContext | None:
+    if options.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(options.tls_cert, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the certificate {options.tls_cert} or its key cannot be used: {error}") from None
+    return context
+
+
+def serve(server: SessionServer, *, announce: Callable[[str], object]) -> None:
+    """Run a server until SIGINT or SIGTERM, or until its session is over, and close the session.
+
+    Raises what made it impossible to go on; the session is then closed without a checkpoint of a broken agent.
+    """
+    import uvloop
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, server.stop, signal.Signals(number).name)
+        await server.start()
+        announce(server.address)
+        await server.run()
+
+    try:
+        uvloop.run(main())
+    except BaseException:
+        if server.session is not None:
+            with contextlib.suppress(RekindleError):  # the first error says more
+                server.session.close()
+        raise
+    if server.session is not None:
+        server.session.close()

@@ -1,0 +1,134 @@
+"""What a client can ask of a server."""
+
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hosting import ACTIONS, STATES, Hosted, hosted
+
+from rekindle.client import Client
+from rekindle.errors import ConfigError, InputError, ServerError
+from rekindle.server import ServerOptions, SessionServer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Generator[Hosted]:
+    with hosted(tmp_path) as running:
+        yield running
+
+
+def page(server: Hosted, path: str, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(f"http://127.0.0.1:{server.port}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_client_plays_episodes_in_streams_of_its_own(server: Hosted) -> None:
+    with Client(server.address, client="arena") as client:
+        assert client.begin(3) in range(ACTIONS)
+        assert client.step(4, 1.0) in range(ACTIONS)
+        assert client.step(5, 2.0, terminated=True) is None
+        actions = client.begin_many(np.array([1, 2]), ["boss", 7])
+        assert all(action in range(ACTIONS) for action in actions)
+        client.step_many(np.array([2, 3]), [0.5, 0.5], [0, 2], ["boss", 7], extras={1: {"hits": 2.0}})
+        client.abandon("boss")
+        client.close_streams("boss", 7)
+        stats = client.stats()
+        assert (stats["steps"], stats["episodes"], stats["streams"]) == (4, 3, 1)
+
+
+def test_step_and_begin_fit_into_one_request(server: Hosted) -> None:
+    with Client(server.address) as client:
+        client.begin_many(np.array([1, 2, 3]), [0, 1, 2])
+        step = (np.array([4, 5]), [1.0, 1.0], [1, 0], [0, 1])
+        actions = client.batch(close=[2], step=step, begin=(np.array([6, 7]), [0, 9]))
+        assert len(actions) == 4
+        assert client.stats()["streams"] == 3
+
+
+def test_what_was_executed_is_what_is_learned(server: Hosted) -> None:
+    with Client(server.address) as client:
+        client.begin(1)
+        client.step(2, 1.0, terminated=True, action=2)
+        client.begin(1)
+        with pytest.raises(InputError, match="outside"):
+            client.step(2, 1.0, action=ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda client: client.step(1, 1.0, stream=5), "no open episode"),
+        (lambda client: client.step(STATES, 1.0), "outside of its space"),
+        (lambda client: client.step(1, float("nan")), "NaN"),
+        (lambda client: client.abandon(77), "no stream 77"),
+        (lambda client: client.begin_many(np.array([1, 1]), [3, 3]), "twice"),
+        (lambda client: client.begin(1, stream="12"), "only digits"),
+        (lambda client: client.step_many(np.array([1]), [1.0], [3], [0]), "0, 1 or 2"),
+        (lambda client: client.batch(close=[0], begin=(np.array([1]), [0])), "closed and used"),
+        (lambda client: client.batch(step=(np.array([1]), [1.0], [0], [0]), begin=(np.array([1]), [0])), "continues"),
+    ],
+)
+def test_a_wrong_request_is_refused_and_leaves_no_trace(server: Hosted, call: Any, match: str) -> None:
+    with Client(server.address, client="wrong") as client, Client(server.address, client="right") as other:
+        client.begin(1)
+        other.begin(2)
+        with pytest.raises(InputError, match=match):
+            call(client)
+        assert client.step(3, 1.0) in range(ACTIONS)
+        assert other.step(4, 1.0) in range(ACTIONS)
+        assert client.stats()["steps"] == 2
+        assert client.reconnects == 0
+
+
+def test_act_learns_nothing(server: Hosted) -> None:
+    with Client(server.address, mode="play") as client:
+        assert all(action in range(ACTIONS) for action in client.act_many(np.arange(5), 5))
+        with pytest.raises(InputError, match="mode"):
+            client.begin(1)
+        assert client.stats()["steps"] == 0
+
+
+def test_other_spaces_are_refused(server: Hosted) -> None:
+    right = gym.spaces.Discrete(STATES)
+    with Client(server.address, observation_space=right, action_space=gym.spaces.Discrete(ACTIONS)):
+        pass
+    with pytest.raises(ServerError, match="spaces"):
+        Client(server.address, observation_space=gym.spaces.Discrete(STATES + 1))
+    with pytest.raises(ServerError, match="not a space"):
+        Client(server.address, observation_space={"type": "Sphere"})
+
+
+def test_health_and_metrics_are_pages(server: Hosted) -> None:
+    with Client(server.address) as client:
+        client.begin(1)
+        client.step(2, 1.0)
+        assert page(server, "/healthz") == (200, "ok\n")
+        status, text = page(server, "/metrics")
+    assert status == 200
+    assert "rekindle_requests_total 2\n" in text
+    assert "rekindle_clients 1\n" in text
+    assert 'rekindle_latency_seconds{quantile="0.99"}' in text
+    assert page(server, "/secret")[0] == 404
+
+
+def test_an_open_address_needs_a_token() -> None:
+    with pytest.raises(ConfigError, match="token"):
+        ServerOptions(host="0.0.0.0")
+    assert ServerOptions(host="0.0.0.0", token="x").token == "x"
+
+
+def test_a_session_without_a_journal_is_refused(tmp_path: Path) -> None:
+    from hosting import session_of
+
+    with session_of(tmp_path, journal=False) as session, pytest.raises(ConfigError, match="journal"):
+        SessionServer(session, ServerOptions(port=0))
