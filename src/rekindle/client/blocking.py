@@ -17,7 +17,7 @@ from rekindle.client.conversation import Conversation, OpenEpisode, Retry, pause
 from rekindle.client.socket_protocol import SocketProtocol, address_of
 from rekindle.errors import InputError, ServerError, StreamsLost
 from rekindle.experience import EpisodeStatus
-from rekindle.wire.messages import Actions, Bye, StatsReply, Steps, StreamKey, Welcome
+from rekindle.wire.messages import Actions, Bye, StatsReply, StreamKey, Welcome
 
 __all__ = ["Client"]
 
@@ -145,14 +145,9 @@ class Client:
 
         `step` are the arguments of `step_many`, and `begin` are those of `begin_many`.
         """
+        answer = self._ask(lambda: self._talk.batch(close=close, abandon=abandon, step=step, begin=begin))
         rows = (0 if step is None else len(step[3])) + (0 if begin is None else len(begin[1]))
-
-        def message() -> bytes:
-            steps = None if step is None else _steps(self._talk, step)
-            starts = None if begin is None else self._talk.starts(*begin, len(begin[1]))
-            return self._talk.numbered(close=close, abandon=abandon, step=steps, begin=starts)
-
-        return self._talk.actions(cast("Actions", self._ask(message)), rows)
+        return self._talk.actions(cast("Actions", answer), rows)
 
     def abandon(self, *streams: StreamKey) -> None:
         """Truncate the open episodes of streams at their last transitions."""
@@ -223,42 +218,41 @@ class Client:
             self._connected(None)
         data, attempts = message(), pauses()
         until = time.monotonic() + self._patience
-        is_sent = False
         while True:
             try:
                 if self._protocol is None:
-                    is_sent = self._connected(data, until=until)
-                if not is_sent:
+                    self._connected(data, until=until)
+                else:
                     self._send(data)
                 return self._answer()
-            except (InputError, StreamsLost):
+            except InputError:
                 self._talk.refused()
                 raise
             except (OSError, Retry) as error:
                 self.close()
-                is_sent = False
                 if time.monotonic() > until:
-                    self._talk.refused()
                     raise ServerError(f"no answer from {self._address.text} in {self._patience:g} s: {error}") from None
                 time.sleep(next(attempts))
+            except BaseException:  # the next connection says which requests were processed
+                self.close()
+                raise
 
-    def _connected(self, waiting: bytes | None, *, until: float | None = None) -> bool:
-        """Connect, and say hello; sends the request that waits again, and returns whether it did."""
+    def _connected(self, waiting: bytes | None, *, until: float | None = None) -> None:
+        """Connect, say hello, and send the request that waits again."""
         attempts, until = pauses(), time.monotonic() + self._patience if until is None else until
         while True:
             try:
                 self._open()
                 self._send(self._talk.hello())
-                again = self._talk.welcomed(self._receive(), has_waiting=waiting is not None)
+                self._talk.welcomed(self._receive(), is_waiting=waiting is not None)
                 self.reconnects += 1
-                if again and waiting is not None:
+                if waiting is not None:
                     self._send(waiting)
-                return again
+                return
             except StreamsLost:
-                if waiting is None:  # nothing was under way: start anew
-                    self.close()
-                    continue
-                raise
+                self.close()
+                if waiting is not None:  # otherwise nothing was under way: start anew
+                    raise
             except (OSError, Retry) as error:
                 self.close()
                 if time.monotonic() > until:
@@ -311,9 +305,3 @@ class Client:
             protocol.feed(socket_.recv(_CHUNK))
             self._flush()
         return message
-
-
-def _steps(talk: Conversation, step: tuple[Any, ...]) -> Steps[Any]:
-    observations, rewards, statuses, streams, *rest = step
-    actions, extras = [*rest, None, None][:2]
-    return talk.steps(observations, rewards, statuses, streams, actions, extras, len(streams))

@@ -136,17 +136,16 @@ class Conversation:
         )
         return encode(message, is_json=False)
 
-    def welcomed(self, data: bytes, *, has_waiting: bool) -> bool:
-        """Take the answer to `hello`; returns whether the request that waits is to be sent again.
+    def welcomed(self, data: bytes, *, is_waiting: bool) -> None:
+        """Take the answer to `hello`; raises `Retry`, `StreamsLost` or `ServerError`.
 
-        Raises `Retry`, `StreamsLost` or `ServerError`.
+        `is_waiting` says that a request is unanswered, and will be sent again.
         """
         message = _read(data)
         if isinstance(message, ErrorMessage):
             raise self._error(message)
         if not isinstance(message, Welcome):
             raise ServerError(f"the server answered hello with {type(message).__name__}")
-        is_first = self.welcome is None
         self.welcome, self.stop = message, message.stop
         self._client = message.client or self._client
         if message.secret != self._secret:
@@ -154,12 +153,10 @@ class Conversation:
             self._write_secret()
         self._observation, self._action = RowFormat.read(message.observation), RowFormat.read(message.action)
         self._nestings = [_nesting(tree) for tree in (message.observation_space, message.action_space)]
-        if is_first:
+        if message.is_behind or not is_waiting:
             self._seq = self._answered = message.last
-        elif message.is_behind:
-            self._seq = self._answered = message.last
+        if message.is_behind:
             raise StreamsLost("the server lost its newest answers in a power cut, and has closed the open episodes")
-        return has_waiting
 
     @property
     def open_episodes(self) -> dict[StreamKey, OpenEpisode]:
@@ -207,6 +204,24 @@ class Conversation:
             raise InputError(f"the message has {len(data)} bytes; the server takes {self.welcome.limits.message}")
         self._seq = seq
         return data
+
+    def batch(
+        self,
+        *,
+        close: Sequence[StreamKey],
+        abandon: Sequence[StreamKey],
+        step: tuple[Any, ...] | None,
+        begin: tuple[Any, Sequence[StreamKey]] | None,
+    ) -> bytes:
+        """A request with the next number, from the arguments of `step_many` and `begin_many`."""
+        steps = starts = None
+        if step is not None:
+            observations, rewards, statuses, streams, *rest = step
+            actions, extras = [*rest, None, None][:2]
+            steps = self.steps(observations, rewards, statuses, streams, actions, extras, len(streams))
+        if begin is not None:
+            starts = self.starts(*begin, len(begin[1]))
+        return self.numbered(close=close, abandon=abandon, step=steps, begin=starts)
 
     def act(self, observations: Any, rows: int) -> bytes:
         """A request for greedy actions."""

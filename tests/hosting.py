@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from rekindle import TrainingSession
 from rekindle.agents import Tabular
+from rekindle.experience import ActMode, Array, Transitions
 from rekindle.server import ServerOptions, SessionServer
+from rekindle.spaces import ActionStructure
 
 STATES, ACTIONS = 10, 3
 
@@ -28,6 +31,39 @@ def session_of(root: Path, **options: Any) -> TrainingSession:
     agent = Tabular(gym.spaces.Discrete(STATES), gym.spaces.Discrete(ACTIONS), seed=0)
     settings: dict[str, Any] = {"journal": True, "checkpoint_every": 500, "metrics_every": 100, "signals": False}
     return TrainingSession.open("served", agent, root=root, **(settings | options))
+
+
+class RandomAgent:
+    """Learns nothing, and draws its actions from any space."""
+
+    def __init__(self, observation_space: Any, action_space: Any, seed: int = 0) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.env_steps = self.updates = self._draws = 0
+        self._seed = seed
+        self._structure = ActionStructure.of(action_space)
+
+    def act(self, observations: Any, mode: ActMode, streams: Array) -> Array:
+        self.action_space.seed(self._seed + self._draws)
+        self._draws += mode is ActMode.EXPLORE
+        samples = [self.action_space.sample() for _ in streams]
+        if self._structure is None:
+            return np.stack(samples)
+        return np.stack([self._structure.flat(sample, "action") for sample in samples])
+
+    def observe(self, transitions: Transitions, streams: Array) -> None:
+        self.env_steps += len(transitions)
+
+    def updates_due(self) -> int:
+        return 0
+
+    def update(self, n: int) -> dict[str, float]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {"env_steps": self.env_steps, "draws": self._draws}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.env_steps, self._draws = state["env_steps"], state["draws"]
 
 
 class Hosted:

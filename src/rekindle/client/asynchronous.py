@@ -1,0 +1,281 @@
+"""A client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import msgspec
+
+from rekindle.client.conversation import Conversation, OpenEpisode, Retry, pauses
+from rekindle.client.socket_protocol import SocketProtocol, address_of
+from rekindle.errors import InputError, ServerError, StreamsLost
+from rekindle.experience import EpisodeStatus
+from rekindle.wire.messages import Actions, Bye, StatsReply, StreamKey, Welcome
+
+__all__ = ["AsyncClient"]
+
+_CHUNK = 1 << 16
+
+
+class AsyncClient:
+    """A client of a session server, for asyncio: as `Client`, with `await`. One call at a time.
+
+    >>> async with AsyncClient("ws://127.0.0.1:7654/session") as client:  # doctest: +SKIP
+    ...     action = await client.begin(observation)
+    ...     action = await client.step(observation, reward)
+    """
+
+    def __init__(
+        self,
+        address: str = "ws://127.0.0.1:7654/session",
+        *,
+        client: str | None = None,
+        token: str | None = None,
+        mode: str = "train",
+        observation_space: Any = None,
+        action_space: Any = None,
+        secret_file: str | Path | None = None,
+        patience: float = 60.0,
+        answer_seconds: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """The arguments are those of `Client`. Call `connect`, or use `async with`."""
+        self._address, self._tls = address_of(address), tls
+        self._patience, self._answer_seconds = patience, answer_seconds
+        self._talk = Conversation(
+            client=client,
+            token=token,
+            mode=mode,
+            observation_space=observation_space,
+            action_space=action_space,
+            secret_file=secret_file,
+        )
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._protocol: SocketProtocol | None = None
+        self._turn = asyncio.Lock()
+        self.reconnects = -1
+        """How often the client had to connect again."""
+
+    # What you call
+
+    async def connect(self) -> None:
+        """Connect; raises `ServerError`."""
+        async with self._turn:
+            if self._protocol is None:
+                await self._connected(None)
+
+    async def begin(self, observation: Any, *, stream: StreamKey = 0) -> Any:
+        """Start an episode at its first observation; returns the first action."""
+        await self.connect()
+        return (await self.begin_many(self._talk.one_row(observation), [stream]))[0]
+
+    async def step(
+        self,
+        observation: Any,
+        reward: float,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        stream: StreamKey = 0,
+        action: Any = None,
+        extras: Mapping[str, float] | None = None,
+    ) -> Any:
+        """Report the outcome of the last action; returns the next one, None if the episode is over."""
+        await self.connect()
+        status = EpisodeStatus.of(terminated, truncated)
+        executed = None if action is None else self._talk.one_row(action, is_action=True)
+        more = None if extras is None else {0: extras}
+        row = self._talk.one_row(observation)
+        found = await self.step_many(row, [reward], [status], [stream], actions=executed, extras=more)
+        return None if status.is_done else found[0]
+
+    async def begin_many(self, observations: Any, streams: Sequence[StreamKey]) -> list[Any]:
+        """Start an episode in each stream; the arrays of observations have a leading axis. Returns the actions."""
+        return await self.batch(begin=(observations, streams))
+
+    async def step_many(
+        self,
+        observations: Any,
+        rewards: Sequence[float],
+        statuses: Sequence[EpisodeStatus | int],
+        streams: Sequence[StreamKey],
+        *,
+        actions: Any = None,
+        extras: Mapping[int, Mapping[str, float]] | None = None,
+    ) -> list[Any]:
+        """Report the outcome of the last action of each stream; returns an action for each."""
+        return await self.batch(step=(observations, rewards, statuses, streams, actions, extras))
+
+    async def batch(
+        self,
+        *,
+        close: Sequence[StreamKey] = (),
+        abandon: Sequence[StreamKey] = (),
+        step: tuple[Any, ...] | None = None,
+        begin: tuple[Any, Sequence[StreamKey]] | None = None,
+    ) -> list[Any]:
+        """Do all of this in one request, in this order; returns the actions of `step`, then those of `begin`."""
+        answer = await self._ask(lambda: self._talk.batch(close=close, abandon=abandon, step=step, begin=begin))
+        rows = (0 if step is None else len(step[3])) + (0 if begin is None else len(begin[1]))
+        return self._talk.actions(cast("Actions", answer), rows)
+
+    async def abandon(self, *streams: StreamKey) -> None:
+        """Truncate the open episodes of streams at their last transitions."""
+        await self.batch(abandon=streams or (0,))
+
+    async def close_streams(self, *streams: StreamKey) -> None:
+        """Truncate the open episodes of streams, and forget the streams."""
+        await self.batch(close=streams)
+
+    async def act(self, observation: Any) -> Any:
+        """The greedy action for an observation; nothing is learned."""
+        await self.connect()
+        return (await self.act_many(self._talk.one_row(observation), 1))[0]
+
+    async def act_many(self, observations: Any, rows: int) -> list[Any]:
+        """The greedy action for each of several observations."""
+        answer = await self._ask(lambda: self._talk.act(observations, rows))
+        return self._talk.actions(cast("Actions", answer), rows)
+
+    async def stats(self) -> dict[str, Any]:
+        """How the training is going: steps, episodes, updates, clients, streams, the newest metrics."""
+        answer = cast("StatsReply", await self._ask(self._talk.stats))
+        return {name: value for name, value in msgspec.to_builtins(answer).items() if name not in ("type", "ref")}
+
+    @property
+    def open_episodes(self) -> dict[StreamKey, OpenEpisode]:
+        """The episodes that were open when the client connected, by stream: go on with them, or begin new ones."""
+        return self._talk.open_episodes
+
+    @property
+    def stop(self) -> str | None:
+        """Why the session is over; None while it is not."""
+        return self._talk.stop
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server said about itself: its name, spaces and limits."""
+        return cast("Welcome", self._talk.welcome)
+
+    async def leave(self) -> None:
+        """Tell the server that this client will not come back, and disconnect."""
+        if self._protocol is not None:
+            with contextlib.suppress(OSError, Retry):
+                await self._send(msgspec.msgpack.encode(Bye()))
+        self._talk.forget()
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect; the server keeps the streams for a while."""
+        streams, self._streams, self._protocol = self._streams, None, None
+        if streams is not None:
+            streams[1].close()
+            with contextlib.suppress(OSError):
+                await asyncio.wait_for(streams[1].wait_closed(), 1.0)
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Requests over connections
+
+    async def _ask(self, message: Callable[[], bytes]) -> Actions | StatsReply:
+        async with self._turn:
+            if self._protocol is None:
+                await self._connected(None)
+            data, attempts = message(), pauses()
+            until = time.monotonic() + self._patience
+            while True:
+                try:
+                    if self._protocol is None:
+                        await self._connected(data, until=until)
+                    else:
+                        await self._send(data)
+                    return await self._answer()
+                except InputError:
+                    self._talk.refused()
+                    raise
+                except (OSError, Retry) as error:
+                    await self.close()
+                    if time.monotonic() > until:
+                        text = f"no answer from {self._address.text} in {self._patience:g} s: {error}"
+                        raise ServerError(text) from None
+                    await asyncio.sleep(next(attempts))
+                except BaseException:  # the next connection says which requests were processed
+                    await self.close()
+                    raise
+
+    async def _connected(self, waiting: bytes | None, *, until: float | None = None) -> None:
+        """Connect, say hello, and send the request that waits again."""
+        attempts, until = pauses(), time.monotonic() + self._patience if until is None else until
+        while True:
+            try:
+                await asyncio.wait_for(self._open(), self._answer_seconds)
+                await self._send(self._talk.hello())
+                self._talk.welcomed(await self._receive(), is_waiting=waiting is not None)
+                self.reconnects += 1
+                if waiting is not None:
+                    await self._send(waiting)
+                return
+            except StreamsLost:
+                await self.close()
+                if waiting is not None:
+                    raise
+            except (OSError, Retry) as error:
+                await self.close()
+                if time.monotonic() > until:
+                    text = f"{self._address.text} cannot be reached in {self._patience:g} s: {error}"
+                    raise ServerError(text) from None
+                await asyncio.sleep(next(attempts))
+            except BaseException:
+                await self.close()
+                raise
+
+    async def _open(self) -> None:
+        address, context = self._address, None
+        if address.is_secure:
+            context = ssl.create_default_context() if self._tls is None else self._tls
+        self._streams = await asyncio.open_connection(address.host, address.port, ssl=context)
+        self._protocol = SocketProtocol(address)
+        while not self._protocol.is_open:
+            await self._flush()
+            self._protocol.feed(await self._streams[0].read(_CHUNK))
+
+    async def _answer(self) -> Actions | StatsReply:
+        while True:
+            found = self._talk.answered(await self._receive())
+            if found is not None:
+                return found
+
+    async def _send(self, data: bytes) -> None:
+        if self._protocol is None:
+            raise Retry("the connection is closed")
+        self._protocol.send(data)
+        await self._flush()
+
+    async def _flush(self) -> None:
+        if self._protocol is not None and self._streams is not None:
+            for data in self._protocol.outgoing():
+                self._streams[1].write(data)
+            await self._streams[1].drain()
+
+    async def _receive(self) -> bytes:
+        protocol, streams = self._protocol, self._streams
+        if protocol is None or streams is None:
+            raise Retry("the connection is closed")
+        while (message := protocol.next_message()) is None:
+            protocol.feed(await asyncio.wait_for(streams[0].read(_CHUNK), self._answer_seconds))
+            await self._flush()
+        return message
