@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.agents.compiled import keep_compiled_code
 from rekindle.agents.xla import entry, with_entry
 from rekindle.experience import Array
 
@@ -29,6 +30,7 @@ __all__ = ["Deferred", "Dispatch", "Outcome", "each_array", "padded"]
 # On a CPU, compute on the thread that asks: it needs the result at once, so another one would only cost a change of
 # threads. This counts for the whole process, and only if JAX was not used before.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
+keep_compiled_code()
 
 LearnerState = TypeVar("LearnerState")
 

@@ -25,7 +25,7 @@ from rekindle.spaces import ArraySpec
 from rekindle.storage import files, npy
 from rekindle.storage.lock import Lock
 
-__all__ = ["Cache", "Check", "Converted", "Plan", "Progress", "default_cache", "file_digest"]
+__all__ = ["Cache", "Check", "Converted", "Plan", "Progress", "file_digest"]
 
 Progress = Callable[[int, int], None]
 """Called with the rows that are done, and all rows."""
@@ -81,14 +81,6 @@ class Converted(NamedTuple):
     inferred: tuple[str, ...]
     notes: tuple[str, ...]
     digest: str
-
-
-def default_cache() -> Path:
-    """`$REKINDLE_CACHE`, or `rekindle` in the user's cache directory."""
-    chosen = os.environ.get("REKINDLE_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rekindle"
 
 
 def file_digest(path: Path, check: Check) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.checks import checked_count
-from rekindle.data.cache import Cache, Converted, Plan, Progress, default_cache, file_digest
+from rekindle.data.cache import Cache, Converted, Plan, Progress, file_digest
 from rekindle.data.flat import plan_flat
 from rekindle.data.minari import MAIN_FILE, find_minari, minari_files, plan_minari
 from rekindle.data.runs import find_run_data
@@ -26,6 +26,7 @@ from rekindle.interrupt import ShouldStop, never
 from rekindle.replay.columns import ObservationColumns
 from rekindle.space_json import space_text
 from rekindle.storage import files
+from rekindle.storage.user_cache import user_cache
 
 __all__ = ["Dataset", "Episode"]
 
@@ -116,7 +117,7 @@ class Dataset:
                 raise Interrupted("stopped while a data set was opened")
 
         options = [None if space is None else space_text(space) for space in spaces]
-        store = Cache(Path(cache) if cache is not None else default_cache())
+        store = Cache(Path(cache) if cache is not None else user_cache())
         kind, source = _kind(where)
         if kind == "run":
             data = find_run_data(where)

@@ -1,0 +1,142 @@
+"""Keep what XLA has compiled, so that the next start does not compile it again.
+
+JAX can do that too, but does not write a file atomically: a process that is killed, or another one that reads in that
+moment, leaves or finds half of it. Here every entry has a digest, and one that is damaged is compiled again. Compiled
+code is the same whether it comes from here or not, so results are the same to the bit.
+"""
+
+# JAX's cache has no public interface, and its own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import secrets
+import stat
+from pathlib import Path
+
+import jax
+from jaxlib.version import __version__ as jaxlib_version
+
+from rekindle.storage.user_cache import user_cache
+
+__all__ = ["CompiledCode", "keep_compiled_code"]
+
+logger = logging.getLogger("rekindle")
+
+_MOST_BYTES = 256 << 20
+"""Bytes of all entries from which on the oldest are removed, down to half of it."""
+_DIGEST = 16
+
+
+def keep_compiled_code() -> None:
+    """Use the cache for everything that this process compiles.
+
+    `REKINDLE_COMPILED` is another directory for it, or `off`. If JAX's own cache has a directory, that is used instead.
+    """
+    chosen = os.environ.get("REKINDLE_COMPILED")
+    if chosen == "off" or getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
+        return
+    root = Path(chosen) if chosen else user_cache() / "compiled"
+    cache = CompiledCode.opened(root / _machine())
+    if cache is None:
+        return
+    try:
+        from jax._src import compilation_cache as jax_cache
+
+        if jax_cache._cache_initialized:
+            return
+        jax_cache._cache, jax_cache._cache_initialized = cache, True
+    except (ImportError, AttributeError):  # another version of JAX, which compiles as usual
+        logger.debug("this version of JAX has another cache of compiled code", exc_info=True)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(cache.path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+class CompiledCode:
+    """A directory of compiled code, as JAX's `CacheInterface`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = self._path = path
+
+    @classmethod
+    def opened(cls, path: Path) -> CompiledCode | None:
+        """Make the directory if necessary; None if it cannot be used.
+
+        What is in it is executed, so nobody else may be able to write to it.
+        """
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = path.stat()
+        except OSError as error:
+            logger.debug("compiled code is not kept: %s", error)
+            return None
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            logger.warning("%s belongs to or can be written by others: compiled code is not kept there", path)
+            return None
+        cache = cls(path)
+        cache.remove_oldest(_MOST_BYTES)
+        return cache
+
+    def get(self, key: str) -> bytes | None:
+        """An entry; None if there is none, or it is damaged."""
+        file = self.path / key
+        try:
+            data = file.read_bytes()
+        except OSError:
+            return None
+        digest, value = data[:_DIGEST], data[_DIGEST:]
+        if hashlib.blake2b(value, digest_size=_DIGEST).digest() == digest:
+            with contextlib.suppress(OSError):
+                os.utime(file)  # so that it is not among the oldest
+            return value
+        with contextlib.suppress(OSError):
+            file.unlink()
+        return None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Add an entry; if the disk is full, it is compiled again next time."""
+        temporary = self.path / f".{secrets.token_hex(8)}"
+        try:
+            temporary.write_bytes(hashlib.blake2b(value, digest_size=_DIGEST).digest() + value)
+            temporary.replace(self.path / key)
+        except OSError as error:
+            logger.debug("compiled code is not kept: %s", error)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def remove_oldest(self, most: int) -> None:
+        """If there are more than so many bytes, remove the oldest entries until half of them is left."""
+        try:
+            with os.scandir(self.path) as entries:
+                statuses = [(entry.stat(), entry.path) for entry in entries]
+        except OSError:  # another process removes entries
+            return
+        found = sorted((status.st_mtime, status.st_size, file) for status, file in statuses)
+        left = sum(size for _, size, _ in found)
+        if left <= most:
+            return
+        for _, size, file in found:
+            if left <= most // 2:
+                break
+            with contextlib.suppress(OSError):
+                os.unlink(file)
+            left -= size
+
+
+def _machine() -> str:
+    """A name for what code is compiled for: a directory may be shared by several machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    text = "\n".join((platform.machine(), features, jax.__version__, jaxlib_version))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
