@@ -155,6 +155,11 @@ class AsyncClient:
         return self._talk.open_episodes
 
     @property
+    def tick(self) -> int:
+        """The number of the tick that processed the newest request: those of one tick were processed together."""
+        return self._talk.tick
+
+    @property
     def stop(self) -> str | None:
         """Why the session is over; None while it is not."""
         return self._talk.stop

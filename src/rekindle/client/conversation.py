@@ -92,6 +92,8 @@ class Conversation:
         """The number of the newest request."""
         self._answered = 0
         self._ref = 0
+        self.tick = 0
+        """The tick that processed the newest request."""
         self.welcome: Welcome | None = None
         self.stop: str | None = None
         """Why the session is over; None while it is not."""
@@ -296,7 +298,7 @@ class Conversation:
                 return message if message.ref == self._ref else None
             if message.seq != self._seq:
                 return None
-            self._answered = message.seq
+            self._answered, self.tick = message.seq, message.tick or 0
             self.stop = message.stop
             return message
         if isinstance(message, ErrorMessage):

@@ -170,6 +170,8 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     """The environment; None if there is none, or if it is created by a function that other processes cannot import."""
     data_digest: str | None = None
     """The digest of the data set; a resume with other data is refused."""
+    spaces: dict[str, Any] | None = None
+    """For a run that `rekindle serve` created, which has no environment: its `observation_space` and `action_space`."""
 
     @property
     def needs_env(self) -> bool:

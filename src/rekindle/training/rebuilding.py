@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,13 +11,14 @@ from rekindle.checkpoint import read_agent_state
 from rekindle.checkpoint.store import list_steps
 from rekindle.envs import EnvFactory
 from rekindle.envs.factory import close_env
-from rekindle.errors import CheckpointError, ConfigError, StateError
+from rekindle.errors import CheckpointError, ConfigError, DataError, StateError
 from rekindle.run.reader import RunReader
 from rekindle.training.algorithms import make_agent
 from rekindle.training.config import Parent, TrainerConfig, check_files, check_modules, read_config
 from rekindle.training.learning_data import open_data
+from rekindle.wire.space_trees import read_space_tree
 
-__all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "rebuild", "rebuild_agent", "take_over"]
+__all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "rebuild", "read_spaces", "rebuild_agent", "take_over"]
 
 
 class Rebuilt(NamedTuple):
@@ -35,6 +36,8 @@ def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[st
     """
     config = _allowed_config(path, modules, files)
     if config.env is None:
+        if config.spaces is not None:
+            raise ConfigError(f"{path} was trained by the clients of rekindle serve, and has no environment")
         if not config.needs_env:
             raise ConfigError(f"{path} learned from data, and has no environment: name one when you train")
         raise ConfigError(f"{path}: the environment is defined by its script, and cannot be created from the config")
@@ -48,10 +51,25 @@ def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[st
 def rebuild_agent(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[str] = ()) -> LearningAgent:
     """Create a new agent from a run's config, also if the run has no environment; see `rebuild`."""
     config = _allowed_config(path, modules, files)
+    if config.spaces is not None:
+        return _made_agent(path, config, read_spaces(config.spaces, name=str(path)))
     if config.env is not None or config.data is None or config.needs_env:
         return rebuild(path, modules=modules, files=files).agent
     dataset = open_data(config.data, None)
     return _made_agent(path, config, (dataset.observation_space, dataset.action_space))
+
+
+def read_spaces(stored: Mapping[str, Any], *, name: str) -> tuple[Any, Any]:
+    """The observation space and the action space in a config or file; raises `ConfigError`."""
+    spaces: list[Any] = []
+    for kind in ("observation_space", "action_space"):
+        if kind not in stored:
+            raise ConfigError(f"{name} has no {kind}")
+        try:
+            spaces.append(read_space_tree(stored[kind], name=f"{name}: {kind}"))
+        except DataError as error:
+            raise ConfigError(str(error)) from None
+    return spaces[0], spaces[1]
 
 
 def _allowed_config(path: str | Path, modules: Sequence[str], files: Sequence[str]) -> TrainerConfig:

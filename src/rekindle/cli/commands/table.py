@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rekindle.cli.commands.datasets import data, record
 from rekindle.cli.commands.forking import fork
 from rekindle.cli.commands.monitoring import compare, dashboard, plot, replay, report, runs, show, stop, verify, watch
+from rekindle.cli.commands.serving import serve
 from rekindle.cli.commands.training import algos, check, evaluate, export, resume, train
 
 __all__ = ["COMMANDS"]
@@ -17,6 +18,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "fork": fork,
     "eval": evaluate,
     "export": export,
+    "serve": serve,
     "record": record,
     "data": data,
     "algos": algos,

@@ -25,7 +25,7 @@ from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import NoSettings, config_type, converted, fields_of, is_algorithm
 
-__all__ = ["algos", "check", "evaluate", "export", "resume", "train", "train_command"]
+__all__ = ["algorithm_in", "algos", "check", "evaluate", "export", "resume", "train", "train_command"]
 
 
 def train(  # noqa: PLR0913 - these are the options of a command
@@ -111,7 +111,7 @@ _RENAMED = ("runs", "resume", "from", "env_module", "env.arguments", "json", "he
 
 def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     """The command `train` with the settings of the algorithm in its arguments, and with its preset as defaults."""
-    named = _algorithm(arguments)
+    named = algorithm_in(arguments)
     if named is None:
         return train
     find_modules_here(module_of(named))
@@ -132,7 +132,7 @@ def train_command(arguments: Sequence[str]) -> Callable[..., int]:
     return command
 
 
-def _algorithm(arguments: Sequence[str]) -> str | None:
+def algorithm_in(arguments: Sequence[str]) -> str | None:
     """The algorithm in the arguments; if options come first, the first word that may be one."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0] if is_algorithm(arguments[0]) else None

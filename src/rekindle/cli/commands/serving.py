@@ -1,0 +1,138 @@
+"""The command that serves a session; `--help` shows its docstring, so it is short."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from rekindle.cli.commands.naming import check_option_names
+from rekindle.cli.commands.training import algorithm_in
+from rekindle.cli.modules import find_modules_here, module_of
+from rekindle.training.algorithms import NoSettings, config_type, fields_of
+
+__all__ = ["serve", "serve_command"]
+
+
+def serve(  # noqa: PLR0913 - these are the options of a command
+    algorithm: Annotated[Positional[str], arg(metavar="ALGO", help_behavior_hint="")],
+    /,
+    *,
+    name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: ALGO-served)")] = None,
+    version: Annotated[str, arg(metavar="VERSION")] = "v1",
+    directory: Annotated[Path, arg(name="runs", metavar="DIR")] = Path("runs"),
+    seed: Annotated[int, arg(metavar="N")] = 0,
+    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
+    spaces: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
+    learner: Literal["background", "inline"] = "background",
+    play: Annotated[bool, arg(help_behavior_hint="")] = False,
+    checkpoint: Annotated[str, arg(metavar="best|latest|STEP")] = "best",
+    checkpoint_every: Annotated[int, arg(metavar="N")] = 10_000,
+    keep_checkpoints: Annotated[int, arg(metavar="N")] = 3,
+    metrics_every: Annotated[int, arg(metavar="N")] = 1_000,
+    journal_sync: Annotated[float, arg(metavar="SECONDS")] = 0.05,
+    journal_keep: Literal["needed", "all"] = "needed",
+    host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1",
+    port: Annotated[int, arg(metavar="N")] = 7654,
+    token_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
+    tls_cert: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
+    tls_key: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
+    origins: Annotated[tuple[str, ...], arg(name="origin", metavar="ORIGIN...", help_behavior_hint="")] = (),
+    hosts: Annotated[tuple[str, ...], arg(name="allow-host", metavar="NAME...", help_behavior_hint="")] = (),
+    idle: Annotated[float, arg(metavar="SECONDS")] = 600.0,
+    max_clients: Annotated[int, arg(metavar="N")] = 1024,
+    max_streams: Annotated[int, arg(metavar="N")] = 65_536,
+    max_message: Annotated[int, arg(metavar="BYTES")] = 1 << 20,
+    rate: Annotated[float, arg(metavar="N")] = 1000.0,
+    agent: Any = NoSettings(),  # noqa: B008 - it is frozen
+) -> int:
+    """Serve a training session to clients: games, web pages, robots.
+
+    Args:
+        algorithm: The algorithm: see `rekindle algos`. Or MODULE:CLASS of your own agent.
+        name: Name of the run; an unfinished run of this name is continued.
+        version: Version of the run.
+        directory: The directory of runs.
+        seed: The seed of all random numbers.
+        steps: Stop after this many env steps.
+        spaces: A JSON file with observation_space and action_space; otherwise the first client sends them.
+        learner: Learn on a thread of its own (background), or inside each request (inline).
+        play: Only play, with the agent of a checkpoint of the run; nothing is learned.
+        checkpoint: With --play: which checkpoint.
+        checkpoint_every: Env steps between checkpoints.
+        keep_checkpoints: How many checkpoints to keep.
+        metrics_every: Env steps per metric window.
+        journal_sync: Seconds of requests that a power cut may lose; with 0, answers wait for the disk.
+        journal_keep: Keep the records of requests that a restart needs, or all, for `rekindle replay`.
+        host: The address to listen on; any other than a loopback address needs a token.
+        port: The port to listen on; 0 for any free port.
+        token_file: A file with the token that clients must send; or set the environment variable REKINDLE_TOKEN.
+        tls_cert: The certificate chain, for wss.
+        tls_key: The private key of the certificate.
+        origins: Origins of web pages that may connect, such as https://example.org.
+        hosts: Names under which the server is reached, for example behind a proxy.
+        idle: Forget a client that has not been connected for this long.
+        max_clients: Clients known at the same time.
+        max_streams: Streams of all clients together.
+        max_message: Bytes of a message.
+        rate: Messages per second of a connection that are not processed requests.
+        agent: The algorithm's settings.
+    """
+    from rekindle.cli.serve import serve_session
+
+    return serve_session(
+        algorithm,
+        name=name or f"{algorithm.replace(':', '-')}-served",
+        version=version,
+        root=directory,
+        seed=seed,
+        steps=steps,
+        spaces=spaces,
+        play=checkpoint if play else None,
+        session={
+            "learner": learner,
+            "checkpoint_every": checkpoint_every,
+            "keep_checkpoints": keep_checkpoints,
+            "metrics_every": metrics_every,
+            "journal_sync": journal_sync,
+            "journal_keep": journal_keep,
+        },
+        token_file=token_file,
+        options={
+            "host": host,
+            "port": port,
+            "tls_cert": None if tls_cert is None else str(tls_cert),
+            "tls_key": None if tls_key is None else str(tls_key),
+            "origins": origins,
+            "hosts": hosts,
+            "idle": idle,
+            "max_clients": max_clients,
+            "max_streams": max_streams,
+            "max_message": max_message,
+            "rate": rate,
+        },
+        agent=None if isinstance(agent, NoSettings) else agent,
+    )
+
+
+_RENAMED = ("runs", "origin", "allow_host", "help")
+"""Options of `serve` with other names than its parameters."""
+
+
+def serve_command(arguments: Sequence[str]) -> Callable[..., int]:
+    """The command `serve` with the settings of the algorithm in its arguments."""
+    named = algorithm_in(arguments)
+    if named is None:
+        return serve
+    find_modules_here(module_of(named))
+    settings = config_type(named)
+    command = types.FunctionType(serve.__code__, serve.__globals__, serve.__name__, serve.__defaults__)
+    command.__doc__ = serve.__doc__
+    command.__annotations__ = {**serve.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
+    command.__kwdefaults__ = {**(serve.__kwdefaults__ or {}), "agent": settings()}
+    others = [name for name in command.__kwdefaults__ if name != "agent"]
+    check_option_names(arguments, agent=[*fields_of(settings())], others=[*others, *_RENAMED])
+    return command
