@@ -69,7 +69,7 @@ class AsyncClient:
         """Connect; raises `ServerError`."""
         async with self._turn:
             if self._protocol is None:
-                await self._connected(None)
+                await self._connected(None, starts_anew=self._talk.welcome is None)
 
     async def begin(self, observation: Any, *, stream: StreamKey = 0) -> Any:
         """Start an episode at its first observation; returns the first action."""
@@ -222,8 +222,11 @@ class AsyncClient:
                     await self.close()
                     raise
 
-    async def _connected(self, waiting: bytes | None, *, until: float | None = None) -> None:
-        """Connect, say hello, and send the request that waits again."""
+    async def _connected(self, waiting: bytes | None, *, until: float | None = None, starts_anew: bool = False) -> None:
+        """Connect, say hello, and send the request that waits again.
+
+        With `starts_anew`, a client that the server has forgotten becomes a new one; otherwise it raises `StreamsLost`.
+        """
         attempts, until = pauses(), time.monotonic() + self._patience if until is None else until
         while True:
             try:
@@ -236,7 +239,7 @@ class AsyncClient:
                 return
             except StreamsLost:
                 await self.close()
-                if waiting is not None:
+                if not starts_anew:
                     raise
             except (OSError, Retry) as error:
                 await self.close()

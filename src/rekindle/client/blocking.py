@@ -77,7 +77,7 @@ class Client:
         self._protocol: SocketProtocol | None = None
         self.reconnects = -1
         """How often the client had to connect again."""
-        self._connected(None)
+        self._connected(None, starts_anew=True)
 
     # What you call
 
@@ -242,8 +242,11 @@ class Client:
                 self.close()
                 raise
 
-    def _connected(self, waiting: bytes | None, *, until: float | None = None) -> None:
-        """Connect, say hello, and send the request that waits again."""
+    def _connected(self, waiting: bytes | None, *, until: float | None = None, starts_anew: bool = False) -> None:
+        """Connect, say hello, and send the request that waits again.
+
+        With `starts_anew`, a client that the server has forgotten becomes a new one; otherwise it raises `StreamsLost`.
+        """
         attempts, until = pauses(), time.monotonic() + self._patience if until is None else until
         while True:
             try:
@@ -256,7 +259,7 @@ class Client:
                 return
             except StreamsLost:
                 self.close()
-                if waiting is not None:  # otherwise nothing was under way: start anew
+                if not starts_anew:
                     raise
             except (OSError, Retry) as error:
                 self.close()

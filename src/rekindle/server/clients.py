@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import secrets
 import struct
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -64,7 +65,7 @@ class Client:
         self.tick = 0
         """The tick that processed it."""
         self.reply = b""
-        """The rows of actions that it was answered with."""
+        """The rows of actions that it was answered with, as `Clients.form` converts them."""
         # What follows is not saved.
         self.connection: Connection | None = None
         self.streams: dict[int | str, int] = {}
@@ -97,7 +98,9 @@ def key_of(secret: str) -> bytes:
 class Clients:
     """All clients that are not forgotten: the ledger of a server's session."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Callable[[Array], Array]) -> None:
+        """`form` converts the actions of a tick to the rows that are kept, all at once."""
+        self._form = form
         self.tick = 0
         """Ticks so far, over all restarts."""
         self.by_number: dict[int, Client] = {}
@@ -150,7 +153,8 @@ class Clients:
 
     def _processed(self, data: bytes, actions: Array) -> None:
         entries = list(Entry.iter_unpack(data))
-        raw, size = actions.tobytes(), actions[:1].nbytes if len(actions) else 0
+        kept = self._form(actions)
+        raw, size = kept.tobytes(), kept[:1].nbytes if len(kept) else 0
         step, begin = 0, size * sum([entry[2] for entry in entries])
         for number, seq, steps, begins in entries:
             client = self.by_number[number]

@@ -235,10 +235,10 @@ class ClientConnection(WSListener):
         desk = self._desk
         if desk is None:
             return
-        actions = None
-        if client.reply:
+        actions: Any = client.reply or None
+        if actions is not None and (self._is_json or not desk.actions.is_plain):
             actions = desk.actions.sent(desk.actions.rows(client.reply), is_json=self._is_json)
-        self._send(Actions(seq=client.last, tick=client.tick, actions=actions, stop=desk.session.stop_reason))
+        self._send(Actions(seq=client.last, tick=client.tick, actions=actions, stop=desk.stop_reason))
 
     def refuse(self, code: str, message: str, *, seq: int | None = None, ref: int | None = None) -> None:
         """Send an error, and close the connection if it is one that closes it."""

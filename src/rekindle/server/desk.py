@@ -51,16 +51,18 @@ class Desk:
         """Call `failed` if a tick raises: the session is then broken, and nothing more can be answered."""
         agent: Any = session.agent
         self.session, self._options, self._counters, self._failed = session, options, counters, failed
-        self.clients = Clients()
+        self.observation = RowFormat.of_space(agent.observation_space)
+        self.actions = ActionRows(agent.action_space)
+        self.clients = Clients(self.actions.kept)
         self._ticks = session.serve(self.clients)
         if session.run is not None and not self._ticks.has_journal:
             raise ConfigError("a served session needs journal=True: clients go on after a restart of the server")
         self._spaces = agent.observation_space, agent.action_space
-        self.observation = RowFormat.of_space(agent.observation_space)
-        self.actions = ActionRows(agent.action_space)
-        self._reader = RequestReader(self.observation, self.actions, self._ticks.is_open)
+        self._reader = RequestReader(self.observation, self.actions, self._ticks)
         self._trees = tuple(space_as_tree(space) for space in self._spaces)
         self._waiting: list[Request] = []
+        self.stop_reason: str | None = None
+        """Why the session was over after the last tick; None if it was not."""
         self._is_closed = False
         rollout = getattr(getattr(agent, "config", None), "rollout_steps", None)
         self._tick_rows = min(options.tick_rows, rollout) if isinstance(rollout, int) else options.tick_rows
@@ -281,6 +283,7 @@ class Desk:
         finally:
             for request in requests:
                 request.client.waiting = 0
+        self.stop_reason = self.session.stop_reason
         for request in requests:
             client = request.client
             if client.connection is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -32,14 +32,21 @@ class ActionRows:
     def __init__(self, space: Any) -> None:
         self.format = RowFormat.of_space(space)
         self._structure = ActionStructure.of(space)
+        self.is_plain = self._structure is None
+        """Whether the rows that are kept are those of messages."""
         if self._structure is None:
-            self._spec = np.dtype(space.dtype), tuple(space.shape)
+            part = self.format.description[""]
+            self._kept = np.dtype(np.uint8 if part.dtype == "bool" else part.dtype), tuple(part.shape)
         else:
-            self._spec = self._structure.spec.dtype, self._structure.spec.shape
+            self._kept = self._structure.spec.dtype, self._structure.spec.shape
+
+    def kept(self, rows: Array) -> Array:
+        """Rows of the session as the server keeps them, for answers that are sent again."""
+        return rows.astype(self._kept[0], copy=False)
 
     def rows(self, raw: bytes) -> Array:
-        """The rows in an answer that the server keeps."""
-        dtype, shape = self._spec
+        """The rows in an answer that was kept."""
+        dtype, shape = self._kept
         return np.frombuffer(raw, dtype).reshape(-1, *shape)
 
     def nested(self, rows: Array) -> Any:
@@ -94,16 +101,18 @@ class Request(msgspec.Struct, eq=False, gc=False):
 class RequestReader:
     """Checks everything about a message that does not depend on other clients; raises `Refusal`."""
 
-    def __init__(self, observation: RowFormat, actions: ActionRows, is_open: Callable[[int], bool]) -> None:
-        self._observation, self._actions, self._is_open = observation, actions, is_open
+    def __init__(self, observation: RowFormat, actions: ActionRows, ticks: Ticks) -> None:
+        self._observation, self._actions = observation, actions
+        self._is_open, self._are_open = ticks.is_open, ticks.are_open
 
     def read(self, client: Client, message: Any, arrived: float, *, is_json: bool) -> Request:
         """A request from its message."""
         request = Request(client, message.seq, arrived)
         try:
+            if type(message) is Step:
+                self._steps(request, cast("Steps[Any]", message), is_json)
+                return request
             match message:
-                case Step():
-                    self._steps(request, cast("Steps[Any]", message), is_json)
                 case Begin():
                     self._begins(request, cast("Starts[Any]", message), is_json)
                 case Abandon():
@@ -137,11 +146,11 @@ class RequestReader:
     def _steps(self, request: Request, message: Steps[Any], is_json: bool) -> None:
         streams, client = message.streams, request.client
         if streams is None or len(streams) == 1:
-            slots, rows = [self._open(client, 0 if streams is None else streams[0])], 1
+            request.steps = [self._open(client, 0 if streams is None else streams[0])]
+            rows = 1
         else:
-            slots = [self._open(client, stream) for stream in _each_once(streams)]
-            rows = len(slots)
-        request.steps = slots
+            rows = len(streams)
+            request.steps = self._all_open(client, _each_once(streams))
         request.after = self._observation.raw(message.observations, rows, is_json=is_json)
         (request.rewards,) = _REWARDS.raw(message.rewards, rows, is_json=is_json)
         (statuses,) = _STATUSES.raw(message.statuses, rows, is_json=is_json)
@@ -166,6 +175,16 @@ class RequestReader:
         if slot is None or not self._is_open(slot):
             raise Refusal("stream", f"stream {stream!r:.80} has no open episode: begin one")
         return slot
+
+    def _all_open(self, client: Client, streams: Sequence[int | str]) -> list[int]:
+        known = client.streams
+        try:
+            slots = [known[stream] for stream in streams]
+        except KeyError:
+            return [self._open(client, stream) for stream in streams]
+        if not self._are_open(slots):
+            return [self._open(client, stream) for stream in streams]
+        return slots
 
     def _closing(self, client: Client, streams: Sequence[int | str]) -> Sequence[int | str]:
         self._known(client, streams)

@@ -104,6 +104,10 @@ class Ticks:
         """Whether the stream has an episode that has begun and not ended, and an action to execute."""
         return bool(self._table.has_pending[slot])
 
+    def are_open(self, slots: Sequence[int]) -> bool:
+        """Whether that is so for each of several streams."""
+        return bool(self._table.has_pending[slots].all())
+
     def standing(self, slot: int) -> tuple[int, float, Array]:
         """The steps and the return of the open episode so far, and its pending action."""
         table = self._table

@@ -172,11 +172,16 @@ class RowFormat:
         for part, array in zip(self._parts, arrays, strict=True):
             if part.bounds is not None:
                 wrong = (array < part.bounds[0]) | (array > part.bounds[1])
+                if not wrong.any():
+                    continue
             elif array.dtype.kind == "f":
-                wrong = ~np.isfinite(array)
+                finite = np.isfinite(array)
+                if finite.all():
+                    continue
+                wrong = ~finite
             else:
                 continue
-            if wrong.any():
+            if len(array):
                 rows = np.asarray(wrong).reshape(len(array), -1).max(axis=1)
                 bad = rows if bad is None else np.maximum(bad, rows)
         return bad
