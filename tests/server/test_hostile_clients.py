@@ -17,7 +17,7 @@ from rekindle.client import Client
 from rekindle.errors import ServerError, StreamsLost
 
 OBSERVATION = np.array([3], np.int32).tobytes()
-SHORT = {"hello_seconds": 0.4, "message_seconds": 0.4, "ping_seconds": 0.4}
+SHORT: dict[str, Any] = {"hello_seconds": 0.4, "message_seconds": 0.4, "ping_seconds": 0.4}
 
 
 @pytest.fixture(scope="module")
