@@ -99,6 +99,11 @@ class Hosted:
             if self.server.session is not None:
                 self.server.session.close()
 
+    @property
+    def desk(self) -> Any:
+        """What processes the requests."""
+        return self.server._desk
+
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function on the server's thread, and return its result."""
 

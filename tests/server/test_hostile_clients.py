@@ -275,17 +275,13 @@ def test_a_new_incarnation_truncates_the_streams_of_the_old_one(server: Hosted) 
         secret = raw.hello(client="again")["secret"]
         raw.say({"type": "begin", "seq": 1, "observations": OBSERVATION})
         raw.heard()
-    wait_for(lambda: server.call(lambda: desk_of(server).clients.by_name["again"].connection is None))
+    wait_for(lambda: server.call(lambda: server.desk.clients.by_name["again"].connection is None))
     with Raw(server.port) as raw:
         welcome = raw.hello(client="again")
         assert (welcome["incarnation"], welcome["last"], welcome["streams"]) == (2, 0, [])
     with Raw(server.port) as raw:
         raw.say({"type": "hello", "versions": [1, 1], "client": "again", "secret": secret})
         assert raw.ended() == ("gone", 4410)
-
-
-def desk_of(server: Hosted) -> Any:
-    return server.server._desk
 
 
 def test_numbers_that_cannot_be_right_end_the_connection(server: Hosted) -> None:
@@ -331,8 +327,8 @@ def test_clients_that_are_away_are_forgotten_and_get_gone(tmp_path: Path) -> Non
         client.begin(1)
         client.step(2, 1.0)
         client.close()
-        wait_for(lambda: server.call(lambda: not desk_of(server).clients.by_name))
-        assert server.call(lambda: (server.server.stats(0).episodes, desk_of(server).streams)) == (1, 0)
+        wait_for(lambda: server.call(lambda: not server.desk.clients.by_name))
+        assert server.call(lambda: (server.server.stats(0).episodes, server.desk.streams)) == (1, 0)
         with pytest.raises(StreamsLost):
             client.step(3, 1.0)
         assert client.begin(3) in range(ACTIONS)

@@ -6,6 +6,7 @@ It knows nothing of sockets: a connection passes messages on, and is told the an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -239,7 +240,7 @@ class Desk:
         request.client.waiting = request.seq
         self._waiting.append(request)
         if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_soon(self._flush_soon)
 
     def _repeated(self, client: Client, seq: int) -> None:
         if seq == client.waiting or seq < client.last:
@@ -249,6 +250,10 @@ class Desk:
             client.connection.answer(client)
         else:
             raise Refusal("sequence", f"the request has the number {seq}, but the last one was {client.last}")
+
+    def _flush_soon(self) -> None:
+        with contextlib.suppress(Refusal):  # a tick failed, and the server was told so
+            self.flush()
 
     def flush(self) -> None:
         """Process all requests that wait."""

@@ -14,6 +14,7 @@ from typing import Any, cast
 from rekindle.errors import ConfigError, DataError, MissingExtra, RekindleError
 from rekindle.server.counting import Counters
 from rekindle.server.desk import Desk
+from rekindle.server.listening import listening, raise_descriptor_limit
 from rekindle.server.options import ServerOptions
 from rekindle.server.pages import Page, Pages, allowed, metrics_text
 from rekindle.server.refusals import Refusal
@@ -32,8 +33,6 @@ except ModuleNotFoundError as missing:
     raise MissingExtra(f"the server needs {missing.name}: pip install rekindle[server]", name=missing.name) from None
 
 __all__ = ["SessionServer", "serve"]
-
-logger = logging.getLogger("rekindle")
 
 _SessionFactory = Callable[[Any, Any], TrainingSession]
 _SPARE_CONNECTIONS = 64
@@ -168,21 +167,23 @@ class SessionServer:
     async def start(self) -> None:
         """Listen; raises `ConfigError` if that is not possible."""
         options = self.options
+        tls, opened = _tls(options), listening(options.host, options.port)
         try:
             self._server = await cast("Any", picows).ws_create_server(
                 self._route,
-                options.host,
-                options.port,
-                ssl=_tls(options),
+                sock=opened,
+                ssl=tls,
                 websocket_handshake_timeout=options.hello_seconds,
                 enable_auto_ping=True,
                 auto_ping_idle_timeout=options.ping_seconds,
                 auto_ping_reply_timeout=options.ping_seconds,
                 max_frame_size=options.max_message,
-                logger_name=logging.getLogger("rekindle.socket"),
+                logger_name=_quiet_logger(),
+                use_aiofastnet=True,  # it accepts with the methods of the socket, which asyncio's own servers may not
             )
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from None
+        except BaseException:
+            opened.close()
+            raise
         scheme = "ws" if options.tls_cert is None else "wss"
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.address = f"{scheme}://{host}:{self.port}/session"
@@ -286,6 +287,15 @@ def _http(status: int, body: bytes, content_type: str = "text/plain; charset=utf
     return WSUpgradeResponseWithListener(response, None)
 
 
+def _quiet_logger() -> logging.Logger:
+    """For what clients do wrong: it is counted and answered, and must not fill the log of the server."""
+    quiet = logging.getLogger("rekindle.socket")
+    quiet.propagate = False
+    if not quiet.handlers:
+        quiet.addHandler(logging.NullHandler())
+    return quiet
+
+
 def _tls(options: ServerOptions) -> ssl.SSLContext | None:
     if options.tls_cert is None:
         return None
@@ -304,6 +314,8 @@ def serve(server: SessionServer, *, announce: Callable[[str], object]) -> None:
     Raises what made it impossible to go on; the session is then closed without a checkpoint of a broken agent.
     """
     import uvloop
+
+    raise_descriptor_limit()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

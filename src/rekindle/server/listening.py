@@ -1,0 +1,88 @@
+"""A listening socket that leaves descriptors for the training: clients beyond that are refused.
+
+A server that accepts as many connections as the process may have descriptors could not open the next segment of its
+journal, and the training would end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+from typing import Any
+
+from rekindle.errors import ConfigError
+
+__all__ = ["GuardedSocket", "listening", "raise_descriptor_limit"]
+
+_BACKLOG = 256
+_MOST_KEPT_BACK = 64
+"""Descriptors that connections never get: for the files of the run."""
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many descriptors as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class GuardedSocket(socket.socket):
+    """Accepts connections while enough descriptors are left, and closes others at once."""
+
+    def __init__(self, family: int) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # The kernel always gives the lowest free number, so the number says how many are in use.
+        self._first_kept_back = soft - min(_MOST_KEPT_BACK, soft // 4)
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; raises `ConnectionAbortedError` for one that is refused."""
+        try:
+            connection, address = super().accept()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._refuse_without_descriptors()
+            raise ConnectionAbortedError("no descriptors are left") from None
+        if connection.fileno() >= self._first_kept_back:
+            connection.close()
+            raise ConnectionAbortedError("too few descriptors are left")
+        return connection, address
+
+    def _refuse_without_descriptors(self) -> None:
+        """Free a descriptor to take the connection, so that its client is not left waiting."""
+        os.close(self._spare)
+        try:
+            super().accept()[0].close()
+        except OSError:
+            return  # it is gone, or another thread was faster
+        finally:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        super().close()
+
+
+def listening(host: str, port: int) -> GuardedSocket:
+    """A socket that listens on an address; raises `ConfigError`."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        opened = GuardedSocket(family)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(_BACKLOG)
+        opened.setblocking(False)
+    except OSError as error:
+        opened.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return opened
