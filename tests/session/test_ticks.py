@@ -1,12 +1,14 @@
 """Calls of many streams in one record, as a server makes them."""
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from tests.session.journal_hosts import Learning, digest, tree_of
 
 from rekindle import TrainingSession
 from rekindle.agents import Tabular
@@ -43,7 +45,7 @@ def opened(root: Path, **options: Any) -> tuple[TrainingSession, Ticks, Notes]:
     return session, session.serve(notes), notes
 
 
-def drive(ticks: Ticks, first: int, last: int) -> None:
+def drive(ticks: Ticks, first: int, last: int, *, actions: int = 3) -> None:
     """Make the ticks from `first` to `last`; what is in each depends on nothing but its number."""
     for number in range(first, last):
         rng = np.random.default_rng(number)
@@ -59,7 +61,7 @@ def drive(ticks: Ticks, first: int, last: int) -> None:
             after=[rng.integers(0, 10, STREAMS)],
             rewards=rng.random(STREAMS),
             statuses=statuses,
-            executed=rng.integers(0, 3, STREAMS) if number % 5 == 0 else None,
+            executed=rng.integers(0, actions, STREAMS) if number % 5 == 0 else None,
             extras={int(np.argmax(statuses > 0)): {"hits": 3.0}} if len(ended) else {},
             begins=ended[:2],
             first=[rng.integers(0, 10, len(ended[:2]))],
@@ -89,6 +91,40 @@ def test_after_a_kill_ticks_notes_and_pending_actions_are_where_they_were(tmp_pa
     assert again.taken == notes.taken
     expected, made = (verify(tmp_path / name / "served").digests for name in ("whole", "found"))
     assert made == expected
+
+
+class Spaced(Learning):
+    """An agent that learns in the background, with spaces."""
+
+    observation_space = gym.spaces.Discrete(10)
+    action_space = gym.spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("learner", ["inline", "background"])
+def test_after_a_kill_a_learner_of_any_kind_is_where_it_was(tmp_path: Path, learner: str) -> None:
+    options: dict[str, Any] = {"journal": True, "checkpoint_every": 40, "metrics_every": 10, "learner": learner}
+    session = TrainingSession.open("served", Spaced(), root=tmp_path / "live", **options)
+    notes = Notes()
+    ticks = session.serve(notes)
+    stood: list[tuple[Path, str]] = []
+    for number in range(0, 40, 4):
+        drive(ticks, number, number + 4, actions=2)
+        session.flush()
+        time.sleep(0.002)  # let the learner make some updates
+        copy = tmp_path / str(number)
+        shutil.copytree(tmp_path / "live", copy)
+        stood.append((copy, digest(tree_of(session))))
+    session.close()
+    for root, expected in stood:
+        again = TrainingSession.open("served", Spaced(), root=root, **options)
+        ledger = Notes()
+        assert again.serve(ledger).streams()
+        again.flush()
+        assert again.resumed is not None
+        assert again.resumed.grade == "exact"
+        assert digest(tree_of(again)) == expected
+        assert ledger.taken == notes.taken[: len(ledger.taken)]
+        again.close()
 
 
 def test_a_run_of_ticks_can_be_made_again_from_its_journal(tmp_path: Path) -> None:
