@@ -63,7 +63,8 @@ def _run(arguments: list[str]) -> int:
 
     import tyro
 
-    from rekindle.cli.commands import COMMANDS, PARSING, fork_command, serve_command, train_command
+    from rekindle.cli.commands import COMMANDS, PARSING, fork_command, serve_command, sweep_command, train_command
+    from rekindle.cli.commands.likeness import with_likeness
 
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         complain(f"there is no command {arguments[0]!r}; {_suggestion(arguments[0], list(COMMANDS))}")
@@ -71,7 +72,14 @@ def _run(arguments: list[str]) -> int:
     try:
         if arguments and arguments[0] in COMMANDS:
             command, rest = arguments[0], arguments[1:]
-            with_settings = {"train": train_command, "fork": fork_command, "serve": serve_command}.get(command)
+            if command == "train":
+                rest = with_likeness(rest)
+            with_settings = {
+                "train": train_command,
+                "fork": fork_command,
+                "serve": serve_command,
+                "sweep": sweep_command,
+            }.get(command)
             function = COMMANDS[command] if with_settings is None else with_settings(rest)
             return cast("Any", tyro.cli)(function, prog=f"rekindle {command}", args=rest, **PARSING)
         return tyro.extras.subcommand_cli_from_dict(

@@ -10,7 +10,7 @@ from rekindle.interrupt import Interrupter
 
 __all__ = ["current_interrupter", "stopped_by_signals"]
 
-_TRAINING = ("train", "resume")
+_TRAINING = ("train", "resume", "sweep")
 _current: ContextVar[Interrupter | None] = ContextVar("_current", default=None)
 
 

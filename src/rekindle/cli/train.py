@@ -18,6 +18,7 @@ from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
 from rekindle.recorders import RecorderName
 from rekindle.run.reader import RunReader
+from rekindle.sweep.directory import is_study
 from rekindle.text import decimal, shown_path, time_text, whole
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
 from rekindle.training.algorithms import fields_of
@@ -68,7 +69,9 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
         **msgspec.structs.asdict(settings),
     )
     if preset is not None and ui != "none":
-        complain(f"using the preset {preset.name} of {algorithm}; --preset none turns it off")
+        is_trial = is_study(preset.name.partition("@")[0])
+        source = f"settings of {preset.name}" if is_trial else f"preset {preset.name} of {algorithm}"
+        complain(f"using the {source}{'' if is_trial else '; --preset none turns it off'}")
     return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)
 
 

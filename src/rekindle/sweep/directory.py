@@ -7,7 +7,6 @@ not depend on the timing of the runs, and all can be made again from the runs: a
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from rekindle.errors import ConfigError, LogCorrupt, RunError
+from rekindle.run.creation import checked_name
 from rekindle.storage import files, logs
 from rekindle.storage.lock import Lock
 from rekindle.storage.logs import JsonLines, LogPosition
@@ -24,7 +24,6 @@ from rekindle.sweep.trials import Trial, TrialStatus, best_trial
 __all__ = ["Study", "StudyLog", "find_trial", "is_study", "write_settings"]
 
 _MOST_JSON = 2**22
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 class _Row(msgspec.Struct):
@@ -121,8 +120,7 @@ def find_trial(name: str) -> tuple[Study, Trial]:
 
 def write_settings(path: Path, settings: StudySettings) -> None:
     """Create a study or change its number of trials; raises `ConfigError` if the directory is another study."""
-    if not _NAME.fullmatch(path.name):
-        raise ConfigError(f"the name of the study is {path.name!r:.80}: use letters, digits, '.', '_', '+' and '-'")
+    checked_name("name", path.name)
     if is_study(path):
         stored = Study(path).settings
         if differences := stored.differences(settings):
@@ -171,8 +169,8 @@ class StudyLog:
 
     def _append(self, event: str, trial: Trial, fields: tuple[str, ...]) -> None:
         values = {name: getattr(trial, name) for name in fields}
+        # Not synced: what a power cut takes is read again from the runs.
         self._log.append({"event": event, "trial": trial.number, **values, "wall_time": time.time()})
-        self._log.sync()
 
     def close(self) -> None:
         """Close the log, and release the lock."""

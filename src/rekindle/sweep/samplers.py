@@ -101,7 +101,7 @@ class _Density:
     def _draw(self, parameter: Parameter, centre: float | None, unit: float) -> float:
         if isinstance(parameter, Choice):
             shares = self._shares(len(parameter.choice), centre)
-            place = int(np.searchsorted(np.cumsum(shares), unit * shares.sum(), side="right"))
+            place = int(np.count_nonzero(np.cumsum(shares) <= unit * shares.sum()))
             return float(min(place, len(shares) - 1))
         if centre is None:
             return unit

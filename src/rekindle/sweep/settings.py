@@ -10,12 +10,13 @@ import msgspec
 from rekindle.agents.names import advice_on
 from rekindle.checks import checked_choice, required_count
 from rekindle.envs import EnvFactory, EnvSettings, EnvWrapping
+from rekindle.envs.factory import required_modules
 from rekindle.errors import ConfigError
 from rekindle.run.scores import MEASURES, Measure
 from rekindle.sweep.samplers import SAMPLERS, SamplerName, propose
 from rekindle.sweep.space import Choice, Range, Space
 from rekindle.training import TrainerSettings
-from rekindle.training.algorithms import agent_module, config_type, converted, plain
+from rekindle.training.algorithms import config_type, converted, plain
 from rekindle.training.config import RESUMED
 
 __all__ = ["Pruning", "StudySettings", "trial_version"]
@@ -91,12 +92,9 @@ class StudySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return sorted({rung for share in self.prune_at if 0 < (rung := int(share * steps) // every * every) < steps})
 
     @property
-    def modules(self) -> list[str]:
-        """The modules that are imported for the environment and the agent."""
-        from rekindle.envs.factory import required_modules
-
-        own = agent_module(self.algorithm)
-        return [*([] if self.env is None else required_modules(self.env)), *([] if own is None else [own])]
+    def env_modules(self) -> list[str]:
+        """The modules that are imported to create the environment."""
+        return [] if self.env is None else required_modules(self.env)
 
     def check(self) -> None:
         """Raise `ConfigError` if a setting of the space does not exist, or refuses a value."""

@@ -3,7 +3,8 @@
 from rekindle.cli.commands.arguments import PARSING
 from rekindle.cli.commands.forking import fork_command
 from rekindle.cli.commands.serving import serve_command
+from rekindle.cli.commands.sweeping import sweep_command
 from rekindle.cli.commands.table import COMMANDS
 from rekindle.cli.commands.training import train_command
 
-__all__ = ["COMMANDS", "PARSING", "fork_command", "serve_command", "train_command"]
+__all__ = ["COMMANDS", "PARSING", "fork_command", "serve_command", "sweep_command", "train_command"]

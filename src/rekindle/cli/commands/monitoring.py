@@ -32,12 +32,18 @@ def runs(
 
 
 def show(path: RunPath, /, *, as_json: AsJson = False) -> int:
-    """Show one run in full, live or not.
+    """Show one run or one study in full, live or not.
 
     Args:
-        path: A run, or a version or name directory (its newest run).
+        path: A run, a study, or a version or name directory (its newest run).
         as_json: Print a JSON object instead of tables.
     """
+    from rekindle.sweep.directory import is_study
+
+    if is_study(path):
+        from rekindle.cli.study import show_study
+
+        return show_study(path, as_json=as_json)
     from rekindle.cli.show import show_run
 
     return show_run(path, as_json=as_json)
@@ -52,7 +58,7 @@ def compare(
     digests: Annotated[bool, arg(help_behavior_hint="")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Compare runs side by side; say whether groups of seeds differ by more than noise.
+    """Compare runs, and say whether groups of seeds differ by more than noise.
 
     Args:
         paths: Runs, or directories, which stand for every run below them.
@@ -180,7 +186,7 @@ def plot(
     ] = (),
     smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
 ) -> int:
-    """Plot learning curves as png or svg; runs of one training become a mean with a band.
+    """Plot learning curves as png or svg, with a band over runs of one training.
 
     Args:
         paths: Runs, or directories, which stand for every run below them.

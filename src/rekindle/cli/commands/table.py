@@ -8,6 +8,7 @@ from rekindle.cli.commands.datasets import data, record
 from rekindle.cli.commands.forking import fork
 from rekindle.cli.commands.monitoring import compare, dashboard, plot, replay, report, runs, show, stop, verify, watch
 from rekindle.cli.commands.serving import serve
+from rekindle.cli.commands.sweeping import sweep
 from rekindle.cli.commands.training import algos, check, evaluate, export, resume, train
 
 __all__ = ["COMMANDS"]
@@ -16,6 +17,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "train": train,
     "resume": resume,
     "fork": fork,
+    "sweep": sweep,
     "eval": evaluate,
     "export": export,
     "serve": serve,

@@ -6,26 +6,40 @@ import contextlib
 import functools
 import io
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
 from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Trust, Trusted, Ui
 from rekindle.cli.commands.conflicts import check_conflicts
+from rekindle.cli.commands.likeness import like_defaults, trial_name
 from rekindle.cli.commands.naming import check_option_names
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.envs import EnvWrapping
 from rekindle.envs.determinism import PROBE_STEPS
 from rekindle.envs.factory import latest_version
+from rekindle.errors import ConfigError
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import NoSettings, config_type, converted, fields_of, is_algorithm
 
-__all__ = ["algorithm_in", "algos", "check", "evaluate", "export", "resume", "train", "train_command"]
+__all__ = [
+    "algorithm_command",
+    "algorithm_in",
+    "algos",
+    "check",
+    "evaluate",
+    "export",
+    "find_training_preset",
+    "resume",
+    "train",
+    "train_command",
+]
 
 
 def train(  # noqa: PLR0913 - these are the options of a command
@@ -41,6 +55,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     resumes: Annotated[Literal["auto", "no"], arg(name="resume")] = "no",
     parent: Annotated[str | None, arg(name="from", metavar="PATH[@best|STEP]", help_behavior_hint="")] = None,
     with_optimiser: Annotated[bool, arg(help_behavior_hint="")] = False,
+    like: Annotated[str | None, arg(metavar="STUDY[@best|TRIAL]", help_behavior_hint="")] = None,
     seeds: Annotated[str | None, arg(metavar="0-4", help_behavior_hint="")] = None,
     jobs: Annotated[int, arg(metavar="N", help_behavior_hint="(default: 1)")] = 1,
     modules: Modules = (),
@@ -65,6 +80,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         resumes: Continue the newest unfinished run of this name (auto), or start a new one.
         parent: Start with the weights and normalisation of another run's checkpoint: its latest, its best, or a step.
         with_optimiser: Also take over the optimiser and the counters of that run.
+        like: Train with the settings of a trial of a sweep: ALGO and ENV may be left out, options override it.
         seeds: Train one run for each of these seeds, and print one table.
         jobs: How many of these runs to train at the same time.
         modules: Modules to import first, which register ids.
@@ -84,6 +100,10 @@ def train(  # noqa: PLR0913 - these are the options of a command
 
         config_type(algorithm)  # report an error once, and not for each run
         return train_seeds(words, seeds, version=version, jobs=jobs, ui=ui, as_json=as_json)
+    if like is not None:
+        tuned = Preset(steps=training.steps or 0, name=trial_name(like))
+    else:
+        tuned = find_training_preset(algorithm, env, training) if preset == "auto" else None
     return train_run(
         algorithm,
         env,
@@ -91,7 +111,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         name=name,
         version=version,
         root=directory,
-        preset=_find_preset(algorithm, env, training) if preset == "auto" else None,
+        preset=tuned,
         goes_on=resumes == "auto",
         parent=parent,
         with_optimiser=with_optimiser,
@@ -110,26 +130,39 @@ _RENAMED = ("runs", "resume", "from", "env_module", "env.arguments", "json", "he
 
 
 def train_command(arguments: Sequence[str]) -> Callable[..., int]:
-    """The command `train` with the settings of the algorithm in its arguments, and with its preset as defaults."""
+    """The command `train` with the settings of the algorithm in its arguments, and with its preset as defaults.
+
+    With `--like`, the defaults are the settings of a trial.
+    """
+    defaults = like_defaults(arguments)
+    return algorithm_command(train, arguments, {"words": tuple(arguments), **defaults}, uses_presets=not defaults)
+
+
+def algorithm_command(
+    command: Callable[..., int], arguments: Sequence[str], defaults: Mapping[str, Any], *, uses_presets: bool = True
+) -> Callable[..., int]:
+    """A command with the settings of the algorithm in its arguments, with these defaults, and those of the preset."""
     named = algorithm_in(arguments)
     if named is None:
-        return train
+        return command
     find_modules_here(module_of(named))
     settings = config_type(named)
-    command = types.FunctionType(train.__code__, train.__globals__, train.__name__, train.__defaults__)
-    command.__doc__ = train.__doc__
-    command.__annotations__ = {**train.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
-    command.__kwdefaults__ = {**(train.__kwdefaults__ or {}), "agent": settings(), "words": tuple(arguments)}
-    others = [name for name in command.__kwdefaults__ if name not in ("training", "wrapping", "agent", "words")]
+    function = cast("types.FunctionType", command)
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    made.__doc__ = function.__doc__
+    made.__annotations__ = {**function.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
+    made.__kwdefaults__ = {**(function.__kwdefaults__ or {}), "agent": settings(), **defaults}
+    others = [name for name in made.__kwdefaults__ if name not in ("training", "wrapping", "agent", "words")]
     check_option_names(arguments, agent=[*fields_of(settings())], others=[*others, *_RENAMED])
-    preset, steps = _preset(command, arguments)
+    preset, steps = _preset(made, arguments) if uses_presets else (None, None)
     if preset is not None:
-        command.__kwdefaults__ |= {
+        training: TrainerSettings = made.__kwdefaults__["training"]
+        made.__kwdefaults__ |= {
             "agent": converted(settings, preset.settings(steps)),
-            "training": TrainerSettings(steps=preset.steps, num_envs=preset.num_envs),
+            "training": msgspec.structs.replace(training, steps=preset.steps, num_envs=preset.num_envs),
             "wrapping": EnvWrapping(**preset.env),
         }
-    return command
+    return made
 
 
 def algorithm_in(arguments: Sequence[str]) -> str | None:
@@ -148,7 +181,7 @@ def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Pres
     @functools.wraps(command)
     def understood(algorithm: str, env: str | None, **options: Any) -> tuple[Preset | None, int | None]:
         is_given = any(word.partition("=")[0] == "--steps" for word in arguments)
-        wanted = _find_preset(algorithm, env, options["training"]) if options["preset"] == "auto" else None
+        wanted = find_training_preset(algorithm, env, options["training"]) if options["preset"] == "auto" else None
         return wanted, options["training"].steps if is_given else None
 
     words = [word for word in arguments if word not in ("-h", "--help")]
@@ -160,7 +193,7 @@ def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Pres
         return None, None
 
 
-def _find_preset(algorithm: str, env: str | None, training: TrainerSettings) -> Preset | None:
+def find_training_preset(algorithm: str, env: str | None, training: TrainerSettings) -> Preset | None:
     """The preset for a training; none for one from data alone, as presets are for env steps."""
     return None if env is None or training.is_offline else find_preset(algorithm, latest_version(env))
 
@@ -175,24 +208,34 @@ def resume(
         tuple[RecorderName, ...] | None, arg(metavar="NAME...", help_behavior_hint="(default: as before)")
     ] = None,
     data: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: where they were)")] = None,
+    jobs: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 1)")] = None,
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     ui: Ui = "auto",
     stay: Stay = False,
     as_json: AsJson = False,
 ) -> int:
-    """Continue a run that was started with train or a Trainer.
+    """Continue a run that was started with train or a Trainer, or a study.
 
     Args:
-        path: A run, or a version or name directory (its newest unfinished run, or else its newest).
+        path: A run, a study, or a version or name directory (its newest unfinished run, or else its newest).
         steps: A new total number of steps.
         strict: Fail if the resume cannot be exact to the bit.
         record: Additional recorders for metrics: tensorboard, mlflow, wandb.
         data: Where the data of the run are now, if they were moved.
+        jobs: Of a study: how many runs to train at the same time.
         trusted: What the run's config names and the command may use.
         ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
         stay: With the terminal UI: at the end, stay open and show the summary.
         as_json: Print the report as a JSON object.
     """
+    from rekindle.sweep.directory import is_study
+
+    if is_study(path):
+        from rekindle.cli.study import resume_study
+
+        return resume_study(path, jobs=jobs or 1, **trusted.options, as_json=as_json)
+    if jobs is not None:
+        raise ConfigError(f"--jobs is for studies, and {path} is none")
     from rekindle.cli.train import resume_run
 
     return resume_run(
