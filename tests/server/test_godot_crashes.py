@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.server.godot_games import FakeGame, obs
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from tests.server.godot_games import FakeGame, NotingAgent, obs
 
 from rekindle.run.reader import RunReader
+from rekindle.training import replay_run
 
 SERVER = """
 import sys
@@ -20,7 +23,7 @@ from tests.server.godot_games import NotingAgent
 
 def open_session(observation_space, action_space):
     agent = NotingAgent(observation_space, action_space)
-    return TrainingSession.open("game", agent, root=sys.argv[1], journal=True, checkpoint_every=10)
+    return TrainingSession.open("game", agent, root=sys.argv[1], journal=True, journal_keep="all", checkpoint_every=10)
 
 server = GodotServer(open_session, port=0)
 print(server.port, flush=True)
@@ -61,3 +64,5 @@ def test_a_killed_server_goes_on_with_every_step_that_it_had_answered(tmp_path: 
     resume = RunReader(tmp_path / "game").metadata.resumes[-1]
     assert resume.grade == "approximate"
     assert server.returncode == 0
+    replayed_run = replay_run(tmp_path / "game", agent=NotingAgent(Box(-np.inf, np.inf, (2,)), Discrete(3)))
+    assert replayed_run.ok, "all that the games reported, in both processes, leads to the same run"
