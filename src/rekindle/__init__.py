@@ -34,7 +34,7 @@ if typing.TYPE_CHECKING:
     from rekindle.run.metrics import EventStore
     from rekindle.session import Stream, TrainingSession
     from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
-    from rekindle.training import Trainer, fork
+    from rekindle.training import Trainer, diagnose, fork
     from rekindle.verification import verify
 
 __all__ = [
@@ -75,6 +75,7 @@ __all__ = [
     "Updated",
     "Warned",
     "__version__",
+    "diagnose",
     "fork",
     "verify",
 ]
@@ -104,7 +105,7 @@ _MODULES = {
     "run.metrics": ("EventStore",),
     "session": ("Stream", "TrainingSession"),
     "stats": ("EpisodeRecord", "EvalReport", "StatsTracker"),
-    "training": ("Trainer", "fork"),
+    "training": ("Trainer", "diagnose", "fork"),
     "verification": ("verify",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

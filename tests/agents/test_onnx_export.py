@@ -136,7 +136,10 @@ def inputs_of(file: Path, observations: Any) -> dict[str, Array]:
     return given
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive) if name == "ppo-stacked-images" else name for name in POLICIES],
+)
 def test_an_exported_policy_chooses_the_same_actions_in_onnxruntime(name: str, tmp_path: Path) -> None:
     policy = trained(name)
     save_onnx(policy, tmp_path / "policy.onnx")

@@ -154,6 +154,16 @@ class Actor(Generic[Network]):
 
         return CompiledPolicy(output, self._encoding, head)
 
+    def computation(self, observations: Observations) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """The output for observations, without noise, as a pure function, and its arguments."""
+        noise = np.zeros((_rows(observations), self._noise_size), np.float32)
+        return self._batch, {
+            "parts": self._newest,
+            "moments": moments_of(self._normaliser),
+            "observations": self._encoding.narrow(observations),
+            "noise": noise,
+        }
+
     def warm_up(self, observation_space: Any) -> None:
         """Compile for every number of rows that numpy does not take."""
         rows = self._least_rows

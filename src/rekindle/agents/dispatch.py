@@ -25,7 +25,7 @@ from rekindle.agents.compiled import keep_compiled_code
 from rekindle.agents.xla import entry, with_entry
 from rekindle.experience import Array
 
-__all__ = ["Deferred", "Dispatch", "Outcome", "each_array", "padded"]
+__all__ = ["Deferred", "Dispatch", "Outcome", "Watched", "each_array", "padded"]
 
 # On a CPU, compute on the thread that asks: it needs the result at once, so another one would only cost a change of
 # threads. This counts for the whole process, and only if JAX was not used before.
@@ -75,6 +75,33 @@ class Outcome:
     def rows(self) -> Array:
         """The numbers of each row of each batch (none if the steps give none); waits for the device."""
         return np.empty((self.count, 0)) if self._rows is None else np.asarray(self._rows)[: self.count]
+
+
+class Watched:
+    """A dispatch that was made, and all that is needed to make its updates again."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch[Any],
+        run: Callable[..., Any],
+        before: Any,
+        packed: list[Array],
+        count: int,
+        inputs: Any,
+        after: Any,
+        table: Array,
+    ) -> None:
+        self._dispatch, self._run, self._before, self._packed = dispatch, run, before, packed
+        self.count, self.inputs, self.after = count, inputs, after
+        self.metrics = [dict(zip(dispatch.metric_names, row, strict=True)) for row in table[:count].tolist()]
+        """Those of each update."""
+
+    def update(self, index: int) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """One of its updates as a pure function, and its arguments."""
+        copy = jax.tree_util.tree_map(np.array, self._before)
+        state = self._dispatch.replayed(self._run, copy, self._packed, index, self.inputs)
+        step, batch = self._dispatch.step_of(self._packed, index)
+        return step, {"state": state, "batch": batch, "inputs": self.inputs}
 
 
 class Dispatch(Generic[LearnerState]):
@@ -134,9 +161,39 @@ class Dispatch(Generic[LearnerState]):
             state, _, _ = self._run(state, packed, self._counts[0], inputs)
         return state
 
+    def watch(self, observer: Callable[[Watched], None]) -> None:
+        """Call a function after every dispatch from now on; it costs a copy of the state each time."""
+        run = self._run
+
+        def watched(state: Any, packed: list[Array], count: Any, inputs: Any) -> tuple[Any, ...]:
+            before = jax.tree_util.tree_map(np.array, state)
+            done = run(state, packed, count, inputs)
+            observer(Watched(self, run, before, packed, int(count), inputs, done[0], np.asarray(done[1])))
+            return done
+
+        self._run = watched
+
     def metrics(self, outcomes: Sequence[Outcome]) -> dict[str, Deferred]:
         """The metrics of every update, in order."""
         return {name: Deferred(outcomes, column) for column, name in enumerate(self._metrics)}
+
+    @property
+    def metric_names(self) -> list[str]:
+        """What each update measures."""
+        return self._metrics
+
+    def replayed(self, run: Callable[..., Any], state: Any, packed: list[Array], count: int, inputs: Any) -> Any:
+        """The state after the first updates of a dispatch; `run` and the rest are those of a `Watched`."""
+        return run(state, packed, self._counts[count], inputs)[0] if count else state
+
+    def step_of(self, packed: list[Array], index: int) -> tuple[Callable[..., Any], Any]:
+        """One update as a function of `state`, `batch` and `inputs`, and its batch among those of a dispatch."""
+        batch = self._packing.unpack([jnp.asarray(array[index]) for array in packed])
+
+        def step(state: Any, batch: Any, inputs: Any) -> Any:
+            return self._step(state, batch, inputs)
+
+        return step, jax.tree_util.tree_map(np.asarray, batch)
 
     def _loop(self, state: Any, packed: list[jax.Array], count: jax.Array, inputs: Any) -> tuple[Any, ...]:
         size = len(packed[0])

@@ -229,6 +229,10 @@ class OffPolicyAgent(Generic[Config]):
         beta = {"beta": value_at(self.config.priority_beta, self.env_steps)} if self.config.prioritised else {}
         return {**metrics, **self._reports(self.env_steps), **beta}
 
+    def compiled(self) -> tuple[Dispatch[Any], Actor[Any]]:
+        """What computes updates and actions, to diagnose them."""
+        return self._dispatch, self._actor
+
     def warm_up(self) -> None:
         """Compile everything that acting and learning may need."""
         self._leaves = self._dispatch.warm_up(self._leaves, self._inputs())

@@ -234,6 +234,10 @@ class OnPolicyAgent(Generic[Config]):
             self._finish()
         return made
 
+    def compiled(self) -> tuple[Dispatch[Any], Actor[Any]]:
+        """What computes updates and actions, to diagnose them."""
+        return self._dispatch, self._actor
+
     def warm_up(self) -> None:
         """Compile everything that acting and learning may need."""
         columns = placed(self._scorer.zeros(self.config.rollout_steps), self._device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rekindle.training.algorithms import ALGORITHMS, Algorithm, make_agent
 from rekindle.training.config import TrainerConfig, TrainerSettings
+from rekindle.training.diagnosing import Diagnosis, Fault, diagnose
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator
 from rekindle.training.forking import fork
 from rekindle.training.rebuilding import Rebuilt, rebuild
@@ -19,9 +20,11 @@ __all__ = [
     "Algorithm",
     "ComparedCheckpoint",
     "Components",
+    "Diagnosis",
     "EpisodeEvaluator",
     "Evaluation",
     "Evaluator",
+    "Fault",
     "Offline",
     "Rebuilt",
     "ReplayedRun",
@@ -35,6 +38,7 @@ __all__ = [
     "TrainerConfig",
     "TrainerSettings",
     "TrainingReport",
+    "diagnose",
     "fork",
     "make_agent",
     "rebuild",

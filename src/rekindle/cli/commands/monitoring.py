@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from rekindle.cli.commands.arguments import AsJson, RunPath, Stay
+from rekindle.cli.commands.arguments import AsJson, RunPath, Stay, Trust, Trusted
 from rekindle.run.scores import Measure
 from rekindle.ui.output import complain
 
@@ -106,6 +106,29 @@ def replay(
     from rekindle.cli.replay import replay_journal
 
     return replay_journal(path, output, agent=agent, as_json=as_json)
+
+
+def diagnose(
+    path: RunPath,
+    /,
+    *,
+    step: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: where it failed)")] = None,
+    trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
+    as_json: AsJson = False,
+) -> int:
+    """Make a failed training again from its last good checkpoint, and name the update, layer and row that failed.
+
+    Exit code 1 if nothing went wrong again.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        step: Look at the updates up to this env step, of any run.
+        trusted: What the run's config names and the command may use.
+        as_json: Print a JSON object: fault, onset, from_step, to_step, metrics.
+    """
+    from rekindle.cli.diagnose import diagnose_run
+
+    return diagnose_run(path, step=step, as_json=as_json, **trusted.options)
 
 
 def stop(

@@ -6,7 +6,19 @@ from collections.abc import Callable
 
 from rekindle.cli.commands.datasets import data, record
 from rekindle.cli.commands.forking import fork
-from rekindle.cli.commands.monitoring import compare, dashboard, plot, replay, report, runs, show, stop, verify, watch
+from rekindle.cli.commands.monitoring import (
+    compare,
+    dashboard,
+    diagnose,
+    plot,
+    replay,
+    report,
+    runs,
+    show,
+    stop,
+    verify,
+    watch,
+)
 from rekindle.cli.commands.serving import serve
 from rekindle.cli.commands.sweeping import sweep
 from rekindle.cli.commands.training import algos, check, evaluate, export, resume, train
@@ -30,6 +42,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "verify": verify,
     "replay": replay,
+    "diagnose": diagnose,
     "stop": stop,
     "watch": watch,
     "report": report,
