@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -25,6 +26,12 @@ from rekindle.spaces import ActionStructure, SpaceParts
 EXAMPLE = Path(__file__).parents[2] / "examples" / "godot"
 CONVERSATION = Path(__file__).with_name("godot_conversation.jsonl")
 """Written by `python -m tests.server.godot_games GODOT`."""
+GOOD = [
+    json.dumps(line["game"]).encode()
+    for line in map(json.loads, CONVERSATION.read_text().splitlines()[:20])
+    if "game" in line
+]
+"""Messages of a game, as text."""
 LINE = {"obs": {"size": [2], "space": "box"}}
 CHOICE = {"move": {"size": 3, "action_type": "discrete"}}
 COMPOSITE = {"steer": {"size": 2, "action_type": "continuous"}, "gear": {"size": 3, "action_type": "discrete"}}
@@ -78,6 +85,7 @@ class FakeGame:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self.socket.makefile("rwb")
 
     def receive(self) -> dict[str, Any] | None:
@@ -237,6 +245,27 @@ def record(godot: str, steps: int) -> list[dict[str, Any]]:
             ask({"type": "close"}, is_answered=False)
         game.wait(30)
     return said
+
+
+def mutated(rng: random.Random) -> bytes:
+    """A message with random bytes, cut off, repeated, or made from parts of others."""
+    text = bytearray(rng.choice(GOOD))
+    for _ in range(rng.randrange(1, 6)):
+        place = rng.randrange(len(text) + 1)
+        match rng.randrange(5):
+            case 0:
+                text[place:place] = bytes(rng.randrange(256) for _ in range(rng.randrange(8)))
+            case 1:
+                del text[place : place + rng.randrange(40)]
+            case 2:
+                text[place:place] = rng.choice([b"[" * 2000, b"1e999", b"nan", b"null", b'"', b"-", b"{}", b"9" * 400])
+            case 3:
+                other = rng.choice(GOOD)
+                start = rng.randrange(len(other))
+                text[place:place] = other[start : start + rng.randrange(60)]
+            case _:
+                text[place : place + 1] = rng.choice([b"0", b"[", b"]", b"{", b"}", b",", b":", b"\x00", b"\xff"])
+    return bytes(text)
 
 
 def obs(*numbers: float) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from tests.server.godot_games import CHOICE, COMPOSITE, LINE, NotingAgent, Served, obs, served
+from tests.server.godot_games import CHOICE, COMPOSITE, LINE, FakeGame, NotingAgent, Served, mutated, obs, served
 
 from rekindle import TrainingSession
 from rekindle.errors import ConfigError
@@ -306,6 +308,41 @@ def test_a_game_that_does_not_read_holds_nobody_up() -> None:
         for step in range(20):
             fast.step([obs(0, step)], [step], [False])
     assert len(made.taken) == 20
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rekindle.server.godot._JOIN_SECONDS", 0.0)
+    with served() as made:
+        silent = made.game()
+        assert silent.receive() is not None
+        assert silent.receive() is not None
+        assert silent.receive() is None
+    assert "a new connection disconnected: it said nothing" in caplog.text
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2_000, marks=pytest.mark.exhaustive)])
+def test_malformed_games_disturb_nobody(count: int) -> None:
+    rng = random.Random(count)
+    with served(max_message=100_000) as made:
+        good = made.game()
+        good.join()
+        good.reset(obs(0, 0))
+        for attempt in range(count):
+            bad = FakeGame(made.server.port)
+            with contextlib.suppress(OSError, AssertionError):
+                if rng.random() < 0.5:
+                    bad.join()
+                if rng.random() < 0.5:
+                    bad.reset(obs(1, 1))
+                bad.socket.sendall(mutated(rng) if rng.random() < 0.5 else rng.randbytes(rng.randrange(200)))
+                if rng.random() < 0.3:
+                    bad.socket.settimeout(0.05)  # what is not a whole message is not answered
+                    bad.receive()
+            bad.close()
+            good.step([obs(0, attempt)], [attempt], [False])
+    assert [reward for stream, _, _, reward, _, _ in made.taken if stream == 0] == list(range(count))
 
 
 def test_the_server_ends_with_the_session_and_tells_the_games() -> None:

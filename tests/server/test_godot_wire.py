@@ -11,18 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.godot_games import CONVERSATION
+from tests.server.godot_games import GOOD, mutated
 
 from rekindle.errors import InputError
 from rekindle.server.godot_game import Game
 from rekindle.server.godot_spaces import read_env_info
 from rekindle.server.godot_wire import Frames, encode_frame, read_message
-
-GOOD = [
-    json.dumps(line["game"]).encode()
-    for line in map(json.loads, CONVERSATION.read_text().splitlines()[:20])
-    if "game" in line
-]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20))
@@ -119,27 +113,6 @@ def test_any_json_is_read_or_refused(kind: str, others: dict[str, Any], data: st
         if data.draw(st.booleans()):
             good[field] = data.draw(JSON)
     process(json.dumps({**good, "type": kind}).encode())
-
-
-def mutated(rng: random.Random) -> bytes:
-    """A message with random bytes, cut off, repeated, or made from parts of others."""
-    text = bytearray(rng.choice(GOOD))
-    for _ in range(rng.randrange(1, 6)):
-        place = rng.randrange(len(text) + 1)
-        match rng.randrange(5):
-            case 0:
-                text[place:place] = bytes(rng.randrange(256) for _ in range(rng.randrange(8)))
-            case 1:
-                del text[place : place + rng.randrange(40)]
-            case 2:
-                text[place:place] = rng.choice([b"[" * 2000, b"1e999", b"nan", b"null", b'"', b"-", b"{}", b"9" * 400])
-            case 3:
-                other = rng.choice(GOOD)
-                start = rng.randrange(len(other))
-                text[place:place] = other[start : start + rng.randrange(60)]
-            case _:
-                text[place : place + 1] = rng.choice([b"0", b"[", b"]", b"{", b"}", b",", b":", b"\x00", b"\xff"])
-    return bytes(text)
 
 
 def test_two_thousand_malformed_messages_are_read_or_refused() -> None:
