@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from node import CLIENT, run_node
+from scripted_server import SECRET, ScriptedServer
+
+HERE = Path(__file__).parent
+VECTORS = HERE.parents[1] / "docs/protocol-vectors.json"
+
+
+def steps_of_node(server: ScriptedServer, steps: int, encoding: str = "msgpack") -> dict[str, Any]:
+    return json.loads(run_node(HERE / "steps.mjs", CLIENT, f"ws://127.0.0.1:{server.port}/session", steps, encoding))
+
+
+def first_numbers(server: ScriptedServer) -> list[float]:
+    return [float(np.frombuffer(message["observations"], np.float32)[0]) for message in server.processed]
+
+
+def test_rekindle_js_encodes_and_decodes_every_test_vector() -> None:
+    assert int(run_node(HERE / "vectors.mjs", CLIENT, VECTORS)) == len(json.loads(VECTORS.read_text()))
+
+
+def test_rekindle_js_resends_after_cuts_and_every_step_is_processed_once() -> None:
+    faults = ["", "cut before", "", "cut after", "", "cut after", "cut before", "", "twice", "leave", "cut before", ""]
+    with ScriptedServer(faults) as server:
+        result = steps_of_node(server, 8)
+    assert result["log"] == [[index, index + 1, (index + 1) % 3] for index in range(8)]
+    assert first_numbers(server) == list(range(8))
+    assert result["reconnections"] == 6
+    assert [hello.get("secret") for hello in server.hellos] == [None, *[SECRET] * 6]
+    assert result["state"] == result["late"] == "closed"
+
+
+def test_rekindle_js_speaks_json_too() -> None:
+    with ScriptedServer(["", "cut after"]) as server:
+        result = steps_of_node(server, 3, "json")
+    assert result["log"] == [[0, 1, 1], [1, 2, 2], [2, 3, 0]]
+    assert [message["observations"] for message in server.processed] == [[[0, 0]], [[1, -1]], [[2, -2]]]
+    assert [message.get("rewards") for message in server.processed] == [None, [0.5], [1]]
+
+
+def test_rekindle_js_uses_the_number_of_a_refused_request_again() -> None:
+    with ScriptedServer(["", "refuse", "refuse", ""]) as server:
+        result = steps_of_node(server, 4)
+    assert result["log"] == [[0, 1, 1], [1, "value"], [2, "value"], [3, 2, 2]]
+
+
+@pytest.mark.parametrize(("fault", "code"), [("gone", "gone"), ("behind", "behind")])
+def test_rekindle_js_reports_lost_episodes_and_continues(fault: str, code: str) -> None:
+    with ScriptedServer(["", "", fault, ""]) as server:
+        result = steps_of_node(server, 4)
+    last = 1 if fault == "gone" else 2  # the number after that of the welcome
+    assert result["log"] == [[0, 1, 1], [1, 2, 2], [2, code], [3, last, last % 3]]
