@@ -1,11 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types docs bench clean system-tools
+.PHONY: help demo game test test-all lint types docs bench clean system-tools
 MAKEFLAGS += --no-print-directory
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 DEMO_READY := .venv/.demo-ready
+GAME_READY := .venv/.game-ready
 SYSTEM_TOOLS := strace faketime chromium
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -15,9 +16,10 @@ help: ## Show this list
 
 $(READY): EXTRAS := dev
 $(DEMO_READY): EXTRAS := agents,plot
+$(GAME_READY): EXTRAS := agents,server
 
 # The two variables pin the isolated build environment too (older and newer pip read different ones).
-$(READY) $(DEMO_READY): pyproject.toml constraints.txt
+$(READY) $(DEMO_READY) $(GAME_READY): pyproject.toml constraints.txt
 	@echo "Preparing .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
@@ -28,6 +30,9 @@ $(READY) $(DEMO_READY): pyproject.toml constraints.txt
 
 demo: $(DEMO_READY) ## Train, kill in the middle, resume: the whole idea in one minute
 	@$(BIN)/python examples/demo.py
+
+game: $(GAME_READY) ## A game in your browser that learns while you watch; kill its server and it comes back
+	@$(BIN)/rekindle game
 
 test: system-tools lint types docs ## Everything a change must pass
 	@$(BIN)/python -m pytest -q -n 2 -m "not exhaustive"

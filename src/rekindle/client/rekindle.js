@@ -1,9 +1,9 @@
 /**
  * The client of rekindle's session server: for browsers, and for Node 22 or newer. It has no dependencies.
  *
- *   import { Client, CONTINUING } from "http://127.0.0.1:7878/client.js";
+ *   import { Client, CONTINUING } from "http://127.0.0.1:7654/client.js";
  *
- *   const client = await Client.connect("ws://127.0.0.1:7878/session");
+ *   const client = await Client.connect("ws://127.0.0.1:7654/session");
  *   let { actions } = await client.begin(observation);
  *   for (;;) {
  *     // move your character by actions[0], then
@@ -456,7 +456,7 @@ export class Client {
   #become(state) {
     if (state === this.state) return;
     this.state = state;
-    this.#options.onState?.(state);
+    queueMicrotask(() => this.#options.onState?.(state)); // what it throws is not the client's failure
   }
 }
 

@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from importlib import resources
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from rekindle.server.options import ServerOptions
 __all__ = ["Answer", "Page", "Pages", "allowed", "is_token"]
 
 _TEXT = "text/plain; charset=utf-8"
+_JAVASCRIPT = "text/javascript; charset=utf-8"
 
 
 class Page(NamedTuple):
@@ -90,6 +92,8 @@ class Pages:
             if token is not None and not is_token(headers.get("authorization", "").removeprefix("Bearer "), token):
                 return Answer(HTTPStatus.UNAUTHORIZED, b"a token is needed: Authorization: Bearer TOKEN\n")
             return Answer(200, self._metrics().encode(), "text/plain; version=0.0.4; charset=utf-8")
+        if path == "/client.js":
+            return Answer(200, resources.files("rekindle.client").joinpath("rekindle.js").read_bytes(), _JAVASCRIPT)
         page = self._files.get("/index.html" if path == "/" else path)
         if page is not None:
             return Answer(200, page.content, page.content_type)

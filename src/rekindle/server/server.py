@@ -199,7 +199,7 @@ class SessionServer:
                 return _http(503, b"no more connections\n")
             return ClientConnection(self)
         answer = self._pages.answer(path, headers)
-        return _http(answer.status, answer.body, answer.content_type)
+        return _http(answer.status, answer.body, answer.content_type, origin=headers.get("origin"))
 
     async def _keep_house(self) -> None:
         """Once a second: forget idle clients, log, and see whether the session is over."""
@@ -278,8 +278,12 @@ class SessionServer:
         await self._drain()
 
 
-def _http(status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> WSUpgradeResponseWithListener:
+def _http(
+    status: int, body: bytes, content_type: str = "text/plain; charset=utf-8", *, origin: str | None = None
+) -> WSUpgradeResponseWithListener:
     headers = {"Content-Type": content_type, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+    if origin is not None:  # one that may connect
+        headers["Access-Control-Allow-Origin"] = origin
     if status < 300:
         response = WSUpgradeResponse.create_ok_response(body, extra_headers=headers)
     else:

@@ -19,6 +19,7 @@ from rekindle.cli.commands.monitoring import (
     verify,
     watch,
 )
+from rekindle.cli.commands.playing import game
 from rekindle.cli.commands.serving import serve
 from rekindle.cli.commands.sweeping import sweep
 from rekindle.cli.commands.training import algos, check, evaluate, export, resume, train
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "eval": evaluate,
     "export": export,
     "serve": serve,
+    "game": game,
     "record": record,
     "data": data,
     "algos": algos,

@@ -12,7 +12,7 @@ import pytest
 
 __all__ = ["CLIENT", "node", "run_node"]
 
-CLIENT = Path(__file__).parents[2] / "src/rekindle/client/rekindle.js"
+CLIENT = Path(__file__).parents[1] / "src/rekindle/client/rekindle.js"
 
 
 @cache

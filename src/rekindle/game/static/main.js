@@ -1,0 +1,303 @@
+/** The page: the world, the connection to the server, and what stands beside them. */
+
+import { Client } from "./client.js";
+import { Curve } from "./curve.js";
+import { Painter } from "./painter.js";
+import { Learning, Pilot, Playing } from "./pilot.js";
+import { Policy } from "./policy.js";
+import { ACTION_SPACE, CREATURE_RADIUS, OBSERVATION_SPACE, World } from "./world.js";
+
+/** How many times as fast as on a clock. */
+const SPEEDS = [1, 2, 3, 5, 8, 16];
+/** Food in 100 moves of creatures that move at random. */
+const RANDOM_RATE = 0.8;
+/** Moves of all creatures for one point of the curve. */
+const MOVES_A_POINT = 2400;
+const LOOKS = 500;
+const FENCE = 34;
+/** The exploration of the agent: that of rekindle/game/learner.py. */
+const EXPLORATION = { start: 1, end: 0.02, steps: 20_000 };
+
+const element = (id) => document.getElementById(id);
+const whole = (number) => Math.round(number).toLocaleString("en");
+
+const settings = await (await fetch("/game.json")).json();
+const world = new World({ seed: settings.seed + 1 });
+const painter = new Painter(element("world"), world);
+const curve = new Curve(element("curve"), RANDOM_RATE);
+const pilot = new Pilot(world);
+
+let client = null;
+let ticket;
+let killed = null;
+let lostAt = 0;
+/** Steps in the run that this page did not make. */
+let before = null;
+let noticeTimer = null;
+
+/** Milliseconds of work in each of the newest frames. */
+const work = new Float32Array(8192);
+let frames = 0;
+let extraWork = 0;
+
+// The theme
+
+function useTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  painter.restyle();
+  curve.draw();
+}
+
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+let chosenTheme = localStorage.getItem("rekindle-theme");
+useTheme(chosenTheme ?? (prefersDark.matches ? "dark" : "light"));
+prefersDark.addEventListener("change", () => {
+  if (chosenTheme === null) useTheme(prefersDark.matches ? "dark" : "light");
+});
+element("theme").addEventListener("click", () => {
+  chosenTheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  localStorage.setItem("rekindle-theme", chosenTheme);
+  useTheme(chosenTheme);
+});
+new ResizeObserver(() => painter.resize()).observe(element("world"));
+
+// The connection
+
+function show(state, text) {
+  const lamp = element("lamp");
+  lamp.className = `lamp ${state}`;
+  if (lamp.textContent !== text) lamp.textContent = text;
+}
+
+function tell(kind, html, seconds = 0) {
+  const notice = element("notice");
+  clearTimeout(noticeTimer);
+  notice.className = `notice ${kind}`;
+  notice.innerHTML = html;
+  notice.hidden = false;
+  if (seconds > 0) noticeTimer = setTimeout(() => (notice.hidden = true), 1000 * seconds);
+}
+
+async function learn() {
+  element("notice").hidden = true;
+  show("", "connecting");
+  const options = { observationSpace: OBSERVATION_SPACE, actionSpace: ACTION_SPACE, resume: ticket, onState };
+  client = await Client.connect(settings.session, options);
+  before = (await client.stats()).steps - pilot.moves;
+  pilot.use(new Learning(client));
+  lostAt = 0;
+}
+
+function onState(state) {
+  if (pilot.brain instanceof Playing) return; // nobody waits for the server
+  if (state === "open" && lostAt > 0) cameBack();
+  else if (state === "waiting" && lostAt === 0) {
+    lostAt = performance.now();
+    const what = killed === null ? "The server is away." : `<b>kill -9 ${killed.pid}</b>: the server is dead.`;
+    tell("lost", `${what} Every creature waits where it is.`);
+  }
+  if (state !== "open") show("lost", "no server");
+}
+
+function cameBack() {
+  const seconds = ((performance.now() - lostAt) / 1000).toFixed(1);
+  lostAt = 0;
+  killed = null;
+  const count = client.streams.size;
+  tell("back", `The server is back after <b>${seconds} s</b>: ${count} of ${world.count} creatures go on in the middle of their episodes.`, 8);
+}
+
+pilot.onFailure = (error) => {
+  if (error.code === "closed") return;
+  if (error.code === "behind" || error.code === "gone") before = null; // the next look finds the new count
+  tell("lost", `The server refused: ${error.message.replace(/</g, "&lt;")}`, 8);
+};
+pilot.onWork = (milliseconds) => (extraWork += milliseconds);
+addEventListener("pagehide", () => client?.bye());
+
+// Buttons
+
+element("kill").addEventListener("click", async () => {
+  const request = { method: "POST", headers: { "x-rekindle-key": settings.key } };
+  try {
+    const { pid } = await (await fetch("/kill", request)).json();
+    if (pid === null) return;
+    killed = { pid };
+    curve.mark(pilot.moves);
+    if (pilot.brain instanceof Playing) tell("", `<b>kill -9 ${pid}</b>: and they play on, because the policy runs in this page.`, 6);
+  } catch {
+    tell("lost", "The process that restarts the server is gone: run <b>rekindle game</b> again.", 8);
+  }
+});
+
+element("alone").addEventListener("click", async () => {
+  const button = element("alone");
+  const text = element("alone-text");
+  button.disabled = true;
+  try {
+    if (pilot.brain instanceof Playing) {
+      await learn();
+      text.textContent = "the policy runs in this page";
+      button.firstElementChild.textContent = "Play without the server";
+    } else {
+      text.textContent = "exporting the policy …";
+      const answer = await fetch("/policy.mpk");
+      if (!answer.ok) throw new Error(await answer.text());
+      const policy = await Policy.read(new Uint8Array(await answer.arrayBuffer()));
+      pilot.use(new Playing(policy));
+      ticket = client.ticket;
+      client.close();
+      client = null;
+      lostAt = 0;
+      button.firstElementChild.textContent = "Learn again";
+      text.textContent = `${policy.algorithm} plays here, without a server`;
+      tell("", "The exported policy runs in this page. <b>Nothing is learned now</b>, and no server is needed.", 6);
+    }
+  } catch (error) {
+    text.textContent = error.message.trim();
+  }
+  button.disabled = false;
+});
+
+element("clear").addEventListener("click", () => {
+  for (const thorn of [...world.thorns]) world.removeThorn(thorn);
+});
+
+// Sliders
+
+function slider(id, use) {
+  const input = element(id);
+  const changed = () => (element(`${id}-text`).textContent = use(Number(input.value)));
+  input.addEventListener("input", changed);
+  changed();
+}
+
+let speed = 1;
+slider("time", (value) => `${(speed = SPEEDS[value])} ×`);
+slider("food", (value) => String((world.foodCount = value)));
+slider("range", (value) => String((world.range = value)));
+slider("curiosity", (value) => `${100 * (pilot.curiosity = value / 100)} %`);
+
+// The pointer
+
+const canvas = element("world");
+let fenceFrom = null;
+
+canvas.addEventListener("pointerdown", (event) => {
+  const [x, y] = painter.place(event);
+  const thorn = world.thornAt(x, y);
+  if (thorn !== undefined) return world.removeThorn(thorn);
+  world.dropThorn(x, y);
+  fenceFrom = [x, y];
+});
+canvas.addEventListener("pointermove", (event) => {
+  const [x, y] = painter.place(event);
+  painter.watched = world.creatures.find((one) => !one.isDead && Math.hypot(one.x - x, one.y - y) < 3 * CREATURE_RADIUS) ?? painter.watched;
+  if (fenceFrom !== null && Math.hypot(x - fenceFrom[0], y - fenceFrom[1]) > FENCE) {
+    if (world.thornAt(x, y) === undefined) world.dropThorn(x, y);
+    fenceFrom = [x, y];
+  }
+});
+canvas.addEventListener("pointerleave", () => (painter.watched = null));
+addEventListener("pointerup", () => (fenceFrom = null));
+
+// Numbers
+
+let point = { moves: 0, meals: 0, deaths: 0 };
+let looked = { moves: 0, time: performance.now() };
+let rate = 0;
+
+function addPoint() {
+  const moves = pilot.moves - point.moves;
+  if (moves < MOVES_A_POINT) return;
+  rate = (100 * (world.meals - point.meals)) / moves;
+  const hits = (1000 * (world.deaths - point.deaths)) / moves;
+  curve.add(pilot.moves, rate);
+  element("food-rate").textContent = rate.toFixed(1);
+  element("thorn-rate").textContent = hits.toFixed(1);
+  point = { moves: pilot.moves, meals: world.meals, deaths: world.deaths };
+}
+
+async function look() {
+  const now = performance.now();
+  element("speed").textContent = whole((1000 * (pilot.moves - looked.moves)) / (now - looked.time));
+  looked = { moves: pilot.moves, time: now };
+  if (pilot.brain instanceof Playing) {
+    show("alone", "this page plays alone");
+    element("exploration").textContent = `${Math.round(100 * pilot.curiosity)} %`;
+  }
+  if (client === null || client.state !== "open") return;
+  show("live", `connected · ${client.latency.toFixed(1)} ms`);
+  const made = pilot.isWaiting ? -1 : pilot.moves;
+  const stats = await client.stats();
+  element("updates").textContent = whole(stats.updates);
+  element("exploration").textContent = `${Math.round(100 * explorationAt(stats.steps))} %`;
+  // Only between two requests can the numbers be compared.
+  if (made === pilot.moves && !pilot.isWaiting && pilot.brain instanceof Learning) compare(made, stats.steps);
+}
+
+/** Compare the moves that were made here with those that are in the run. */
+function compare(made, steps) {
+  before ??= steps - made;
+  const recorded = steps - before;
+  element("moves").textContent = whole(made);
+  element("recorded").textContent = whole(recorded);
+  const ledger = element("ledger");
+  const { reconnections } = client;
+  if (made !== recorded) {
+    ledger.className = "ledger bad";
+    ledger.textContent = `The page and the run differ by ${whole(Math.abs(made - recorded))} moves.`;
+  } else if (reconnections > 0) {
+    ledger.className = "ledger good";
+    const times = reconnections === 1 ? "once" : `${reconnections} times`;
+    ledger.textContent = `The server was lost ${times}: no move is missing, and none counts twice.`;
+  }
+}
+
+function explorationAt(steps) {
+  const { start, end, steps: most } = EXPLORATION;
+  const chance = start + (end - start) * Math.min(1, steps / most);
+  return 1 - (1 - chance) * (1 - pilot.curiosity);
+}
+
+setInterval(() => look().catch(() => {}), LOOKS); // a look that fails is followed by the next one
+
+// Frames
+
+let last = performance.now();
+
+function frame(now) {
+  const start = performance.now();
+  const elapsed = Math.min(now - last, 50);
+  last = now;
+  pilot.advance(Math.max(0, (elapsed * 60 * speed) / 1000));
+  painter.draw(now, pilot.brain === null || (pilot.isWaiting && lostAt > 0));
+  addPoint();
+  work[frames % work.length] = performance.now() - start + extraWork;
+  extraWork = 0;
+  frames += 1;
+  requestAnimationFrame(frame);
+}
+
+requestAnimationFrame(frame);
+
+/** For benchmarks and tests. */
+globalThis.game = {
+  world,
+  pilot,
+  curve,
+  get client() {
+    return client;
+  },
+  /** Milliseconds of work in each of the newest frames; starts anew. */
+  takeWork() {
+    const taken = Array.from(work.subarray(0, Math.min(frames, work.length)));
+    frames = 0;
+    return taken;
+  },
+  get rate() {
+    return rate;
+  },
+};
+
+await learn();

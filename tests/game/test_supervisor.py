@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator
+
+import pytest
+
+from rekindle.errors import RekindleError
+from rekindle.game.supervisor import Supervisor
+
+READY = "print('ready', flush=True); import time; time.sleep(60)"
+
+
+@pytest.fixture
+def supervise() -> Generator[Callable[[str], Supervisor]]:
+    supervisors: list[Supervisor] = []
+
+    def make(program: str) -> Supervisor:
+        supervisors.append(Supervisor([sys.executable, "-c", program]))
+        return supervisors[-1]
+
+    yield make
+    for supervisor in supervisors:
+        supervisor.stop()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_process_that_is_killed_is_started_again(supervise: Callable[[str], Supervisor]) -> None:
+    supervisor = supervise(READY)
+    supervisor.start()
+    first = supervisor.pid
+    assert supervisor.kill() == first
+    wait_until(lambda: supervisor.starts == 2 and supervisor.is_ready)
+    assert supervisor.pid not in (None, first)
+    supervisor.stop()
+    assert supervisor.pid is None
+    assert supervisor.kill() is None
+
+
+def test_a_process_that_cannot_start_is_an_error_with_its_last_words(supervise: Callable[[str], Supervisor]) -> None:
+    supervisor = supervise("import sys; sys.exit('no room for me')")
+    with pytest.raises(RekindleError, match="exit code 1: no room for me"):
+        supervisor.start()
+
+
+def test_a_process_that_ends_early_again_and_again_is_given_up(supervise: Callable[[str], Supervisor]) -> None:
+    supervisor = supervise("print('ready', flush=True)")
+    supervisor.start()
+    wait_until(lambda: supervisor.failure is not None)
+    assert supervisor.starts == 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process that its parent is gone")
+def test_the_server_ends_with_the_process_that_started_it(tmp_path: os.PathLike[str]) -> None:
+    import subprocess
+
+    launched = "import os, subprocess, sys; process = subprocess.Popen([sys.executable, '-m', 'rekindle.game.launch',"
+    launched += " str(os.getpid()), 'dashboard', sys.argv[1], '--port', '0'], stdout=subprocess.PIPE, text=True);"
+    launched += " process.stdout.readline(); print(process.pid, flush=True)"
+    done = subprocess.run([sys.executable, "-c", launched, tmp_path], capture_output=True, text=True, check=True)
+    pid = int(done.stdout)
+    wait_until(lambda: not _is_running(pid))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,63 @@
+"""Clients in Node: every request of rekindle.js is processed exactly once, under `kill -9` of the server."""
+
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from exactly_once import HERE, STATES, check, serving, started_clients
+from hosting import ServerProcess
+from node import CLIENT, node
+from test_exactly_once import free_port
+
+
+def started_in_node(address: str, root: Path, numbers: range, requests: int) -> list[subprocess.Popen[str]]:
+    script = str(HERE / "load_client.mjs")
+    commands = [
+        [node(), script, CLIENT, address, f"client-{number}", root / f"client-{number}.log", number, requests, STATES]
+        for number in numbers
+    ]
+    return [
+        subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
+
+
+def kill_under_load(server: ServerProcess, root: Path, answers: int, kills: int, seed: int) -> None:
+    """Kill the server and start it again, each time when the clients have got some random number of answers."""
+    for wanted in sorted(random.Random(seed).sample(range(answers // 10, answers * 9 // 10), kills)):
+        deadline = time.monotonic() + 300
+        while sum(log.read_bytes().count(b"\n") for log in root.glob("client-*.log")) < wanted:
+            assert time.monotonic() < deadline, f"the clients do not get to {wanted} answers"
+            time.sleep(0.005)
+        server.kill()
+        server.start()
+
+
+def campaign(root: Path, *, python: int, in_node: int, requests: int, kills: int, seed: int) -> None:
+    server = serving(root, free_port())
+    server.start()
+    processes = started_clients(server.address, root, python, requests)
+    processes += started_in_node(server.address, root, range(python, python + in_node), requests)
+    try:
+        kill_under_load(server, root, requests * len(processes), kills, seed)
+        outcomes = [process.communicate(timeout=300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        code = server.terminate()
+    assert [process.returncode for process in processes] == [0] * (python + in_node), [text for _, text in outcomes]
+    assert code == 0
+    check(root, python + in_node, requests)
+
+
+@pytest.mark.slow
+def test_clients_in_node_go_on_through_a_kill_of_the_server_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
+    campaign(tmp_path, python=0, in_node=3, requests=600, kills=1, seed=0)
+
+
+@pytest.mark.exhaustive
+def test_clients_in_python_and_node_go_on_through_many_kills(tmp_path: Path) -> None:
+    campaign(tmp_path, python=32, in_node=32, requests=500, kills=20, seed=0)
