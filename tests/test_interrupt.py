@@ -145,7 +145,7 @@ def test_unwatch_without_watch_is_no_error() -> None:
 # Signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_asks_for_a_stop(number: signal.Signals) -> None:
     interrupter = Interrupter()
     with interrupter.signals():
@@ -191,6 +191,25 @@ def test_a_second_signal_ends_the_process_at_once(second: str) -> None:
     done = child(f"signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.{second})")
     assert done.returncode == -getattr(signal, second)
     assert done.stdout == ""
+
+
+def test_a_terminal_that_closes_may_send_its_signal_twice() -> None:
+    done = child("for _ in range(2): signal.raise_signal(signal.SIGHUP)")
+    assert done.stdout == "got to the end SIGHUP\n"
+    done = child("signal.raise_signal(signal.SIGTERM); signal.raise_signal(signal.SIGHUP)")
+    assert done.stdout == "got to the end SIGTERM\n"
+
+
+def test_sighup_stays_ignored_with_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupter = Interrupter()
+    try:
+        with interrupter.signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert (interrupter.is_stopped, interrupter.signal) == (False, None)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_first_signal_after_a_stop_for_another_reason_lets_the_checkpoint_finish() -> None:

@@ -15,10 +15,10 @@ from typing import Any
 from timing import CASES, Case, Stopwatch, keep_to_one_processor
 
 from rekindle import TrainingSession
-from rekindle.cli.progress import Progress
 from rekindle.envs import EnvFactory, make_envs
 from rekindle.training import Components, Synchronous, Trainer
 from rekindle.training.algorithms import make_agent
+from rekindle.training.progress import Progress
 from rekindle.training.sampling import Round, make_sampler
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ logger = logging.getLogger("rekindle")
 ShouldStop = Callable[[], bool]
 """Called by long work between two parts of it; if it returns true, the work raises `Interrupted`."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TICK = 0.1
 """Seconds until listeners are called after a stop."""
 
@@ -51,6 +51,8 @@ class Interrupter:
         """Why the training is interrupted before its end: the first reason that is not `complete`."""
         self._listeners: list[Callable[[str], object]] = []
         self._guard = threading.Lock()
+        self.signal: str | None = None
+        """The name of the first signal that requested a stop."""
         self._is_signalled = False
         self._unwatch = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -148,7 +150,10 @@ class Interrupter:
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None]:
-        """Let SIGINT and SIGTERM request a stop inside the context; a second signal ends the process. May be nested.
+        """Let SIGINT, SIGTERM and SIGHUP request a stop inside the context. May be nested.
+
+        A second SIGINT or SIGTERM ends the process. SIGHUP does not, as a terminal that closes may send it twice; if it
+        is ignored (`nohup`), it stays so.
 
         A child that is forked inside is not part of the training: there a signal has its previous effect.
 
@@ -159,6 +164,8 @@ class Interrupter:
             return
         # A handler that was set in C, not by Python, could not be restored: such a signal is left to the host.
         before = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not None}
+        if before.get(signal.SIGHUP) == signal.SIG_IGN:
+            del before[signal.SIGHUP]
         owner = Owner()
 
         def handle(number: int, _frame: FrameType | None) -> None:
@@ -167,11 +174,14 @@ class Interrupter:
                 os.kill(os.getpid(), number)
                 return
             # Count signals, not stops: a first signal after another stop must not prevent the last checkpoint.
-            if self._is_signalled:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-            self._is_signalled = True
-            self.stop(signal.Signals(number).name)
+            if number != signal.SIGHUP:
+                if self._is_signalled:
+                    signal.signal(number, signal.SIG_DFL)
+                    os.kill(os.getpid(), number)
+                self._is_signalled = True
+            name = signal.Signals(number).name
+            self.signal = self.signal or name
+            self.stop(name)
 
         for number in before:
             signal.signal(number, handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +14,10 @@ from typing import Any
 import pytest
 
 from rekindle import RunReader, TrainingRun, verify
-from rekindle.cli.progress import Progress
 from rekindle.policy import policy
 from rekindle.run.finding import find_runs
 from rekindle.training import ALGORITHMS, Trainer
+from rekindle.training.progress import Progress
 
 Rekindle = Callable[..., Any]
 LAKE = ("train", "tabular", "FrozenLake-v1", "--eval-every", 200, "--eval-episodes", 2, "--checkpoint-every", 100)
@@ -369,13 +370,16 @@ class TestRootThatIsNotUtf8:
         assert list(here.iterdir()) == []
 
 
-def test_a_first_signal_checkpoints_and_stops(here: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_first_signal_checkpoints_and_stops(here: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "rekindle", *map(str, LAKE), "--steps", "None", "--metrics-every", "100"]
     process = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("step ")
-    process.terminate()
+    process.send_signal(number)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "stopped (SIGTERM)" in out
-    assert RunReader(here / "runs/tabular-FrozenLake-v1").status == "stopped"
+    assert process.returncode == 130
+    assert f"stopped ({number.name})" in out
+    reader = RunReader(here / "runs/tabular-FrozenLake-v1")
+    assert reader.status == "stopped"
+    assert out.endswith(f"continue with: rekindle resume {reader.path.relative_to(here)}\n")

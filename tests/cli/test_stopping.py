@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -85,6 +86,11 @@ def send(how: str, command: Command, root: Path) -> str:
     return how
 
 
+def code_of(how: str) -> int:
+    """The exit code of a training that was stopped in this way."""
+    return 0 if how == "rekindle stop" else 130
+
+
 class TestTrain:
     @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "rekindle stop"])
     @pytest.mark.parametrize("when", ["on the way", "at the end"])
@@ -92,7 +98,7 @@ class TestTrain:
         steps = ("--steps", "100", "--eval-every", "60" if when == "on the way" else "None", "--eval-max-steps", FAR)
         command = Command(tmp_path, *TRAIN, *REPEATS, *steps, mark=2_000).until_marked()
         reason = send(how, command, tmp_path)
-        assert command.end() == 0, command.said
+        assert command.end() == code_of(how), command.said
         reader = stopped(tmp_path)
         assert reader.metadata.stop_reason == reason
         assert reader.metadata.total_steps == (60 if when == "on the way" else 100)
@@ -116,7 +122,7 @@ class TestTrain:
         command = Command(tmp_path, *TRAIN, "--steps", "100", "--eval-episodes", "0", mark=3, hold=True).until_marked()
         send(how, command, tmp_path)
         command.hold.touch()
-        assert command.end() == 0, command.said
+        assert command.end() == 130, command.said
         reader = stopped(tmp_path)
         assert (reader.metadata.stop_reason, reader.metadata.total_steps) == (how, 0)
         assert reader.read_config()["determinism"] is None
@@ -139,13 +145,13 @@ class TestTrain:
         first = Command(tmp_path, *TRAIN, *REPEATS, *steps, mark=300, hold=True).until_marked()
         send("SIGTERM", first, tmp_path)
         first.hold.touch()
-        assert first.end() == 0, first.said
+        assert first.end() == 130, first.said
         first.hold.unlink()
         before = stopped(tmp_path).metadata.total_steps
         resumed = Command(tmp_path, "resume", "runs/t", "--env-module", "env_worlds", mark=100, hold=True)
         send("SIGTERM", resumed.until_marked(), tmp_path)
         resumed.hold.touch()
-        assert resumed.end() == 0, resumed.said
+        assert resumed.end() == 130, resumed.said
         assert stopped(tmp_path).metadata.total_steps == before
 
     @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "rekindle stop"])
@@ -155,9 +161,27 @@ class TestTrain:
         endless = ("--agent.rollout-steps", "64", "--agent.minibatch-size", "1", "--agent.epochs", "100000")
         command = Command(tmp_path, *words, *endless, "--preset", "none", "--agent.hidden-sizes", "8", mark=64)
         reason = send(how, command.until_marked(), tmp_path)
-        assert command.end() == 0, command.said
+        assert command.end() == code_of(how), command.said
         reader = stopped(tmp_path)
         assert (reader.metadata.stop_reason, reader.metadata.total_steps) == (reason, 64)
+
+    def test_when_its_terminal_is_closed(self, tmp_path: Path) -> None:
+        words = ("train", "tabular", "FrozenLake-v1", "--name", "t", "--steps", "None", "--metrics-every", "100")
+        screen, terminal = pty.openpty()
+        process = subprocess.Popen(
+            ["setsid", "--ctty", sys.executable, "-m", "rekindle", *words, "--ui", "plain"],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            cwd=tmp_path,
+        )
+        os.close(terminal)
+        written = b""
+        while b"step 200" not in written:
+            written += os.read(screen, 2**16)
+        os.close(screen)
+        assert process.wait(DEADLINE) in (1, 130), "1 if its last words could not be printed"
+        assert stopped(tmp_path).metadata.stop_reason == "SIGHUP"
 
     @pytest.mark.parametrize("ui", ["plain", "none"])
     def test_a_stop_that_takes_time_is_told_at_once(self, tmp_path: Path, ui: str) -> None:
@@ -170,7 +194,7 @@ class TestTrain:
         command.until(lambda: (feed.poll(), feed.shown_status)[1] == "stopping")
         assert ("stopping (SIGINT)" in command.said) == (ui == "plain")
         command.hold.touch()
-        assert command.end() == 0, command.said
+        assert command.end() == 130, command.said
         feed.poll()
         assert feed.shown_status == "stopped"
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rekindle.cli.messages import warnings_printed
 from rekindle.cli.modules import find_modules_here, module_of
-from rekindle.cli.progress import warnings_printed
 from rekindle.interrupt import Interrupter
 from rekindle.text import time_text, whole
 from rekindle.training import ComparedCheckpoint, ReplayedRun, replay_run

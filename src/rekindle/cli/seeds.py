@@ -67,7 +67,9 @@ def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, 
         write_json(runs)
     else:
         _print(runs)
-    return 1 if any(run.error for run in runs) else 0
+    if any(run.error for run in runs):
+        return 1
+    return INTERRUPTED if crew.is_interrupted else 0
 
 
 class _Crew:
@@ -78,11 +80,16 @@ class _Crew:
         """Held while a process is started, so that it neither misses a signal nor gets it twice."""
         self._live: set[subprocess.Popen[str]] = set()
         self._is_stopping = False
+        self.is_interrupted = False
+        """Whether a signal has stopped one of them before its end."""
 
     @contextlib.contextmanager
     def signals(self) -> Generator[None]:
-        """Pass SIGINT and SIGTERM on to all processes: the first signal makes them checkpoint and stop."""
-        former = {number: signal.signal(number, self._pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Pass SIGINT, SIGTERM and SIGHUP on to all processes: the first signal makes them checkpoint and stop."""
+        passed = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as with nohup
+            passed.append(signal.SIGHUP)
+        former = {number: signal.signal(number, self._pass_on) for number in passed}
         try:
             yield
         finally:
@@ -91,7 +98,7 @@ class _Crew:
 
     def _pass_on(self, number: int, _: Any) -> None:
         with self._guard:
-            self._is_stopping = True
+            self._is_stopping = self.is_interrupted = True
             for process in self._live:
                 process.send_signal(number)
 
@@ -113,9 +120,11 @@ class _Crew:
             reader.join()
         with self._guard:
             self._live.discard(process)
-        if process.returncode == INTERRUPTED:  # interrupted before the run started
+        if process.returncode == INTERRUPTED:
+            self.is_interrupted = True
+        if process.returncode == INTERRUPTED and not output:  # interrupted before the run started
             return _Run(seed)
-        if process.returncode == 0:
+        if process.returncode in (0, INTERRUPTED):
             return _Run(seed, report=msgspec.json.decode(output))
         return _Run(seed, error=errors[-1] if errors else f"the process ended with code {process.returncode}")
 

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from rekindle.interrupt import Interrupter
 
-__all__ = ["current_interrupter", "stopped_by_signals"]
+__all__ = ["current_interrupter", "stopped_by_signals", "was_signalled"]
 
 _TRAINING = ("train", "resume", "sweep")
 _current: ContextVar[Interrupter | None] = ContextVar("_current", default=None)
@@ -16,7 +16,7 @@ _current: ContextVar[Interrupter | None] = ContextVar("_current", default=None)
 
 @contextlib.contextmanager
 def stopped_by_signals(arguments: Sequence[str]) -> Generator[None]:
-    """Let SIGINT and SIGTERM stop a training command with a checkpoint; other commands end as usual."""
+    """Let SIGINT, SIGTERM and SIGHUP stop a training command with a checkpoint; other commands end as usual."""
     if not arguments or arguments[0] not in _TRAINING:
         yield
         return
@@ -34,3 +34,9 @@ def current_interrupter() -> Interrupter:
     interrupter = _current.get() or Interrupter()
     interrupter.check_start()
     return interrupter
+
+
+def was_signalled() -> bool:
+    """Whether a signal has asked the running command to stop."""
+    interrupter = _current.get()
+    return interrupter is not None and interrupter.signal is not None

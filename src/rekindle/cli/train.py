@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,21 @@ from typing import Any
 import msgspec
 
 from rekindle.agents.presets import Preset
+from rekindle.cli import INTERRUPTED
+from rekindle.cli.messages import warnings_printed
 from rekindle.cli.modules import find_modules_here, module_of
-from rekindle.cli.progress import Progress, warnings_printed
-from rekindle.cli.stopping import current_interrupter
+from rekindle.cli.stopping import current_interrupter, was_signalled
 from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
 from rekindle.recorders import RecorderName
+from rekindle.recorders.known import OUTSIDE
 from rekindle.run.reader import RunReader
 from rekindle.sweep.directory import is_study
 from rekindle.text import decimal, shown_path, time_text, whole
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
 from rekindle.training.algorithms import fields_of
+from rekindle.training.config import TrainerConfig
+from rekindle.training.progress import Progress
 from rekindle.ui.companion import Companion, is_shown
 from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import cell, console, number, print_whole, table, words
@@ -114,12 +119,25 @@ def train_shown(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
                         undo.callback(Companion(event.path, stay=stay, when_left=progress.go_on).close)
 
                 trainer.on(TrainingStarted, show)
-        report = trainer.train()
+        report = trainer.train(progress=False)
     if as_json:
         write_json({**msgspec.structs.asdict(report), "path": shown_path(report.path) if report.path else None})
     else:
         _print(report)
-    return 0
+        if report.status == "stopped" and report.path is not None:
+            print_whole(console(), cell(f"\ncontinue with: {_resume_command(report.path, trainer.config)}"))
+    return INTERRUPTED if report.status == "stopped" and was_signalled() else 0
+
+
+def _resume_command(path: Path, config: TrainerConfig) -> str:
+    """The command that continues a run, with everything that it must name again."""
+    options = [
+        *(word for module in config.env_modules for word in ("--env-module", module)),
+        *(word for module in config.agent_modules for word in ("--agent-module", module)),
+        *(word for file in config.env_files for word in ("--env-file", file)),
+        *(("--record", *config.record) if set(config.record) & set(OUTSIDE) else ()),
+    ]
+    return shlex.join(["rekindle", "resume", shown_path(path), *options])
 
 
 def _print(report: TrainingReport) -> None:

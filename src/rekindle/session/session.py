@@ -93,7 +93,7 @@ class TrainingSession:
             bad_values: what to do with NaN or infinity: `refuse` raises, `drop` discards and counts the transition.
             seed: seed from which episode seeds are derived if there is no run (a run has its own seed).
             strict: raise if the resume cannot be exact.
-            signals: inside `with`, let SIGINT and SIGTERM ask for a checkpoint and a stop.
+            signals: inside `with`, let SIGINT, SIGTERM and SIGHUP ask for a checkpoint and a stop.
             interrupter: stops the session, and long updates, from outside, for a loop that makes no calls after
                 `is_done`; a resume makes the rest of the updates.
             journal: record every call, so that a resume makes those after the last checkpoint again and the host can go

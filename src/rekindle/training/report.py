@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.agent import is_offline
+from rekindle.markup import escaped, table
+from rekindle.run.frames import log_columns
 from rekindle.run.metrics import EventStore
+from rekindle.run.notebook import run_html
 from rekindle.run.reader import RunReader
 from rekindle.session.session import TrainingSession
+from rekindle.text import decimal, whole
 
 __all__ = ["Extremes", "TrainingReport"]
 
@@ -30,7 +37,7 @@ class Extremes(msgspec.Struct, frozen=True):
 
 
 class TrainingReport(msgspec.Struct, frozen=True):
-    """The result of a training; `str()` formats it as a table."""
+    """The result of a training; it is shown as a table, and in a notebook with its learning curve."""
 
     status: str
     reason: str | None
@@ -59,7 +66,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
             updates=session.updates,
             seconds=seconds,
             best_score=session.best_score if math.isfinite(session.best_score) else None,
-            metrics=cls.extremes(session.store),
+            metrics={**cls.extremes(session.store), **_evaluated(reader)},
         )
 
     @staticmethod
@@ -87,3 +94,40 @@ class TrainingReport(msgspec.Struct, frozen=True):
             lines.append(f"{'metric':{width}}  {'last':>11}  {'min':>11} {'at step':>11}  {'max':>11} {'at step':>11}")
             lines += [f"{name:{width}}  {item}" for name, item in self.metrics.items()]
         return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The HTML that a notebook shows for this report."""
+        heads = ("metric", "last", "min", "at step", "max", "at step")
+        rows = [
+            (name, decimal(item.last), decimal(item.min), whole(item.min_step), decimal(item.max), whole(item.max_step))
+            for name, item in self.metrics.items()
+        ]
+        metrics = table(heads, rows) if rows else ""
+        headline = f"<p>{escaped(str(self).partition(chr(10))[0])}</p>"
+        is_there = self.path is not None and self.path.is_dir()
+        return f"{run_html(self.path)}{metrics}" if self.path and is_there else f"{headline}{metrics}"
+
+
+def _evaluated(reader: RunReader) -> dict[str, Extremes]:
+    """The metrics of evaluations, at the steps of the evaluations: metric windows that contain them end later."""
+    columns = log_columns(reader.path / "eval_episodes.jsonl")
+    if "total_steps_at_eval" not in columns:
+        return {}
+    steps, where = np.unique(columns["total_steps_at_eval"], return_inverse=True)
+    found: dict[str, Extremes] = {}
+    for column, values in columns.items():
+        name = {"total_reward": "return", "length": "length"}.get(column, column.removeprefix("extras."))
+        if name == column and column != "length":  # a counter, or another field of the row
+            continue
+        means = [float(np.mean(part)) for index in range(len(steps)) if len(part := _finite(values[where == index]))]
+        at = [int(step) for index, step in enumerate(steps) if len(_finite(values[where == index]))]
+        if means:
+            least, most = int(np.argmin(means)), int(np.argmax(means))
+            found[f"eval/{name}"] = Extremes(means[-1], means[least], at[least], means[most], at[most])
+    return found
+
+
+def _finite(values: NDArray[Any]) -> NDArray[Any]:
+    return values[np.isfinite(values)]

@@ -26,6 +26,7 @@ from rekindle.run.directory import TrainingRun
 from rekindle.run.reader import RunReader
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
+from rekindle.terminal import shown_interactively
 from rekindle.training import algorithms
 from rekindle.training.config import TrainerSettings, make_config
 from rekindle.training.evaluation import Evaluator
@@ -41,6 +42,7 @@ from rekindle.training.learning_data import (
     open_data,
 )
 from rekindle.training.opening import Opening
+from rekindle.training.progress import Progress
 from rekindle.training.rebuilding import find_parent
 from rekindle.training.report import TrainingReport
 from rekindle.training.resuming import resumed_arguments
@@ -118,7 +120,7 @@ class Trainer:
             recorders: additional recorders; use `record` for those that need no settings.
             new: create a new run even if one of that name is unfinished.
             strict: raise if a resume cannot be exact.
-            signals: let SIGINT and SIGTERM ask for a checkpoint and a stop.
+            signals: let SIGINT, SIGTERM and SIGHUP ask for a checkpoint and a stop.
             interrupter: stops the training from outside. If that happens before `train` is called, it raises
                 `Interrupted`.
             settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
@@ -178,6 +180,7 @@ class Trainer:
         self._given_interrupter, self._interrupter = interrupter, interrupter or Interrupter()
         self._listeners: list[Callable[[str], object]] = []
         self._ended: tuple[TrainingSession, float] | None = None
+        self._progress: Progress | None = None
 
     @classmethod
     def from_preset(
@@ -252,13 +255,17 @@ class Trainer:
 
     # Training
 
-    def train(self, steps: int | None = None) -> TrainingReport:
+    def train(self, steps: int | None = None, *, progress: bool | None = None) -> TrainingReport:
         """Train to the end, or until a stop is requested; everything is durable when this returns.
 
-        `steps` changes the total number of env steps: a second call with more steps continues the training.
+        `steps` changes the total number of env steps: a second call with more steps continues the training. `progress`
+        is printed to a terminal or notebook, unless it is False; to anything else only if it is True.
         """
-        for _ in self._rounds(steps):
-            pass
+        if progress or (progress is None and shown_interactively()):
+            self._progress = self._progress or Progress(self)
+        with self._progress.shown() if self._progress and progress is not False else contextlib.nullcontext():
+            for _ in self._rounds(steps):
+                pass
         return self.report
 
     def steps(self, steps: int | None = None) -> Generator[Step]:

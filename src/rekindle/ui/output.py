@@ -23,8 +23,9 @@ _write_json: ContextVar[Callable[[str], object] | None] = ContextVar("_write_jso
 
 
 def complain(message: str) -> None:
-    """Print one line to standard error."""
-    sys.stderr.write(f"rekindle: {printable(' '.join(message.split()), most=2000)}\n")
+    """Print one line to standard error, unless nobody can read it: a training whose terminal was closed continues."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"rekindle: {printable(' '.join(message.split()), most=2000)}\n")
 
 
 def write_json(document: Any) -> None:

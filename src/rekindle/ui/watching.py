@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rekindle.errors import MissingExtra
+from rekindle.terminal import can_rewrite
 from rekindle.text import path_text
 from rekindle.ui.feed import RunFeed
 from rekindle.ui.summary import progress_line, summary_table
@@ -30,8 +31,7 @@ _POLL = 0.5
 
 def is_terminal() -> bool:
     """Whether all three standard streams are a terminal that can do more than print lines."""
-    ends = (sys.stdin, sys.stdout, sys.stderr)
-    return all(end.isatty() for end in ends) and os.environ.get("TERM", "dumb") != "dumb"
+    return sys.stdin.isatty() and all(map(can_rewrite, (sys.stdout, sys.stderr))) and "TERM" in os.environ
 
 
 def terminal_ui() -> type[WatchApp]:
