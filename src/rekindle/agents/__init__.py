@@ -19,6 +19,7 @@ if typing.TYPE_CHECKING:
     from rekindle.agents.iqn import IQN, IQNConfig
     from rekindle.agents.ppo import PPO, PPOConfig
     from rekindle.agents.sac import SAC, SACConfig
+    from rekindle.agents.saving import load
     from rekindle.agents.settings import Linear
     from rekindle.agents.td3 import TD3, TD3Config, td3_bc
 
@@ -43,6 +44,7 @@ __all__ = [
     "Tabular",
     "TabularConfig",
     "TabularPolicy",
+    "load",
     "rainbow",
     "td3_bc",
 ]
@@ -65,6 +67,7 @@ _HOMES = {
     "SACConfig": "sac",
     "TD3": "td3",
     "TD3Config": "td3",
+    "load": "saving",
     "rainbow": "dqn",
     "td3_bc": "td3",
 }

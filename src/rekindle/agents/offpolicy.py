@@ -12,6 +12,7 @@ and going on later. Batches are drawn from the memory, from data (`learn_from`),
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import jax
@@ -24,6 +25,7 @@ from rekindle.agents.counting import LossMean, UpdateRatio, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.noise import stream_noise
 from rekindle.agents.normalisation import moments_of, observation_moments
+from rekindle.agents.saving import save
 from rekindle.agents.settings import Linear, check_number, value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.updates import Minibatch, OffPolicyUpdate
@@ -123,6 +125,10 @@ class OffPolicyAgent(Generic[Config]):
         if self._noise is None or rng is None:
             return head.choose(output, mask, rng)
         return head.choose(output, mask, rng, self._noise.draw(streams))
+
+    def predict(self, observations: Any) -> Any:
+        """The greedy action for one observation, or one for each row of a batch."""
+        return CompiledPolicy(self._actor.output, self._encoding, self._head(self.env_steps)).act(observations)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
@@ -320,6 +326,10 @@ class OffPolicyAgent(Generic[Config]):
         self._losses.clear()
 
     # Going on later
+
+    def save(self, path: str | Path) -> None:
+        """Write the agent to a file that `rekindle.agents.load` reads: all but replay memory and random generators."""
+        save(self, path)
 
     def state(self) -> State:
         """Everything but the rows of the memory."""

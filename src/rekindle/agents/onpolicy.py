@@ -12,6 +12,7 @@ function.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import jax
@@ -26,7 +27,8 @@ from rekindle.agents.counting import LossMean, saved_count
 from rekindle.agents.dispatch import Dispatch, Outcome
 from rekindle.agents.distributions import Distribution
 from rekindle.agents.normalisation import ReturnScale, RunningMoments, observation_moments
-from rekindle.agents.scoring import Learning, Scorer, Version
+from rekindle.agents.saving import save
+from rekindle.agents.scoring import Learning, Scorer, Version, explained_variance
 from rekindle.agents.settings import value_at
 from rekindle.agents.trees import placed, placed_number, tree_from_state, tree_state
 from rekindle.agents.updates import OnPolicyUpdate, RolloutBatch
@@ -134,6 +136,10 @@ class OnPolicyAgent(Generic[Config]):
     def chose(self, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
         """Take note that policies of these versions chose the open actions of these streams."""
         self._collector.chose_with(streams, versions)
+
+    def predict(self, observations: Any) -> Any:
+        """The greedy action for one observation, or one for each row of a batch."""
+        return CompiledPolicy(self._actor.output, self._encoding, self._head).act(observations)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
         """How to act now; later updates do not change it."""
@@ -272,7 +278,7 @@ class OnPolicyAgent(Generic[Config]):
             columns=placed(columns, self._device),
             seed=seed,
             began_at=self.env_steps,
-            explained_variance=_explained_variance(scored.values, returns),
+            explained_variance=explained_variance(scored.values, returns),
             order=self._minibatches.order(seed),
         )
         self._learned = self._learned._replace(**placed(_untouched(), self._device))
@@ -317,6 +323,10 @@ class OnPolicyAgent(Generic[Config]):
         self._losses.clear()
 
     # Going on later
+
+    def save(self, path: str | Path) -> None:
+        """Write the agent to a file that `rekindle.agents.load` reads: all but replay memory and random generators."""
+        save(self, path)
 
     def state(self) -> State:
         """Everything."""
@@ -439,9 +449,3 @@ class OnPolicyAgent(Generic[Config]):
 def _untouched() -> dict[str, Any]:
     """What counts the updates on a rollout, before the first."""
     return {"made": np.int32(0), "is_over": np.False_}
-
-
-def _explained_variance(values: Array, returns: Array) -> float:
-    """How much of what returns differ by was foreseen: at most 1, and 0 if they do not differ."""
-    spread = float(np.var(returns))
-    return 1 - float(np.var(returns - values)) / spread if spread > 0 else 0.0

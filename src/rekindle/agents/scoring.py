@@ -27,7 +27,7 @@ from rekindle.policy.encoding import Encoded, Encoding, row_count
 from rekindle.policy.network import Normaliser
 from rekindle.replay.rollout import Steps
 
-__all__ = ["Learning", "Scored", "Scorer", "Version"]
+__all__ = ["Learning", "Scored", "Scorer", "Version", "explained_variance"]
 
 _MOST, _MOST_IMAGES = 1024, 128
 """Rows of a rollout scored in one dispatch."""
@@ -175,3 +175,9 @@ class Learning(msgspec.Struct, eq=False):
         if not isinstance(explained, float):
             raise StateError(f"a rollout explained {explained!r:.40} of its variance")
         return cls({}, seed, began_at, explained, minibatches.order(seed), made)
+
+
+def explained_variance(values: Array, returns: Array) -> float:
+    """How much of what returns differ by was foreseen: at most 1, and 0 if they do not differ."""
+    spread = float(np.var(returns))
+    return 1 - float(np.var(returns - values)) / spread if spread > 0 else 0.0

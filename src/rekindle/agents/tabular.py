@@ -7,6 +7,7 @@ keeps each transition in a ring until it has learned from it, and may learn from
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.agents.names import advice_on
+from rekindle.agents.saving import save
 from rekindle.agents.settings import RunSteps, check_steps, refuse_fractions
 from rekindle.checks import refuses_misfits
 from rekindle.errors import ConfigError, InputError, StateError
@@ -206,6 +208,10 @@ class Tabular:
         """An action for each row."""
         return self._policy(self._table).choose(observations, self._exploring if mode is _EXPLORE else None)
 
+    def predict(self, observations: Any) -> Any:
+        """The greedy action for one observation, or one for each of a batch."""
+        return self._policy(self._table).act(observations)
+
     def policy(self) -> TabularPolicy:
         """How to act now, in a table of its own."""
         table = self._table.copy()
@@ -315,6 +321,10 @@ class Tabular:
         self._error_count, self._error_total = 0, 0.0
 
     # Going on later
+
+    def save(self, path: str | Path) -> None:
+        """Write the agent to a file that `rekindle.agents.load` reads: all but replay memory and random generators."""
+        save(self, path)
 
     def state(self) -> State:
         """Everything but the rows of the memory."""
