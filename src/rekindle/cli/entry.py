@@ -63,7 +63,15 @@ def _run(arguments: list[str]) -> int:
 
     import tyro
 
-    from rekindle.cli.commands import COMMANDS, PARSING, fork_command, serve_command, sweep_command, train_command
+    from rekindle.cli.commands import (
+        COMMANDS,
+        PARSING,
+        fork_command,
+        serve_command,
+        sweep_command,
+        train_command,
+        with_positionals,
+    )
     from rekindle.cli.commands.likeness import with_likeness
 
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
@@ -73,7 +81,7 @@ def _run(arguments: list[str]) -> int:
         if arguments and arguments[0] in COMMANDS:
             command, rest = arguments[0], arguments[1:]
             if command == "train":
-                rest = with_likeness(rest)
+                rest = with_positionals(with_likeness(rest))
             with_settings = {
                 "train": train_command,
                 "fork": fork_command,

@@ -61,6 +61,8 @@ def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, 
     common = [sys.executable, "-P", "-m", "rekindle", "train", *_without(command), "--json", "--ui", lines]
     crew = _Crew()
     with crew.signals(), ThreadPoolExecutor(jobs) as pool:
+        # --seeds None: a config file may name the seeds, and each of these processes trains one.
+        common += ["--seeds", "None"]
         commands = [[*common, "--seed", str(seed), "--version", f"{version}-seed{seed}"] for seed in chosen]
         runs = list(pool.map(crew.train, chosen, commands))
     if as_json:

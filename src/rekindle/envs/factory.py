@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from rekindle.checks import checked_count
+from rekindle.envs.instances import is_environment, likeness
 from rekindle.errors import ConfigError, MissingExtra
 from rekindle.spaces import Layout
 
@@ -75,13 +76,15 @@ class EnvSettings(EnvWrapping, frozen=True, kw_only=True):
 
 
 class EnvFactory:
-    """Creates environments of one kind: from an id, from `module:name`, or from a function.
+    """Creates environments of one kind: from an id, from `module:name`, from a function, or like an environment.
 
     >>> EnvFactory("FrozenLake-v1", arguments={"is_slippery": False})().observation_space
     Discrete(16)
     """
 
-    def __init__(self, source: str | EnvSettings | Callable[..., Any] | EnvFactory, **settings: Any) -> None:
+    def __init__(
+        self, source: str | EnvSettings | Callable[..., Any] | EnvFactory | gymnasium.Env[Any, Any], **settings: Any
+    ) -> None:
         """`settings` are the fields of `EnvSettings`."""
         self._make: Callable[..., Any] | None = None
         if isinstance(source, EnvFactory):
@@ -90,8 +93,12 @@ class EnvFactory:
             known = source
         elif isinstance(source, str):
             known = EnvSettings(id=latest_version(source))
+        elif is_environment(source):
+            found = likeness(source)
+            self._make, known = found.make, EnvSettings(**found.settings)
         elif callable(cast("Any", source)):
-            self._make, known = source, EnvSettings(id=_import_name(source) or _shown(source))
+            make = cast("Callable[..., Any]", source)
+            self._make, known = make, EnvSettings(id=_import_name(make) or _shown(make))
         else:
             raise ConfigError(f"{source!r:.80} does not create environments: use a Gymnasium id, or a function")
         if not known.id:

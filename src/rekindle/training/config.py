@@ -27,6 +27,7 @@ from rekindle.training.algorithms import agent_module, plain
 from rekindle.training.evaluation import EVAL_MAX_STEPS
 
 __all__ = [
+    "DEFAULT_STEPS",
     "Parent",
     "RESUMED",
     "TrainerConfig",
@@ -38,6 +39,9 @@ __all__ = [
     "make_config",
     "read_config",
 ]
+
+DEFAULT_STEPS = 100_000
+"""The length of a training that nobody gives a length."""
 
 _MOST_MADE, _MOST_NATIVE = 2**12, 2**20
 """Limits of `num_envs`: environments that are created one by one, and rows of a vector environment."""
@@ -51,7 +55,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     seed: int = 0
     """The seed of all random numbers."""
-    steps: int | None = None
+    steps: int | None = DEFAULT_STEPS
     """Total number of env steps; None for no limit."""
     num_envs: int = 1
     """Number of environments that are stepped together."""

@@ -7,7 +7,7 @@ import gc
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.terminal import shown_interactively
 from rekindle.training import algorithms
-from rekindle.training.config import TrainerSettings, make_config
+from rekindle.training.config import DEFAULT_STEPS, TrainerSettings, make_config
 from rekindle.training.evaluation import Evaluator
 from rekindle.training.evaluations import Evaluations
 from rekindle.training.forecast import check_rollout, foreseen
@@ -50,6 +50,9 @@ from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcess
 from rekindle.training.steps import Step, steps_of
 from rekindle.training.strategies import Components, NoSampler, Offline, Strategy, Synchronous
 
+if TYPE_CHECKING:
+    from gymnasium import Env
+
 __all__ = ["Trainer"]
 
 _Event = TypeVar("_Event", bound=Event)
@@ -66,11 +69,11 @@ class Trainer:
 
     def __init__(  # noqa: PLR0913 - one place to see what a trainer is made of
         self,
-        env: str | EnvSettings | EnvFactory | Callable[..., Any] | None,
+        env: str | EnvSettings | EnvFactory | Env[Any, Any] | Callable[..., Any] | None,
         agent: AgentSource,
         *,
         data: DataSource | None = None,
-        steps: int | None = None,
+        steps: int | None = DEFAULT_STEPS,
         name: str | None = None,
         root: str | Path = "runs",
         seed: int = 0,
@@ -94,8 +97,8 @@ class Trainer:
         """Set everything up; nothing is written before `train` or `steps` is called.
 
         Args:
-            env: a Gymnasium id, `module:name`, a function that creates an environment, or an `EnvFactory`; None to
-                learn from data without evaluations.
+            env: a Gymnasium id, `module:name`, a function that creates an environment, an environment (of which others
+                are made), or an `EnvFactory`; None to learn from data without evaluations.
             agent: the name of an algorithm (`rekindle algos` lists them), `module:Class` of your own agent, an
                 agent, or a function from observation and action space to an agent.
             data: a data set to learn from, or its path. By default (`data_share=1`) no environment is stepped, and all

@@ -16,6 +16,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
 from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Trust, Trusted, Ui
+from rekindle.cli.commands.config_file import read_config_file
 from rekindle.cli.commands.conflicts import check_conflicts
 from rekindle.cli.commands.likeness import like_defaults, trial_name
 from rekindle.cli.commands.naming import check_option_names
@@ -47,7 +48,8 @@ def train(  # noqa: PLR0913 - these are the options of a command
     env: Annotated[Positional[str | None], arg(metavar="[ENV]", help_behavior_hint="")] = None,
     /,
     *,
-    training: OmitArgPrefixes[TrainerSettings] = TrainerSettings(steps=100_000),  # noqa: B008 - it is frozen
+    config: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,  # noqa: ARG001 - read before
+    training: OmitArgPrefixes[TrainerSettings] = TrainerSettings(),  # noqa: B008 - it is frozen
     name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: ALGO-ENV)")] = None,
     version: Annotated[str, arg(metavar="VERSION")] = "v1",
     directory: Annotated[Path, arg(name="runs", metavar="DIR")] = Path("runs"),
@@ -72,6 +74,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     Args:
         algorithm: The algorithm: see `rekindle algos`. Or MODULE:CLASS of your own agent.
         env: A Gymnasium id, or MODULE:NAME of a function or class that creates an environment; optional with --data.
+        config: A TOML file with options: those of the command override it.
         training: The settings of the training.
         name: Name of the run.
         version: Version of the run.
@@ -154,14 +157,29 @@ def algorithm_command(
     made.__kwdefaults__ = {**(function.__kwdefaults__ or {}), "agent": settings(), **defaults}
     others = [name for name in made.__kwdefaults__ if name not in ("training", "wrapping", "agent", "words")]
     check_option_names(arguments, agent=[*fields_of(settings())], others=[*others, *_RENAMED])
-    preset, steps = _preset(made, arguments) if uses_presets else (None, None)
-    if preset is not None:
-        training: TrainerSettings = made.__kwdefaults__["training"]
-        made.__kwdefaults__ |= {
-            "agent": converted(settings, preset.settings(steps)),
-            "training": msgspec.structs.replace(training, steps=preset.steps, num_envs=preset.num_envs),
-            "wrapping": EnvWrapping(**preset.env),
+    file = read_config_file(arguments)
+    if file is not None and not uses_presets:
+        raise ConfigError("--config and --like both name settings: use one of them")
+    if file is not None:
+        made.__kwdefaults__ |= file.defaults(settings, preset={})
+    given = None if file is None else file.training.get("steps")
+    preset, steps = _preset(made, arguments, steps=given) if uses_presets else (None, None)
+    if preset is None:
+        return made
+    if file is not None:
+        tuned: dict[str, dict[str, Any]] = {
+            "agent": preset.settings(steps),
+            "training": {"steps": preset.steps, "num_envs": preset.num_envs},
+            "wrapping": preset.env,
         }
+        made.__kwdefaults__ |= file.defaults(settings, preset=tuned)
+        return made
+    training: TrainerSettings = made.__kwdefaults__["training"]
+    made.__kwdefaults__ |= {
+        "agent": converted(settings, preset.settings(steps)),
+        "training": msgspec.structs.replace(training, steps=preset.steps, num_envs=preset.num_envs),
+        "wrapping": EnvWrapping(**preset.env),
+    }
     return made
 
 
@@ -175,14 +193,16 @@ def algorithm_in(arguments: Sequence[str]) -> str | None:
     return arguments[first[0]] if first else None
 
 
-def _preset(command: Callable[..., int], arguments: Sequence[str]) -> tuple[Preset | None, int | None]:
-    """The preset for the arguments, and the env steps if they are given; none for invalid arguments."""
+def _preset(
+    command: Callable[..., int], arguments: Sequence[str], *, steps: int | None
+) -> tuple[Preset | None, int | None]:
+    """The preset for the arguments, and the env steps if they, or a file, give them; none for invalid arguments."""
 
     @functools.wraps(command)
     def understood(algorithm: str, env: str | None, **options: Any) -> tuple[Preset | None, int | None]:
         is_given = any(word.partition("=")[0] == "--steps" for word in arguments)
         wanted = find_training_preset(algorithm, env, options["training"]) if options["preset"] == "auto" else None
-        return wanted, options["training"].steps if is_given else None
+        return wanted, options["training"].steps if is_given or steps is not None else None
 
     words = [word for word in arguments if word not in ("-h", "--help")]
     silence = io.StringIO()
