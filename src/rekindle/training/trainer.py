@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from rekindle.agent import LearningAgent, session_steps
-from rekindle.agents.presets import find_preset, presets
 from rekindle.agents.settings import resolved
 from rekindle.checkpoint import KeepLast, RetentionPolicy
 from rekindle.checkpoint.retention import retention
@@ -42,6 +41,7 @@ from rekindle.training.learning_data import (
     open_data,
 )
 from rekindle.training.opening import Opening
+from rekindle.training.preset_arguments import preset_arguments
 from rekindle.training.progress import Progress
 from rekindle.training.rebuilding import find_parent
 from rekindle.training.report import TrainingReport
@@ -199,22 +199,9 @@ class Trainer:
 
         Raises `ConfigError` if there is no preset for the environment: `rekindle algos` lists the presets.
         """
-        factory = EnvFactory(env)
-        preset = find_preset(algorithm, factory.name)
-        if preset is None:
-            there = ", ".join(presets().get(algorithm, ())) or "none"
-            raise ConfigError(f"there is no preset of {algorithm} for {factory.name}; those of {algorithm}: {there}")
-        known = factory.settings
-        wrapped = {name: value for name, value in preset.env.items() if not getattr(known, name)}
-        options.setdefault("num_envs", preset.num_envs)
-        return cls(
-            EnvFactory(factory, **wrapped),
-            algorithm,
-            steps=preset.steps if steps is None else steps,
-            agent_settings={**preset.settings(steps), **(agent_settings or {})},
-            preset=preset.name,
-            **options,
-        )
+        factory, tuned = preset_arguments(EnvFactory(env), algorithm, steps)
+        tuned["agent_settings"] |= agent_settings or {}
+        return cls(factory, algorithm, **{**tuned, **options})
 
     @classmethod
     def resume(
