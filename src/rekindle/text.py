@@ -15,6 +15,7 @@ __all__ = [
     "compact",
     "decimal",
     "encodable",
+    "install_command",
     "moment",
     "path_text",
     "printable",
@@ -43,6 +44,11 @@ def printable(value: object, *, most: int = 300) -> str:
 def encodable(text: str) -> str:
     """The text with visible escapes for characters that UTF-8 does not support, such as parts of a file name."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra of this package, which PyPI has under another name than it is imported by."""
+    return f'pip install "rekindle-rl[{extra}]"'
 
 
 def path_text(path: Path) -> str:

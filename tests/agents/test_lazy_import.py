@@ -19,7 +19,7 @@ def test_a_missing_library_is_named_with_the_extra_that_has_it(monkeypatch: pyte
     for name in [name for name in sys.modules if name.startswith("rekindle.agents.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "equinox", None)
-    with pytest.raises(MissingExtra, match=r"DQN needs equinox: pip install rekindle\[agents\]"):
+    with pytest.raises(MissingExtra, match=r'DQN needs equinox: pip install "rekindle-rl\[agents\]"'):
         _ = rekindle.agents.DQN
 
 

@@ -246,6 +246,6 @@ def test_the_file_says_what_made_it_and_needs_only_opset_15(tmp_path: Path) -> N
 
 def test_without_onnx_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtra, match=r"pip install rekindle\[onnx\]"):
+    with pytest.raises(MissingExtra, match=r'pip install "rekindle-rl\[onnx\]"'):
         save_onnx(trained("td3"), tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())

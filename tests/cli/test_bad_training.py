@@ -102,7 +102,7 @@ class TestMissingExtras:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.count("\n") == 1
-        assert f"pip install rekindle[{extra}]" in done.stderr
+        assert f'pip install "rekindle-rl[{extra}]"' in done.stderr
         assert list(here.iterdir()) == []
 
 

@@ -112,4 +112,4 @@ def test_without_matplotlib_the_extra_is_named(rekindle: Rekindle, monkeypatch: 
 
     monkeypatch.setattr(builtins, "__import__", fails)
     outcome = rekindle("plot", path)
-    assert (outcome.code, outcome.err) == (1, "rekindle: plot needs matplotlib: pip install rekindle[plot]\n")
+    assert (outcome.code, outcome.err) == (1, 'rekindle: plot needs matplotlib: pip install "rekindle-rl[plot]"\n')

@@ -92,7 +92,7 @@ def test_without_textual_a_terminal_is_told_what_to_install(tmp_path: Path, monk
     path = make_run(tmp_path)
     monkeypatch.setitem(sys.modules, "rekindle.ui.app", None)
     monkeypatch.setitem(sys.modules, "textual", None)
-    with pytest.raises(MissingExtra, match=r"pip install rekindle\[ui\]"):
+    with pytest.raises(MissingExtra, match=r'pip install "rekindle-rl\[ui\]"'):
         watch(path, plain=False)
 
 
@@ -131,7 +131,7 @@ def test_without_textual_a_training_prints_lines_unless_it_must_be_shown(monkeyp
     monkeypatch.setitem(sys.modules, "rekindle.ui.app", None)
     monkeypatch.setattr(companion, "find_spec", lambda _: None)
     assert not companion.is_shown("auto")
-    with pytest.raises(MissingExtra, match=r"pip install rekindle\[ui\]"):
+    with pytest.raises(MissingExtra, match=r'pip install "rekindle-rl\[ui\]"'):
         companion.is_shown("tui")
 
 

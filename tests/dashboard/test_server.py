@@ -367,7 +367,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "pip install rekindle[dashboard]" in done.stderr
+    assert 'pip install "rekindle-rl[dashboard]"' in done.stderr
 
 
 def test_uplot_is_the_file_that_was_published() -> None:

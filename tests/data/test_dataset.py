@@ -284,7 +284,7 @@ def test_two_conversions_at_once_do_not_disturb_each_other(tmp_path: Path) -> No
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_d4rl(tmp_path / "set.hdf5", flat(episodes()))
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtra, match=r"HDF5 files need h5py: pip install rekindle\[data\]"):
+    with pytest.raises(MissingExtra, match=r'HDF5 files need h5py: pip install "rekindle-rl\[data\]"'):
         Dataset.open(path)
     assert len(Dataset.open(write_npz(tmp_path / "set.npz", flat(episodes())))) == 13
 

@@ -15,9 +15,9 @@ from rekindle.recorders import MLflow, TensorBoard, WandB
 @pytest.mark.parametrize(
     ("recorder", "message"),
     [
-        (TensorBoard, r"TensorBoard needs tensorboardX: pip install rekindle\[tensorboard\]"),
-        (MLflow, r"MLflow needs mlflow: pip install rekindle\[mlflow\]"),
-        (WandB, r"WandB needs wandb: pip install rekindle\[wandb\]"),
+        (TensorBoard, r'TensorBoard needs tensorboardX: pip install "rekindle-rl\[tensorboard\]"'),
+        (MLflow, r'MLflow needs mlflow: pip install "rekindle-rl\[mlflow\]"'),
+        (WandB, r'WandB needs wandb: pip install "rekindle-rl\[wandb\]"'),
     ],
 )
 def test_a_missing_library_is_one_clear_error(

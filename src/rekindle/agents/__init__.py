@@ -1,6 +1,6 @@
 """Agents that learn, each in a module that reads from top to bottom.
 
-Those that learn with JAX are imported when they are asked for: `pip install rekindle[agents]`.
+Those that learn with JAX are imported when they are asked for: `pip install "rekindle-rl[agents]"`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import typing
 
 from rekindle import errors
 from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
+from rekindle.text import install_command
 
 if typing.TYPE_CHECKING:
     from rekindle.agents.awac import AWAC, AWACConfig
@@ -82,5 +83,5 @@ def __getattr__(name: str) -> typing.Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "rekindle":
             raise
-        raise errors.MissingExtra(f"{name} needs {error.name}: pip install rekindle[agents]", name=error.name) from None
+        raise errors.MissingExtra(f"{name} needs {error.name}: {install_command('agents')}", name=error.name) from None
     return getattr(module, name)

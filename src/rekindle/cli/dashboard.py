@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rekindle.errors import MissingExtra, RunError
+from rekindle.text import install_command
 from rekindle.ui.output import complain
 
 __all__ = ["show_dashboard"]
@@ -19,7 +20,7 @@ def show_dashboard(directory: Path, *, port: int, host: str) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "rekindle":
             raise
-        message = f"the dashboard needs {error.name}: pip install rekindle[dashboard]"
+        message = f"the dashboard needs {error.name}: {install_command('dashboard')}"
         raise MissingExtra(message, name=error.name) from None
 
     serve(directory, host=host, port=port, announce=lambda address: _announce(address, directory))

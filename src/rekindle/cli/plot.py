@@ -21,7 +21,7 @@ from rekindle.run.frames import log_columns
 from rekindle.run.groups import group_labels
 from rekindle.run.reader import RunReader
 from rekindle.storage.files import write_output
-from rekindle.text import bytes_text, printable
+from rekindle.text import bytes_text, install_command, printable
 
 __all__ = ["RETURNS", "plot_runs"]
 
@@ -129,7 +129,7 @@ def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: flo
         import matplotlib
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"plot needs {error.name}: pip install rekindle[plot]", name=error.name) from None
+        raise MissingExtra(f"plot needs {error.name}: {install_command('plot')}", name=error.name) from None
     matplotlib.rcdefaults()  # ignore a matplotlibrc in the working directory, which may be a downloaded run
     figure = Figure(figsize=(6.4 * len(panels), 4), dpi=150, layout="constrained")
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))

@@ -14,6 +14,7 @@ from rekindle.interrupt import ShouldStop, never
 from rekindle.recorders.extras import require
 from rekindle.recorders.video import Film
 from rekindle.storage.files import write_output
+from rekindle.text import install_command
 from rekindle.training import EpisodeEvaluator
 from rekindle.training.evaluation import Act
 
@@ -54,7 +55,7 @@ class Studio:
             evaluator.evaluate(act, min(episodes, _MOST))
         except EnvError as error:
             if isinstance(error.__cause__, DependencyNotInstalled):
-                raise MissingExtra(f"a video needs pip install rekindle[video] ({error.__cause__})") from error
+                raise MissingExtra(f"a video needs {install_command('video')} ({error.__cause__})") from error
             raise
         finally:
             evaluator.close()

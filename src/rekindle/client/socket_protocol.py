@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from rekindle.client.conversation import Retry
 from rekindle.errors import ConfigError, MissingExtra, ServerError
+from rekindle.text import install_command
 
 try:
     from websockets.client import ClientProtocol
@@ -19,7 +20,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.partition(".")[0] == "rekindle":
         raise
-    raise MissingExtra(f"the client needs {missing.name}: pip install rekindle[client]", name=missing.name) from None
+    raise MissingExtra(f"the client needs {missing.name}: {install_command('client')}", name=missing.name) from None
 
 __all__ = ["Address", "SocketProtocol", "address_of"]
 

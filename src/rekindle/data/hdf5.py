@@ -12,6 +12,7 @@ import numpy as np
 
 from rekindle.errors import DataError, MissingExtra
 from rekindle.experience import Array
+from rekindle.text import install_command
 
 __all__ = ["Hdf5", "load_h5py"]
 
@@ -27,7 +28,7 @@ def load_h5py() -> Any:
     try:
         return importlib.import_module("h5py")
     except ModuleNotFoundError as error:
-        raise MissingExtra("HDF5 files need h5py: pip install rekindle[data]", name=error.name) from error
+        raise MissingExtra(f"HDF5 files need h5py: {install_command('data')}", name=error.name) from error
 
 
 class Hdf5:

@@ -20,6 +20,7 @@ from rekindle.checks import checked_count
 from rekindle.envs.instances import is_environment, likeness
 from rekindle.errors import ConfigError, MissingExtra
 from rekindle.spaces import Layout
+from rekindle.text import install_command
 
 if TYPE_CHECKING:
     import gymnasium
@@ -362,7 +363,7 @@ def _missing(name: str, error: Exception) -> MissingExtra:
     text = (module or str(error)).lower()
     extra = next((extra for library, extra in _EXTRAS.items() if library in text), None)
     what = str(error) if module is None else f"the module {module}"
-    advice = "" if extra is None else f": pip install rekindle[{extra}]"
+    advice = "" if extra is None else f": {install_command(extra)}"
     return MissingExtra(f"{name} needs a library that is not installed{advice} ({what})", name=module)
 
 

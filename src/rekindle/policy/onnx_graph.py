@@ -1,4 +1,4 @@
-"""Write a policy as an ONNX graph, for engines and languages without Python. Needs `pip install rekindle[onnx]`.
+"""Write a policy as an ONNX graph, for engines and languages without Python. Needs `pip install "rekindle-rl[onnx]"`.
 
 The graph takes raw observations and returns greedy actions: encoding, normalisation, network and action head are all
 inside of it. It uses operators of opset 15 only, so that old runtimes can run it.
@@ -24,6 +24,7 @@ from rekindle.policy.images import image_shape
 from rekindle.policy.network import Layer, Normaliser, embedded_quantiles, forward, quantile_midpoints
 from rekindle.policy.policy import NetworkPolicy
 from rekindle.storage import files
+from rekindle.text import install_command
 from rekindle.version import __version__
 
 __all__ = ["ACTION", "OBSERVATION", "OUTPUT", "onnx_model", "save_onnx"]
@@ -67,7 +68,7 @@ class _Graph:
         try:
             import onnx
         except ModuleNotFoundError as error:
-            raise MissingExtra(f"ONNX needs {error.name}: pip install rekindle[onnx]", name=error.name) from None
+            raise MissingExtra(f"ONNX needs {error.name}: {install_command('onnx')}", name=error.name) from None
         self._onnx = onnx
         self._nodes: list[Any] = []
         self._constants: list[Any] = []

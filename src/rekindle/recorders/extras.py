@@ -7,6 +7,7 @@ import importlib.util
 from typing import Any
 
 from rekindle.errors import MissingExtra
+from rekindle.text import install_command
 
 __all__ = ["load", "require"]
 
@@ -15,7 +16,7 @@ def require(recorder: str, *modules: str, extra: str) -> None:
     """Raise `MissingExtra` unless all these modules can be imported."""
     for name in modules:
         if importlib.util.find_spec(name) is None:
-            raise MissingExtra(f"{recorder} needs {name}: pip install rekindle[{extra}]", name=name)
+            raise MissingExtra(f"{recorder} needs {name}: {install_command(extra)}", name=name)
 
 
 def load(module: str) -> Any:

@@ -19,6 +19,7 @@ from rekindle.server.options import ServerOptions
 from rekindle.server.pages import Page, Pages, allowed, metrics_text
 from rekindle.server.refusals import Refusal
 from rekindle.session.session import TrainingSession
+from rekindle.text import install_command
 from rekindle.wire.messages import Hello, StatsReply
 from rekindle.wire.space_trees import read_space_tree
 
@@ -30,7 +31,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.partition(".")[0] == "rekindle":
         raise
-    raise MissingExtra(f"the server needs {missing.name}: pip install rekindle[server]", name=missing.name) from None
+    raise MissingExtra(f"the server needs {missing.name}: {install_command('server')}", name=missing.name) from None
 
 __all__ = ["SessionServer", "serve"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rekindle.errors import MissingExtra
 from rekindle.terminal import can_rewrite
-from rekindle.text import path_text
+from rekindle.text import install_command, path_text
 from rekindle.ui.feed import RunFeed
 from rekindle.ui.summary import progress_line, summary_table
 from rekindle.ui.tables import cell, console, print_problems, print_whole
@@ -40,7 +40,7 @@ def terminal_ui() -> type[WatchApp]:
         from rekindle.ui.app import WatchApp
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            f"the terminal UI needs {error.name}: pip install rekindle[ui], or use --plain (watch) or --ui plain",
+            f"the terminal UI needs {error.name}: {install_command('ui')}, or use --plain (watch) or --ui plain",
             name=error.name,
         ) from None
     return WatchApp

@@ -1,4 +1,4 @@
-"""A web page for run directories: all runs, live charts, comparisons. Needs `pip install rekindle[dashboard]`."""
+"""A web page for run directories: all runs, live charts, comparisons. Needs `pip install "rekindle-rl[dashboard]"`."""
 
 from __future__ import annotations
 
