@@ -1,5 +1,6 @@
 """What users install: its name, its extras, and the hints that name them."""
 
+import os
 import re
 import subprocess
 import sys
@@ -98,7 +99,8 @@ def test_it_trains_with_the_oldest_and_the_newest_dependencies(tmp_path: Path, k
     train = ["train", "tabular", "FrozenLake-v1", "--steps", "2000", "--ui", "none"]
     for arguments in (train, ["verify", "runs/tabular-FrozenLake-v1"], ["show", "runs/tabular-FrozenLake-v1"]):
         command = [tmp_path / "empty/bin/rekindle", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 
