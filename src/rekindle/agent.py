@@ -20,6 +20,7 @@ __all__ = [
     "LearnsFromData",
     "Metrics",
     "Policy",
+    "PortablePolicy",
     "Replay",
     "ReportsEpisodes",
     "SkipsUpdates",
@@ -191,8 +192,22 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class PortablePolicy(Policy, Protocol):
+    """A policy that is data, so that actors in other processes can act with it; its module needs no ML library."""
+
+    def state(self) -> State:
+        """Everything that `from_state` needs."""
+        ...
+
+    @classmethod
+    def from_state(cls, state: State) -> Policy:
+        """The same policy, from a state that only this class has written."""
+        ...
+
+
+@runtime_checkable
 class HasPolicy(Protocol):
-    """An agent that can create a policy, which the background learner needs."""
+    """An agent that can create a policy, which the background learner and actors in other processes need."""
 
     def policy(self) -> Policy:
         """The current policy; later updates do not change it."""
@@ -256,7 +271,10 @@ class ChecksLearner(Protocol):
     """An agent that cannot train with every learner."""
 
     def check_learner(self, learner: str) -> None:
-        """Raise `ConfigError` if the agent cannot train with this learner: `inline`, `manual` or `background`."""
+        """Raise `ConfigError` if the agent cannot train with this learner: `inline`, `manual`, `background`, `actors`.
+
+        With `actors`, it learns inline from rounds that its policies play.
+        """
         ...
 
 

@@ -135,11 +135,13 @@ class OffPolicyAgent(Generic[Config]):
         return self._actor.policy(self._head(self.env_steps), self._algorithm.algorithm)
 
     def check_learner(self, learner: str) -> None:
-        """Refuse correlated noise in the background: there a policy acts, and policies explore with white noise."""
-        if learner == "background" and self._noise is not None:
+        """Refuse correlated noise where policies act: they explore with white noise."""
+        others = {"background": "use learner='inline' or 'manual'", "actors": "train without actors"}
+        if learner in others and self._noise is not None:
+            where = "with actors" if learner == "actors" else f"with learner={learner!r}"
             raise ConfigError(
-                f"noise is {self._noise.kind!r}: with learner='background' exploration noise is not correlated; "
-                "use learner='inline' or 'manual', or noise='white'"
+                f"noise is {self._noise.kind!r}: {where} exploration noise is not correlated; "
+                f"{others[learner]}, or use noise='white'"
             )
 
     # Remembering

@@ -138,6 +138,19 @@ class TabularPolicy(msgspec.Struct, frozen=True, eq=False):
             best[explores] = rng.integers(self.actions.count, size=np.count_nonzero(explores))
         return self.actions.values(best)
 
+    def state(self) -> State:
+        """The policy as a tree of data."""
+        numbering = [[each.count, each.start, each.dtype.str] for each in (self.observations, self.actions)]
+        return {"table": self.table, "epsilon": self.epsilon, "numbering": numbering}
+
+    @classmethod
+    def from_state(cls, state: State) -> TabularPolicy:
+        """The same policy."""
+        observations, actions = (
+            _Numbering(count, start, np.dtype(dtype)) for count, start, dtype in state["numbering"]
+        )
+        return cls(state["table"], state["epsilon"], observations, actions)
+
 
 class _Step(NamedTuple):
     """One transition, in places of the table."""

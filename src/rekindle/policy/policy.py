@@ -41,6 +41,12 @@ class _Saved(msgspec.Struct, frozen=True, eq=False):
     head: ActionHead
     normaliser: Normaliser | None = None
 
+    def policy(self) -> NetworkPolicy:
+        check_policy(self.encoding, self.layers, self.head, self.normaliser)
+        return NetworkPolicy(
+            self.encoding, self.layers, self.head, normaliser=self.normaliser, algorithm=self.algorithm
+        )
+
 
 class NetworkPolicy:
     """Encoding, normaliser, layers and head: everything that is needed to act."""
@@ -86,6 +92,16 @@ class NetworkPolicy:
         outputs = self._outputs(batch, rng)
         return outputs[0] if is_single else outputs
 
+    def state(self) -> State:
+        """The policy as a tree of data, with the arrays themselves."""
+        saved = _Saved(self.algorithm, self.encoding, self.layers, self.head, self.normaliser)
+        return msgspec.to_builtins(saved, builtin_types=(np.ndarray,), enc_hook=_keep)
+
+    @classmethod
+    def from_state(cls, state: State) -> NetworkPolicy:
+        """The same policy; raises `ValueError` if it cannot be run."""
+        return msgspec.convert(state, _Saved, dec_hook=_array).policy()
+
     def _outputs(self, observations: Observations, rng: np.random.Generator | None) -> Array:
         encoded = self._encode(observations)
         if self.normaliser is not None:
@@ -104,9 +120,7 @@ def exploring(mode: ActMode | str, rng: np.random.Generator | None) -> np.random
 
 def save(policy: NetworkPolicy, path: str | Path) -> None:
     """Write a policy to a file that `load` can read with numpy alone."""
-    saved = _Saved(policy.algorithm, policy.encoding, policy.layers, policy.head, policy.normaliser)
-    tree: State = {"kind": "policy", "policy": msgspec.to_builtins(saved, builtin_types=(np.ndarray,), enc_hook=_keep)}
-    files.write_output(Path(path), *codec.encode(tree))
+    files.write_output(Path(path), *codec.encode({"kind": "policy", "policy": policy.state()}))
 
 
 def load(path: str | Path) -> NetworkPolicy:
@@ -116,10 +130,7 @@ def load(path: str | Path) -> NetworkPolicy:
         raise FileRefused(f"{path}: not an exported policy")
     try:
         saved = msgspec.convert(tree.get("policy"), _Saved, dec_hook=_array)
-        check_policy(saved.encoding, saved.layers, saved.head, saved.normaliser)
-        return NetworkPolicy(
-            saved.encoding, saved.layers, saved.head, normaliser=saved.normaliser, algorithm=saved.algorithm
-        )
+        return saved.policy()
     except (msgspec.ValidationError, AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise FileRefused(f"{path}: not a policy that this version of rekindle can run: {error}") from None
 

@@ -21,6 +21,8 @@ class Due:
         self._is_running = False
         self.is_unsaved = True
         """Whether anything may have changed since the last checkpoint."""
+        self.is_held = False
+        """Whether what is due waits for the end of a group of calls."""
         self.raised: BaseException | None = None
         """What a hook or a checkpoint raised last; everything due before it was done."""
 
@@ -34,7 +36,7 @@ class Due:
         parts = self._parts
         if parts.counts.env_steps < parts.schedule.next or parts.streams.unannounced_ends:
             return False
-        if self._is_running or parts.owed.updates:
+        if self._is_running or self.is_held or parts.owed.updates:
             return False
         self._run()
         return True

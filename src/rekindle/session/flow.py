@@ -106,7 +106,7 @@ class Flow:
         if self._inputs is not None:
             self._inputs.caught_up()
         self.due.finish_call()
-        if owed.updates or schedule.next <= self._counts.env_steps:
+        if owed.updates or (schedule.next <= self._counts.env_steps and not self.due.is_held):
             self.call.is_behind = True
             raise Interrupted("stopped before the work that the last stop had interrupted was complete")
 

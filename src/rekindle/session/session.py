@@ -23,6 +23,7 @@ from rekindle.run.metrics import EventStore
 from rekindle.session.assembly import assemble
 from rekindle.session.forks import abandon_in_forked_children
 from rekindle.session.greedy import Greedy
+from rekindle.session.grouping import CallGroup
 from rekindle.session.journal_options import JournalOptions
 from rekindle.session.ledger import Ledger
 from rekindle.session.logbook import numbers_to_log
@@ -127,13 +128,13 @@ class TrainingSession:
         )
         self._parts, self._flow, self._due, self._ending = made.parts, made.flow, made.due, made.ending
         self._greedy, self._reports = Greedy(made.parts), made.reports
-        self.interrupter = self._parts.interrupter
-        self.stats = self._parts.logbook.stats
+        self.interrupter, self.stats = self._parts.interrupter, self._parts.logbook.stats
         self._table = self._parts.streams.table
+        self.together = CallGroup(made.parts, made.flow.call, made.due)
+        """Groups calls: `with session.together: ...` does what is due when the block is left."""
         self._streams: weakref.WeakValueDictionary[StreamId, Stream] = weakref.WeakValueDictionary()
         """The handles of streams, one per stream, so that closing one closes it everywhere."""
-        self._handles_signals = signals
-        self._exit_stack = contextlib.ExitStack()
+        self._handles_signals, self._exit_stack = signals, contextlib.ExitStack()
         abandon_in_forked_children(self)
         try:
             if made.replay is None:
@@ -318,8 +319,7 @@ class TrainingSession:
         Inside a callback or a hook it is taken when the current call ends, after everything else that is due. With
         `wait` it is taken at once: it records what is still due, and a resume does that.
         """
-        saver = self._parts.saver
-        if saver is None:
+        if (saver := self._parts.saver) is None:
             raise ConfigError("checkpoint() needs a run: TrainingSession(agent, run=TrainingRun.create(...))")
         self._prepare_call()
         self._due.checkpoint(saver, wait=wait)

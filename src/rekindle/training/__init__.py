@@ -12,11 +12,12 @@ from rekindle.training.replaying import ComparedCheckpoint, ReplayedRun, replay_
 from rekindle.training.report import TrainingReport
 from rekindle.training.sampling import Round, Sampler, StepProcessor
 from rekindle.training.steps import Step
-from rekindle.training.strategies import Components, Offline, Strategy, Synchronous
+from rekindle.training.strategies import Actors, Components, Offline, Strategy, Synchronous
 from rekindle.training.trainer import Trainer
 
 __all__ = [
     "ALGORITHMS",
+    "Actors",
     "Algorithm",
     "ComparedCheckpoint",
     "Components",

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -46,8 +46,13 @@ DEFAULT_STEPS = 100_000
 _MOST_MADE, _MOST_NATIVE = 2**12, 2**20
 """Limits of `num_envs`: environments that are created one by one, and rows of a vector environment."""
 _MOST_WORKERS = 2**10
+_MOST_ROUND = 2**20
+"""Limits of `round_steps`, and of the transitions of a round."""
 _MOST_EPISODES = 10**6
 _CHECKPOINT = re.compile(r"(?:best|latest|(?:best|step)_\d{1,18})\.mpk")
+
+
+ActorsOn = Literal["here", "processes"]
 
 
 class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,7 +67,20 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     vectorization: Vectorization = "sync"
     """How to step them: in this process, in worker processes, or as a vector environment."""
     workers: int | None = None
-    """Number of worker processes, with `async`."""
+    """Number of worker processes, with `async` or with actors; None for one per processor."""
+    actors: int | None = None
+    """Train with so many actors, each with its own environments and random numbers: they play rounds in parallel."""
+    envs_each: int = 1
+    """Environments of each actor; then `num_envs` is `actors` x `envs_each`."""
+    round_steps: int = 64
+    """Steps that each environment makes in a round; all of them with the same policy."""
+    pipeline: Literal[0, 1] = 1
+    """1: actors play a round while the agent learns from the one before, with a policy that is a round older. 0: they
+    take turns."""
+    actors_on: ActorsOn = "processes"
+    """Where actors run: `processes`, or `here` in this process. The result is the same."""
+    actor_patience: float = 120.0
+    """Seconds without a step after which an actor counts as dead, and is started again."""
     determinism: Determinism | None = None
     """Whether episodes can be repeated exactly from their seed; None to test it."""
     probe_steps: int = PROBE_STEPS
@@ -108,11 +126,14 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             ("eval_envs", 1, _MOST_MADE),
             ("eval_max_steps", 1, None),
             ("probe_steps", LEAST_PROBE_STEPS, None),
+            ("envs_each", 1, _MOST_MADE),
+            ("round_steps", 1, _MOST_ROUND),
         ):
             msgspec.structs.force_setattr(self, name, required_count(name, getattr(self, name), least, most))
         for name, least, most in (
             ("steps", 0, None),
             ("workers", 1, _MOST_WORKERS),
+            ("actors", 1, _MOST_MADE),
             ("checkpoint_every", 1, None),
             ("keep_checkpoints", 1, None),
             ("metrics_every", 1, None),
@@ -121,12 +142,34 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ):
             msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), least, most))
         checked_choice("vectorization", self.vectorization, ("sync", "async", "native"))
+        self._check_actors()
         for name in self.record:
             checked_choice("record", name, tuple(RECORDERS))
         if self.time_limit is not None and not self.time_limit > 0:
             raise ConfigError(f"time_limit is {self.time_limit!r}: use a number of seconds above 0, or None")
         if not 0 < self.data_share <= 1:
             raise ConfigError(f"data_share is {self.data_share!r}: use a number above 0, and at most 1")
+
+    def _check_actors(self) -> None:
+        checked_choice("actors_on", self.actors_on, ("here", "processes"))
+        if self.pipeline not in (0, 1):
+            raise ConfigError(f"pipeline is {self.pipeline!r}: use 0 or 1")
+        if not self.actor_patience > 0:
+            raise ConfigError(f"actor_patience is {self.actor_patience!r}: use a number of seconds above 0")
+        if self.actors is None:
+            return
+        rows = required_count("actors x envs_each", self.actors * self.envs_each, 1, _MOST_MADE)
+        required_count("actors x envs_each x round_steps", rows * self.round_steps, 1, _MOST_ROUND)
+        msgspec.structs.force_setattr(self, "num_envs", rows)
+        if self.vectorization == "native":
+            raise ConfigError("vectorization is native: actors step their environments one by one; use sync")
+        if self.vectorization == "async" and self.actors_on != "here":
+            raise ConfigError(f"vectorization is async: actors on {self.actors_on} have processes already; use sync")
+
+    @property
+    def steps_at_once(self) -> int:
+        """Env steps between two moments at which a training can end."""
+        return self.num_envs * (1 if self.actors is None else self.round_steps)
 
     @property
     def is_offline(self) -> bool:
@@ -201,13 +244,18 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that must not change at a resume."""
-        names = (*_IDENTITY, *(() if self.data is None else _DATA), "agent")
+        names = (*_IDENTITY, *self._actor_names, *(() if self.data is None else _DATA), "agent")
         return {name: msgspec.to_builtins(getattr(self, name)) for name in names}
+
+    @property
+    def _actor_names(self) -> tuple[str, ...]:
+        """The settings of actors that belong to the training: where they run does not."""
+        return () if self.actors is None else ("actors", "envs_each", "round_steps", "pipeline")
 
     def differences(self, other: TrainerConfig) -> list[str]:
         """The settings of another config that must not differ, but do."""
         found: list[str] = []
-        for name in _IDENTITY:
+        for name in (*_IDENTITY, "actors", *self._actor_names[1:]):
             mine, theirs = getattr(self, name), getattr(other, name)
             is_function = name == "env" and None in (mine, theirs)  # cannot be compared
             if mine != theirs and not is_function:

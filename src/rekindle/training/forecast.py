@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from rekindle.actors.rounds import rounds_fitting
 from rekindle.agent import LearningAgent
 from rekindle.agents.settings import Linear
 from rekindle.errors import ConfigError
 from rekindle.training.algorithms import algorithm_of
 from rekindle.training.config import TrainerConfig
 
-__all__ = ["check_rollout", "foreseen"]
+__all__ = ["check_rollout", "check_rounds", "foreseen"]
 
 
 def check_rollout(agent: LearningAgent, num_envs: int) -> None:
@@ -25,6 +26,22 @@ def check_rollout(agent: LearningAgent, num_envs: int) -> None:
         )
 
 
+def check_rounds(agent: LearningAgent, config: TrainerConfig) -> None:
+    """Raise `ConfigError` if rounds of actors do not fill a rollout exactly."""
+    rollout_steps = getattr(_settings(agent), "rollout_steps", None)
+    if config.actors is None or rollout_steps is None or rollout_steps % config.steps_at_once == 0:
+        return
+    fitting = rounds_fitting(rollout_steps, config.num_envs, config.round_steps)
+    if fitting:
+        advice = f"use --round-steps {' or '.join(map(str, fitting))}"
+    else:
+        advice = f"use a multiple of {config.num_envs} for rollout_steps (--agent.rollout-steps)"
+    raise ConfigError(
+        f"rollout_steps is {rollout_steps}, which is no multiple of the {config.steps_at_once} transitions of a round "
+        f"({config.actors} actors x {config.envs_each} environments x {config.round_steps} steps): {advice}"
+    )
+
+
 def foreseen(agent: LearningAgent, config: TrainerConfig) -> Iterator[str]:
     """Warn if a training will make no update, or end before a schedule does."""
     settings = _settings(agent)
@@ -34,7 +51,8 @@ def foreseen(agent: LearningAgent, config: TrainerConfig) -> Iterator[str]:
         yield from _unfinished_schedules(settings, config.steps, "updates")
         return
     # The environments step together, so the last step may exceed the limit.
-    end = agent.env_steps + math.ceil(max(0, config.steps - agent.env_steps) / config.num_envs) * config.num_envs
+    at_once = config.steps_at_once
+    end = agent.env_steps + math.ceil(max(0, config.steps - agent.env_steps) / at_once) * at_once
     if end > agent.env_steps and (name := _too_long(settings, agent, end)) is not None:
         value, flag = getattr(settings, name), _flag(name)
         steps = end - agent.env_steps

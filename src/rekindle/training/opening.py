@@ -81,8 +81,8 @@ class Opening:
         if run.read_config():
             config = _agreed(run, config)
         made = list_steps(run.path / "checkpoints")
-        # With several environments, the last round may exceed the limit by fewer steps than there are environments.
-        if config.steps is not None and made and made[-1] >= config.steps + config.num_envs:
+        # The last step of all environments, or the last round of actors, may exceed the limit.
+        if config.steps is not None and made and made[-1] >= config.steps + config.steps_at_once:
             raise ConfigError(
                 f"{run.path} has trained {made[-1]} {run.metadata.step_unit} already, and steps is {config.steps}: "
                 f"use at least {made[-1]}, or start another training with rekindle train --from {run.path}@{made[-1]}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from rekindle.envs import Envs
 from rekindle.errors import ConfigError
 from rekindle.session.session import TrainingSession
+from rekindle.training.actor_sampling import ActorSampler
 from rekindle.training.sampling import Round, Sampler
 
-__all__ = ["Components", "NoSampler", "Offline", "Strategy", "Synchronous"]
+__all__ = ["Actors", "Components", "NoSampler", "Offline", "Strategy", "Synchronous"]
 
 _ROUND = 50
 """Updates of a round. Rounds end at its multiples, so that a resume makes the same: a batch of several updates is drawn
@@ -51,6 +54,37 @@ class Synchronous:
         session, sample = components.session, components.sampler.sample
         while not session.is_done:
             yield sample()
+
+
+class Actors(msgspec.Struct, frozen=True, kw_only=True):
+    """Logical actors play rounds with the policies of the agent; exact wherever they run.
+
+    The actors, their environments, seeds and generators are part of the training; where they run is not.
+    """
+
+    actors: int
+    envs_each: int = 1
+    """Environments of each actor."""
+    round_steps: int = 64
+    """Steps that each environment makes in a round."""
+    pipeline: Literal[0, 1] = 1
+    """1: a round is played while the agent learns from the one before. 0: they take turns."""
+    on: Literal["here", "processes"] = "processes"
+    workers: int | None = None
+    """Worker processes; None for one per processor."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a trainer with this strategy."""
+        fields = msgspec.structs.asdict(self)
+        return {"actors_on": fields.pop("on"), **fields}
+
+    def train_loop(self, components: Components) -> Iterator[Round]:
+        """Train until `session.is_done` after a round, and yield after each step of all environments."""
+        sampler = components.sampler
+        if not isinstance(sampler, ActorSampler):
+            raise ConfigError("the strategy Actors needs the sampler of the trainer: use Synchronous with your own")
+        yield from sampler.steps()
 
 
 class Offline:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from rekindle.actors import Crew
 from rekindle.agent import LearningAgent, session_steps
 from rekindle.agents.settings import resolved
 from rekindle.checkpoint import KeepLast, RetentionPolicy
@@ -27,6 +28,7 @@ from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.terminal import shown_interactively
 from rekindle.training import algorithms
+from rekindle.training.actor_crews import actor_sampler, check_actors, default_strategy, make_cast, make_crew
 from rekindle.training.config import DEFAULT_STEPS, TrainerSettings, make_config
 from rekindle.training.evaluation import Evaluator
 from rekindle.training.evaluations import Evaluations
@@ -48,7 +50,7 @@ from rekindle.training.report import TrainingReport
 from rekindle.training.resuming import resumed_arguments
 from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
 from rekindle.training.steps import Step, steps_of
-from rekindle.training.strategies import Components, NoSampler, Offline, Strategy, Synchronous
+from rekindle.training.strategies import Actors, Components, NoSampler, Strategy
 
 if TYPE_CHECKING:
     from gymnasium import Env
@@ -129,6 +131,8 @@ class Trainer:
             settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
         """
         seed, keep = required_count("seed", seed, 0), retention(keep_checkpoints)
+        if isinstance(strategy, Actors):
+            settings = {**settings, **strategy.settings}
         self._factory = None if env is None else EnvFactory(env)
         spaces = None if self._factory is None else environment_spaces(self._factory)
         if interrupter is not None:
@@ -167,13 +171,15 @@ class Trainer:
         if self._factory is None and not self.config.is_offline:
             raise ConfigError("data_share is below 1: pass the environment that the rest of each batch is from")
         check_rollout(self.agent, self.config.num_envs)
+        check_actors(self.agent, self.config)
         if dataset is not None:
             give_data(self.agent, dataset, self.config.data_share)
         self.session: TrainingSession | None = None
         """The session during a training."""
         self._keep = keep
         self._evaluations = Evaluations(self.agent, self._factory, evaluator)
-        self._strategy = strategy or (Offline() if self.config.is_offline else Synchronous())
+        self._strategy = strategy or default_strategy(self.config)
+        self._crew: Crew | None = None
         self._make_sampler = sampler
         self._processor, self._reset_options = step_processor, reset_options
         self._stats = stats
@@ -299,8 +305,7 @@ class Trainer:
                 if session.resumed is None:
                     for warning in foreseen(self.agent, self.config):
                         session.warn(warning)
-                make = self._make_sampler or self._default_sampler
-                components = Components(session, envs, NoSampler() if envs is None else make(session, envs))
+                components = Components(session, envs, self._sampler(session, envs))
                 # Nearly all existing objects live to the end, so the garbage collector need not visit them.
                 gc.freeze()
                 undo.callback(gc.unfreeze)
@@ -329,6 +334,11 @@ class Trainer:
             determinism = Determinism.REPEATS
         if self._factory is None or determinism is None or config.is_offline:
             return None
+        if config.actors is not None:
+            cast = make_cast(self._factory, self._spaces, config, determinism, self._reset_options)
+            self._crew = make_crew(cast, self.agent, config)
+            undo.callback(self._crew.close)
+            return None
         envs = make_envs(
             self._factory,
             config.num_envs,
@@ -339,13 +349,14 @@ class Trainer:
         undo.callback(envs.close)
         return envs
 
-    def _default_sampler(self, session: TrainingSession, envs: Envs) -> Sampler:
+    def _sampler(self, session: TrainingSession, envs: Envs | None) -> Sampler:
+        if envs is None:
+            crew, self._crew = self._crew, None
+            return NoSampler() if crew is None else actor_sampler(session, crew, self.config, self._processor)
+        if self._make_sampler is not None:
+            return self._make_sampler(session, envs)
         return make_sampler(
-            session,
-            envs,
-            processor=self._processor,
-            reset_options=self._reset_options,
-            extras=self.config.extras,
+            session, envs, processor=self._processor, reset_options=self._reset_options, extras=self.config.extras
         )
 
     # The run

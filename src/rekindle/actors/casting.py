@@ -1,0 +1,81 @@
+"""What it takes to create the actors of a training, in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from rekindle.actors.actor import LogicalActor, ResetOptions
+from rekindle.actors.rounds import ActorEnd, Order, RoundArrays, RoundShape
+from rekindle.envs import Determinism, EnvFactory, Envs, LocalEnvs, make_envs
+from rekindle.envs.making import Vectorization
+
+__all__ = ["Cast", "Crew"]
+
+
+class Cast(msgspec.Struct, frozen=True, eq=False):
+    """Creates the actors of a training."""
+
+    factory: EnvFactory
+    shape: RoundShape
+    seed: int
+    determinism: Determinism
+    reset_options: ResetOptions | None = None
+    extras: Sequence[str] | None = None
+
+    def actor(
+        self,
+        index: int,
+        *,
+        beat: Callable[[], object] = lambda: None,
+        vectorization: Vectorization = "sync",
+        workers: int | None = None,
+    ) -> LogicalActor:
+        """Create an actor, with its environments."""
+        shape = self.shape
+        rebuilds = self.determinism is Determinism.LEAKS
+        envs: Envs
+        if vectorization == "sync":
+            first_row = index * shape.envs_each
+            envs = LocalEnvs(self.factory, shape.envs_each, rebuilds=rebuilds, first_row=first_row)
+        else:
+            envs = make_envs(
+                self.factory,
+                shape.envs_each,
+                vectorization=vectorization,
+                workers=workers,
+                determinism=self.determinism,
+            )
+        return LogicalActor(
+            index,
+            envs,
+            shape,
+            seed=self.seed,
+            reset_options=self.reset_options,
+            extras=self.extras,
+            beat=beat,
+        )
+
+
+class Crew(Protocol):
+    """All actors of a training, wherever they run. Rounds are played in order, one at a time."""
+
+    shape: RoundShape
+
+    def start(self, order: Order) -> None:
+        """Begin a round."""
+        ...
+
+    def collect(self) -> tuple[RoundArrays, list[ActorEnd]]:
+        """Wait for the round; returns its transitions, and where each actor stands after it."""
+        ...
+
+    def timings(self) -> dict[str, Any]:
+        """Metrics since the last call; they depend on where actors run."""
+        ...
+
+    def close(self) -> None:
+        """End the actors."""
+        ...

@@ -1,0 +1,67 @@
+"""The actors of a trainer, from its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rekindle.actors import ActorsHere, Cast, Crew, RoundShape
+from rekindle.actors.actor import ResetOptions
+from rekindle.actors.policies import act_of_agent, check_portable
+from rekindle.agent import ChecksLearner, HasPolicy, LearningAgent
+from rekindle.envs import Determinism, EnvFactory
+from rekindle.errors import ConfigError
+from rekindle.session.session import TrainingSession
+from rekindle.training.actor_sampling import ActorSampler
+from rekindle.training.config import TrainerConfig
+from rekindle.training.forecast import check_rounds
+from rekindle.training.sampling import StepProcessor
+from rekindle.training.strategies import Actors, Offline, Strategy, Synchronous
+
+__all__ = ["actor_sampler", "check_actors", "default_strategy", "make_cast", "make_crew"]
+
+
+def default_strategy(config: TrainerConfig) -> Strategy:
+    """The training loop that the settings ask for."""
+    if config.is_offline:
+        return Offline()
+    if config.actors is None:
+        return Synchronous()
+    return Actors(actors=config.actors)
+
+
+def check_actors(agent: LearningAgent, config: TrainerConfig) -> None:
+    """Raise `ConfigError` if an agent cannot train with the actors of the settings."""
+    if config.actors is None:
+        return
+    if config.is_offline:
+        raise ConfigError("actors: a training from data alone steps no environment; leave out --actors")
+    if isinstance(agent, ChecksLearner):
+        agent.check_learner("actors")
+    if config.actors_on != "here":
+        check_portable(agent, config.actors_on)
+    check_rounds(agent, config)
+
+
+def make_cast(
+    factory: EnvFactory,
+    spaces: tuple[Any, Any],
+    config: TrainerConfig,
+    determinism: Determinism,
+    reset_options: ResetOptions | None,
+) -> Cast:
+    """What it takes to create the actors."""
+    shape = RoundShape.of(*spaces, actors=config.actors or 1, envs_each=config.envs_each, steps=config.round_steps)
+    return Cast(factory, shape, config.seed, determinism, reset_options, config.extras)
+
+
+def make_crew(cast: Cast, agent: LearningAgent, config: TrainerConfig) -> Crew:
+    """Create the actors, where the settings say."""
+    act = None if isinstance(agent, HasPolicy) else act_of_agent(agent)
+    return ActorsHere(cast, act=act, vectorization=config.vectorization, workers=config.workers)
+
+
+def actor_sampler(
+    session: TrainingSession, crew: Crew, config: TrainerConfig, processor: StepProcessor | None
+) -> ActorSampler:
+    """Create what passes the rounds of actors to the session."""
+    return ActorSampler(session, crew, crew.shape, seed=config.seed, pipeline=config.pipeline, processor=processor)
