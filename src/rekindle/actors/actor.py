@@ -181,9 +181,9 @@ class LogicalActor:
             if is_open:
                 continue
             row, episode = self._rows[env], self._episodes[env]
-            if self._options_of is not None:
-                self._options[env] = frozen_options(self._options_of(row, episode, env_steps))
             try:
+                if self._options_of is not None:
+                    self._options[env] = frozen_options(self._options_of(row, episode, env_steps))
                 observation, _ = self._envs.one(env).reset(
                     seed=episode_seed(self._seed, row, episode), options=self._options[env]
                 )

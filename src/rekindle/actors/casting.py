@@ -63,6 +63,8 @@ class Crew(Protocol):
     """All actors of a training, wherever they run. Rounds are played in order, one at a time."""
 
     shape: RoundShape
+    report: Callable[[str], object]
+    """Called with a message about every actor that had to be started again."""
 
     def start(self, order: Order) -> None:
         """Begin a round."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ class ActorsHere:
     ) -> None:
         """`act` is how to act if an order has no policy: with the agent itself."""
         self.shape = cast.shape
+        self.report: Callable[[str], object] = lambda _: None
         self._cast, self._act = cast, act
         self._seconds = np.zeros(cast.shape.actors)
         self._played: tuple[RoundArrays, list[ActorEnd]] | None = None

@@ -217,6 +217,17 @@ class ActorEnd(msgspec.Struct, frozen=True, eq=False):
     seconds: float = 0.0
     """How long the actor played."""
 
+    def tree(self) -> State:
+        """As data."""
+        return msgspec.structs.asdict(self)
+
+    @classmethod
+    def of_tree(cls, tree: State) -> ActorEnd:
+        """From data that another process has sent."""
+        extras: Any = [(step, env, numbers) for step, env, numbers in tree["extras"]]
+        fields: dict[str, Any] = {**tree, "extras": extras}
+        return cls(**fields)
+
 
 class Order(msgspec.Struct, frozen=True, eq=False):
     """What actors are to play."""

@@ -7,6 +7,7 @@ from typing import Any
 from rekindle.actors import ActorsHere, Cast, Crew, RoundShape
 from rekindle.actors.actor import ResetOptions
 from rekindle.actors.policies import act_of_agent, check_portable
+from rekindle.actors.processes import ActorProcesses
 from rekindle.agent import ChecksLearner, HasPolicy, LearningAgent
 from rekindle.envs import Determinism, EnvFactory
 from rekindle.errors import ConfigError
@@ -56,6 +57,8 @@ def make_cast(
 
 def make_crew(cast: Cast, agent: LearningAgent, config: TrainerConfig) -> Crew:
     """Create the actors, where the settings say."""
+    if config.actors_on == "processes":
+        return ActorProcesses(cast, workers=config.workers, patience=config.actor_patience)
     act = None if isinstance(agent, HasPolicy) else act_of_agent(agent)
     return ActorsHere(cast, act=act, vectorization=config.vectorization, workers=config.workers)
 
@@ -64,4 +67,5 @@ def actor_sampler(
     session: TrainingSession, crew: Crew, config: TrainerConfig, processor: StepProcessor | None
 ) -> ActorSampler:
     """Create what passes the rounds of actors to the session."""
+    crew.report = session.warn
     return ActorSampler(session, crew, crew.shape, seed=config.seed, pipeline=config.pipeline, processor=processor)

@@ -78,7 +78,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """1: actors play a round while the agent learns from the one before, with a policy that is a round older. 0: they
     take turns."""
     actors_on: ActorsOn = "processes"
-    """Where actors run: `processes`, or `here` in this process. The result is the same."""
+    """Where actors run: in worker processes, or `here`, in turns with the learner. The result is the same."""
     actor_patience: float = 120.0
     """Seconds without a step after which an actor counts as dead, and is started again."""
     determinism: Determinism | None = None

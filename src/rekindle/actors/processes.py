@@ -1,0 +1,280 @@
+"""Actors in worker processes, supervised: one that dies or hangs is started again and plays its round again."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from rekindle.actors.blas import ENVIRONMENT
+from rekindle.actors.casting import Cast
+from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
+from rekindle.actors.shared import Link, Region
+from rekindle.agent import State
+from rekindle.envs.worker import IGNORED
+from rekindle.errors import AgentError, ConfigError, EnvError, RekindleError
+
+__all__ = ["ActorProcesses"]
+
+# A new interpreter, not a fork: the learner has threads of JAX, and a lock on the run. It does not import the script of
+# the learner, and `-P` keeps the working directory off its path; see `rekindle.envs.workers`.
+_PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from rekindle.actors.worker import serve; \
+serve(sys.argv[1])"
+_MOST_DEATHS = 3
+"""Deaths of a worker in one round after which the training ends."""
+_LOOK = 0.5
+"""Seconds between two looks at whether workers make steps."""
+_START = 120.0
+"""Seconds that a worker gets at least to start, and to create its environments."""
+_GRACE = 5.0
+"""Seconds that a worker gets to end by itself."""
+
+
+class ActorProcesses:
+    """Plays rounds in worker processes; each has several actors."""
+
+    def __init__(
+        self,
+        cast: Cast,
+        *,
+        workers: int | None = None,
+        patience: float = 120.0,
+    ) -> None:
+        self.shape = shape = cast.shape
+        self.report: Callable[[str], object] = lambda _: None
+        self._cast, self._patience = cast, patience
+        count = min(workers or os.cpu_count() or 1, shape.actors)
+        ends = [shape.actors * index // count for index in range(count + 1)]
+        self._restarts = 0
+        self._seconds = np.zeros(shape.actors)
+        self._order: Order | None = None
+        self._undo = contextlib.ExitStack()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            self._policies = [Region(), Region()]
+            """The policies of this round and of the one before."""
+            self._policy_size = 0
+            for region in self._policies:
+                self._undo.callback(region.close)
+            pickled = _pickled_by_value(cast)
+            self._workers = [
+                _Worker(cast, range(first, end), pickled, self._policies) for first, end in itertools.pairwise(ends)
+            ]
+            undo.pop_all()
+
+    @property
+    def processes(self) -> list[int]:
+        """The process ids of the workers."""
+        return [worker.pid for worker in self._workers]
+
+    def start(self, order: Order) -> None:
+        """Begin a round."""
+        policy = self._policies[order.number % 2]
+        policy.view(len(order.policy))[:] = order.policy
+        self._policy_size, self._order = len(order.policy), order
+        for worker in self._workers:
+            worker.deaths = 0
+            worker.play(order, self._policy_size)
+
+    def collect(self) -> tuple[RoundArrays, list[ActorEnd]]:
+        """Wait for the round; workers that die meanwhile are started again."""
+        order = cast("Order", self._order)
+        waiting = list(self._workers)
+        while waiting:
+            _wait(waiting, _LOOK)
+            for worker in list(waiting):
+                if worker.has_answer():
+                    waiting.remove(worker)
+                elif (death := worker.death(self._patience)) is not None:
+                    self._start_again(worker, death, order)
+        arrays = RoundArrays.empty(self.shape, self.shape.rows)
+        ends: list[ActorEnd] = []
+        for worker in self._workers:
+            ends += worker.collect(arrays)
+        self._seconds += [end.seconds for end in ends]
+        self._order = None
+        return arrays, ends
+
+    def _start_again(self, worker: _Worker, death: str, order: Order) -> None:
+        worker.deaths += 1
+        what = f"{self._cast.factory.name}: the process of {worker.name} {death} in round {order.number}"
+        if worker.deaths >= _MOST_DEATHS:
+            raise EnvError(f"{what}, for the {_ORDINALS[worker.deaths]} time in this round: the training ends")
+        self._restarts += 1
+        self.report(f"{what}: it is started again, and plays the round again")
+        worker.start_again()
+        worker.play(order, self._policy_size)
+
+    def timings(self) -> dict[str, Any]:
+        """Seconds that each actor has played, and workers that were started again, since the last call."""
+        seconds, self._seconds = self._seconds, np.zeros_like(self._seconds)
+        restarts, self._restarts = self._restarts, 0
+        return {"seconds": seconds.tolist(), "restarts": restarts}
+
+    def close(self) -> None:
+        """End the workers."""
+        workers, self._workers = getattr(self, "_workers", []), []
+        for worker in workers:
+            worker.ask_to_quit()
+        deadline = time.monotonic() + _GRACE
+        for worker in workers:
+            worker.close(deadline - time.monotonic())
+        self._undo.close()
+
+
+_ERRORS: dict[str, type[RekindleError]] = {"env": EnvError, "config": ConfigError}
+_ORDINALS = {1: "first", 2: "second", 3: "third"}
+
+
+class _Worker:
+    """One worker process, and what it shares with the learner."""
+
+    def __init__(self, cast: Cast, actors: range, pickled: bytes, policies: list[Region]) -> None:
+        shape = cast.shape
+        self._actors, self._pickled, self._policies = actors, pickled, policies
+        self._shape, self._rows = shape, shape.rows_of(actors)
+        self.name = f"actor {actors.start}" if len(actors) == 1 else f"actors {actors.start} to {actors.stop - 1}"
+        self.deaths = 0
+        """Deaths in the current round."""
+        self._start()
+
+    def _start(self) -> None:
+        self._link = Link()
+        count = self._rows.stop - self._rows.start
+        self._arrays = RoundArrays.in_memory(
+            self._shape, count, self._link.arrays(RoundArrays.size(self._shape, count))
+        )
+        self._answer: State | None = None
+        self._is_new = True
+        self._seen = (0, time.monotonic())
+        """How many steps were seen, and when that last changed."""
+        alive, self._alive = os.pipe()
+        try:
+            link, policies = self._link.descriptors, [region.descriptor for region in self._policies]
+            given = {"learner": os.getpid(), "link": link, "policies": policies, "alive": alive}
+            descriptors = [*link.values(), *policies, alive]
+            self._process = _started(json.dumps(given), descriptors)
+        finally:
+            os.close(alive)
+        self.watch = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    @property
+    def done(self) -> int:
+        """The semaphore that an answer raises."""
+        return self._link.done
+
+    def play(self, order: Order, policy_size: int) -> None:
+        """Let it play a round."""
+        starts = order.starts[self._actors.start : self._actors.stop] if self._is_new or order.rewinds else None
+        message: State = {
+            "number": order.number,
+            "env_steps": order.env_steps,
+            "policy": [order.number % 2, policy_size],
+            "starts": None if starts is None else [start.tree() for start in starts],
+        }
+        if self._is_new:
+            message |= {"cast": self._pickled, "actors": [self._actors.start, self._actors.stop]}
+        self._is_new, self._answer = False, None
+        self._seen = (self._link.beats, time.monotonic())
+        self._link.send(message)
+
+    def has_answer(self) -> bool:
+        """Whether the round is complete; raises what the worker has reported."""
+        self._answer = self._answer or cast("State | None", self._link.take_answer())
+        if self._answer is None:
+            return False
+        if "error" in self._answer:
+            text, kind = self._answer["error"], self._answer["kind"]
+            error = AgentError(f"{self.name}: {text}") if kind == "policy" else _ERRORS[kind](text)
+            error.add_note(f"in the worker process:\n{self._answer['trace']}")
+            raise error
+        return True
+
+    def death(self, patience: float) -> str | None:
+        """How the worker died, or that it hangs; None if it is well."""
+        code = self._process.poll()
+        if code is not None:
+            return f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+        beats, now = self._link.beats, time.monotonic()
+        if beats != self._seen[0]:
+            self._seen = (beats, now)
+        allowed = patience if beats else max(patience, _START)
+        if now - self._seen[1] > allowed:
+            return f"made no step for {allowed:g} s"
+        return None
+
+    def start_again(self) -> None:
+        """End what is left of the process, and start another."""
+        self._kill()
+        self._start()
+
+    def collect(self, into: RoundArrays) -> list[ActorEnd]:
+        """Copy the round out of the shared memory."""
+        into.take(self._arrays, self._rows)
+        answer, self._answer = cast("State", self._answer), None
+        return [ActorEnd.of_tree(end) for end in answer["ends"]]
+
+    def ask_to_quit(self) -> None:
+        """Let it end."""
+        self._link.ask_to_quit()
+
+    def close(self, seconds: float) -> None:
+        """Wait for its end; kill it if it does not end in time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, seconds))
+        self._kill()
+
+    def _kill(self) -> None:
+        """End it, and close what it shared: after that it cannot answer any more, however late."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        os.close(self._alive)
+        os.close(self.watch)
+        del self._arrays
+        self._link.close()
+
+
+def _started(arguments: str, descriptors: list[int]) -> subprocess.Popen[bytes]:
+    # Signals that a worker ignores are blocked while it starts, so that none hits it before it can ignore them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-c", _PROGRAM, arguments, json.dumps(sys.path)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            env={**os.environ, **ENVIRONMENT},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wait(workers: list[_Worker], seconds: float) -> None:
+    """Wait until a worker has an answer or dies."""
+    poll = select.poll()
+    for worker in workers:
+        poll.register(worker.done, select.POLLIN)
+        poll.register(worker.watch, select.POLLIN)
+    poll.poll(seconds * 1e3)
+
+
+def _pickled_by_value(cast: Cast) -> bytes:
+    """Pickle with the code of functions that another process cannot import, such as a lambda."""
+    cloudpickle: Any = importlib.import_module("cloudpickle")
+    return cloudpickle.dumps(cast)

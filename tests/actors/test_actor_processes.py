@@ -1,0 +1,181 @@
+"""Actors in processes: the same result as here, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perilous import Deadly, digests, trainer
+
+from rekindle import EpisodeEnded, RunReader, Warned
+from rekindle.errors import EnvError
+from rekindle.training import Trainer
+
+pytestmark = pytest.mark.timeout(180)
+HERE = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    """The digests of the training here."""
+    root = tmp_path_factory.mktemp("here")
+    trainer(root, root / "perils", actors_on="here").train()
+    return digests(root)
+
+
+def workers_of(process: int) -> list[int]:
+    """The worker processes of a learner."""
+    children = Path(f"/proc/{process}/task/{process}/children")
+    return [int(child) for child in children.read_text().split()] if children.exists() else []
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_the_result_does_not_depend_on_the_number_of_processes(
+    tmp_path: Path, expected: dict[str, Any], workers: int
+) -> None:
+    trainer(tmp_path, tmp_path / "perils", workers=workers).train()
+    assert digests(tmp_path) == expected
+    assert not workers_of(os.getpid())
+    libraries = {row["extras"]["libraries"] for row in RunReader(tmp_path / "t").train_episodes()}
+    assert libraries == {0.0}, "a worker has imported an ML library"
+
+
+def endangered(training: Trainer, perils: Path, dangers: dict[int, str]) -> list[str]:
+    """Put a file for the environments where they look when so many episodes have ended; returns warnings."""
+    warnings: list[str] = []
+    training.on(Warned, lambda event: warnings.append(event.message))
+
+    def on_episode(event: EpisodeEnded) -> None:
+        if (danger := dangers.get(event.stamp.episodes)) is not None:
+            (perils / f"{danger}-{event.stamp.episodes}").touch()
+
+    training.on(EpisodeEnded, on_episode)
+    return warnings
+
+
+def test_actors_that_are_killed_are_started_again_and_nothing_is_lost(tmp_path: Path, expected: dict[str, Any]) -> None:
+    training = trainer(tmp_path, tmp_path / "perils")
+    warnings = endangered(training, tmp_path / "perils", {10: "kill", 60: "exit"})
+    training.train()
+    assert digests(tmp_path) == expected
+    died = [text for text in warnings if "is started again" in text]
+    assert len(died) == 2
+    assert "perilous:Perilous: the process of actors " in died[0]
+    assert " was killed by signal 9 in round " in died[0]
+    assert " exited with 3 in round " in died[1]
+    windows = [row["metrics"] for row in RunReader(tmp_path / "t").metric_windows()]
+    assert sum(window["time/actor_restarts"]["max"] for window in windows if "time/actor_restarts" in window) == 2
+
+
+@pytest.mark.parametrize("danger", ["stop", pytest.param("hang", marks=pytest.mark.exhaustive)])
+def test_actors_that_make_no_step_are_started_again(tmp_path: Path, expected: dict[str, Any], danger: str) -> None:
+    training = trainer(tmp_path, tmp_path / "perils", actor_patience=3)
+    warnings = endangered(training, tmp_path / "perils", {20: danger})
+    training.train()
+    assert digests(tmp_path) == expected
+    assert any("made no step for 3 s in round " in text for text in warnings)
+
+
+@pytest.mark.exhaustive
+def test_actors_killed_at_fifty_moments_of_one_training_change_nothing(
+    tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    training = trainer(tmp_path, tmp_path / "perils", workers=4)
+    warnings = endangered(training, tmp_path / "perils", dict.fromkeys(range(2, 102, 2), "kill"))
+    training.train()
+    assert digests(tmp_path) == expected
+    assert sum("is started again" in text for text in warnings) >= 40  # two files may be taken in one step
+
+
+@pytest.mark.exhaustive
+def test_an_actor_that_is_stopped_for_ten_seconds_goes_on(tmp_path: Path, expected: dict[str, Any]) -> None:
+    training = trainer(tmp_path, tmp_path / "perils")
+    warnings = endangered(training, tmp_path / "perils", {20: "stop"})
+    continued: list[int] = []
+
+    def go_on(event: EpisodeEnded) -> None:
+        if event.stamp.episodes == 21 and not continued:
+            continued.extend(workers_of(os.getpid()))
+            subprocess.Popen(["sh", "-c", f"sleep 10; kill -CONT {' '.join(map(str, continued))}"])
+
+    training.on(EpisodeEnded, go_on)
+    training.train()
+    assert digests(tmp_path) == expected
+    assert not [text for text in warnings if "is started again" in text]
+
+
+def test_three_deaths_in_one_round_are_one_clear_error(tmp_path: Path) -> None:
+    training = trainer(tmp_path, tmp_path / "perils", env=Deadly, actors=3, workers=1, eval_episodes=0)
+    message = (
+        r"perilous:Deadly: the process of actors 0 to 2 was killed by signal 9 in round 0, for the third time in this "
+        r"round: the training ends"
+    )
+    with pytest.raises(EnvError, match=message):
+        training.train()
+    assert not workers_of(os.getpid())
+
+
+def test_an_environment_that_raises_is_reported_with_its_traceback(tmp_path: Path) -> None:
+    training = trainer(tmp_path, tmp_path / "perils")
+    endangered(training, tmp_path / "perils", {30: "raise"})
+    with pytest.raises(
+        EnvError, match=r"perilous:Perilous, env \d, failed in step: ZeroDivisionError: by noth"
+    ) as caught:
+        training.train()
+    assert "in the worker process:\nTraceback" in caught.value.__notes__[0]
+
+
+def learner(root: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Another process that trains, or goes on."""
+    program = (
+        f"import sys; sys.path[:0] = {[str(HERE / 'actors'), str(HERE / 'envs'), str(HERE)]!r}\n"
+        f"from pathlib import Path; from perilous import trainer\n"
+        f"trainer(Path({str(root)!r}), Path({str(root / 'perils')!r}), **{options!r}).train()"
+    )
+    return subprocess.Popen([sys.executable, "-c", program])
+
+
+def until(condition: Any, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    deadline = time.monotonic() + 60
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < deadline
+        yield
+        time.sleep(0.01)
+
+
+def test_a_learner_that_is_killed_takes_its_actors_along_and_goes_on_elsewhere(
+    tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    places: list[dict[str, Any]] = [{"workers": 2}, {"actors_on": "here"}]
+    for number, place in enumerate(places):
+        process = learner(tmp_path, **place)
+
+        def far(number: int = number) -> bool:
+            logs = list((tmp_path / "t").glob("*/*/train_episodes.jsonl"))
+            return bool(logs) and len(logs[-1].read_bytes().splitlines()) > 40 * (number + 1)
+
+        for _ in until(far, process):
+            pass
+        workers = workers_of(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 30
+        while any(map(is_alive, workers)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    trainer(tmp_path, tmp_path / "perils", workers=2).train()
+    assert digests(tmp_path) == expected
