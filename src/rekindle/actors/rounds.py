@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -352,7 +351,6 @@ def next_starts(
     return following
 
 
-def rounds_fitting(rollout_steps: int, rows: int, near: int) -> list[int]:
-    """Values of `round_steps` near a wish with which rounds fill a rollout exactly."""
-    fitting = [steps for steps in range(1, rollout_steps // rows + 1) if rollout_steps % (rows * steps) == 0]
-    return sorted(sorted(fitting, key=lambda steps: abs(math.log(steps / near)))[:3])
+def rounds_fitting(rollout_steps: int, rows: int) -> list[int]:
+    """Values of `round_steps` with which rounds fill a rollout exactly."""
+    return [steps for steps in range(1, rollout_steps // rows + 1) if rollout_steps % (rows * steps) == 0]

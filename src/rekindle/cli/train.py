@@ -85,20 +85,18 @@ def resume_run(
     *,
     steps: int | None,
     strict: bool,
-    record: tuple[RecorderName, ...] | None,
-    data: str | None,
+    changes: Mapping[str, Any],
     modules: Sequence[str],
     files: Sequence[str],
     ui: str,
     stay: bool,
     as_json: bool,
 ) -> int:
-    """Continue a run."""
-    given = {"record": record, "data": data}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    changes["interrupter"] = current_interrupter()
+    """Continue a run, with those of the changed settings that are not None."""
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    given["interrupter"] = current_interrupter()
     find_modules_here(modules)
-    trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, files=files, **changes)
+    trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, files=files, **given)
     return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)
 
 

@@ -51,7 +51,7 @@ def make_cast(
     reset_options: ResetOptions | None,
 ) -> Cast:
     """What it takes to create the actors."""
-    shape = RoundShape.of(*spaces, actors=config.actors or 1, envs_each=config.envs_each, steps=config.round_steps)
+    shape = RoundShape.of(*spaces, actors=config.actors or 1, envs_each=config.envs_each, steps=config.round_steps or 1)
     return Cast(factory, shape, config.seed, determinism, reset_options, config.extras)
 
 

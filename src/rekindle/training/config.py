@@ -72,8 +72,9 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Train with so many actors, each with its own environments and random numbers: they play rounds in parallel."""
     envs_each: int = 1
     """Environments of each actor; then `num_envs` is `actors` x `envs_each`."""
-    round_steps: int = 64
-    """Steps that each environment makes in a round; all of them with the same policy."""
+    round_steps: int | None = None
+    """Steps that each environment makes in a round, all with the same policy; None for about 64, so that rounds fill a
+    rollout."""
     pipeline: Literal[0, 1] = 1
     """1: actors play a round while the agent learns from the one before, with a policy that is a round older. 0: they
     take turns."""
@@ -127,13 +128,13 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             ("eval_max_steps", 1, None),
             ("probe_steps", LEAST_PROBE_STEPS, None),
             ("envs_each", 1, _MOST_MADE),
-            ("round_steps", 1, _MOST_ROUND),
         ):
             msgspec.structs.force_setattr(self, name, required_count(name, getattr(self, name), least, most))
         for name, least, most in (
             ("steps", 0, None),
             ("workers", 1, _MOST_WORKERS),
             ("actors", 1, _MOST_MADE),
+            ("round_steps", 1, _MOST_ROUND),
             ("checkpoint_every", 1, None),
             ("keep_checkpoints", 1, None),
             ("metrics_every", 1, None),
@@ -159,7 +160,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         if self.actors is None:
             return
         rows = required_count("actors x envs_each", self.actors * self.envs_each, 1, _MOST_MADE)
-        required_count("actors x envs_each x round_steps", rows * self.round_steps, 1, _MOST_ROUND)
+        required_count("actors x envs_each x round_steps", rows * (self.round_steps or 1), 1, _MOST_ROUND)
         msgspec.structs.force_setattr(self, "num_envs", rows)
         if self.vectorization == "native":
             raise ConfigError("vectorization is native: actors step their environments one by one; use sync")
@@ -169,7 +170,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @property
     def steps_at_once(self) -> int:
         """Env steps between two moments at which a training can end."""
-        return self.num_envs * (1 if self.actors is None else self.round_steps)
+        return self.num_envs * (1 if self.actors is None else self.round_steps or 1)
 
     @property
     def is_offline(self) -> bool:

@@ -13,7 +13,10 @@ from rekindle.errors import ConfigError
 from rekindle.training.algorithms import algorithm_of
 from rekindle.training.config import TrainerConfig
 
-__all__ = ["check_rollout", "check_rounds", "foreseen"]
+__all__ = ["check_rollout", "check_rounds", "foreseen", "with_round_steps"]
+
+_ROUND = 64
+"""Steps of each environment in a round, if nothing else is asked for."""
 
 
 def check_rollout(agent: LearningAgent, num_envs: int) -> None:
@@ -26,13 +29,25 @@ def check_rollout(agent: LearningAgent, num_envs: int) -> None:
         )
 
 
+def with_round_steps(settings: dict[str, Any], agent: LearningAgent) -> dict[str, Any]:
+    """The settings of a trainer, with a length of rounds that suits the agent if actors are asked for without one."""
+    actors, each = settings.get("actors"), settings.get("envs_each", 1)
+    if not isinstance(actors, int) or not isinstance(each, int) or settings.get("round_steps") is not None:
+        return settings
+    rollout_steps, rows = getattr(_settings(agent), "rollout_steps", None), max(1, actors * each)
+    fitting = [] if rollout_steps is None else rounds_fitting(rollout_steps, rows)
+    return {**settings, "round_steps": max((steps for steps in fitting if steps <= _ROUND), default=_ROUND)}
+
+
 def check_rounds(agent: LearningAgent, config: TrainerConfig) -> None:
     """Raise `ConfigError` if rounds of actors do not fill a rollout exactly."""
     rollout_steps = getattr(_settings(agent), "rollout_steps", None)
     if config.actors is None or rollout_steps is None or rollout_steps % config.steps_at_once == 0:
         return
-    fitting = rounds_fitting(rollout_steps, config.num_envs, config.round_steps)
+    fitting = rounds_fitting(rollout_steps, config.num_envs)
     if fitting:
+        near = config.round_steps or _ROUND
+        fitting = sorted(sorted(fitting, key=lambda steps: abs(math.log(steps / near)))[:3])
         advice = f"use --round-steps {' or '.join(map(str, fitting))}"
     else:
         advice = f"use a multiple of {config.num_envs} for rollout_steps (--agent.rollout-steps)"

@@ -65,8 +65,8 @@ class Actors(msgspec.Struct, frozen=True, kw_only=True):
     actors: int
     envs_each: int = 1
     """Environments of each actor."""
-    round_steps: int = 64
-    """Steps that each environment makes in a round."""
+    round_steps: int | None = None
+    """Steps that each environment makes in a round; None for about 64, so that rounds fill a rollout."""
     pipeline: Literal[0, 1] = 1
     """1: a round is played while the agent learns from the one before. 0: they take turns."""
     on: Literal["here", "processes"] = "processes"

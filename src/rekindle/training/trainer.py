@@ -32,7 +32,7 @@ from rekindle.training.actor_crews import actor_sampler, check_actors, default_s
 from rekindle.training.config import DEFAULT_STEPS, TrainerSettings, make_config
 from rekindle.training.evaluation import Evaluator
 from rekindle.training.evaluations import Evaluations
-from rekindle.training.forecast import check_rollout, foreseen
+from rekindle.training.forecast import check_rollout, foreseen, with_round_steps
 from rekindle.training.handlers import Handlers
 from rekindle.training.learning_data import (
     DataSource,
@@ -158,7 +158,7 @@ class Trainer:
             settings["parent"] = find_parent(start_from, with_optimiser=with_optimiser)
             self._opening.start_from(settings["parent"])  # before anything is written, as it may not fit
         self.config = make_config(
-            settings,
+            with_round_steps(settings, self.agent),
             algorithm=agent if isinstance(agent, str) else algorithms.algorithm_of(self.agent),
             agent=algorithms.agent_settings(self.agent, agent if isinstance(agent, str) else None, agent_settings),
             env=None if self._factory is None else self._factory.settings,

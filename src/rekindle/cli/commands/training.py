@@ -28,6 +28,7 @@ from rekindle.errors import ConfigError
 from rekindle.recorders import RecorderName
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import NoSettings, config_type, converted, fields_of, is_algorithm
+from rekindle.training.config import ActorsOn
 
 __all__ = [
     "algorithm_command",
@@ -218,7 +219,7 @@ def find_training_preset(algorithm: str, env: str | None, training: TrainerSetti
     return None if env is None or training.is_offline else find_preset(algorithm, latest_version(env))
 
 
-def resume(
+def resume(  # noqa: PLR0913 - these are the options of a command
     path: RunPath,
     /,
     *,
@@ -229,6 +230,8 @@ def resume(
     ] = None,
     data: Annotated[str | None, arg(metavar="PATH", help_behavior_hint="(default: where they were)")] = None,
     jobs: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 1)")] = None,
+    actors_on: Annotated[ActorsOn | None, arg(help_behavior_hint="(default: as before)")] = None,
+    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as before)")] = None,
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     ui: Ui = "auto",
     stay: Stay = False,
@@ -243,6 +246,8 @@ def resume(
         record: Additional recorders for metrics: tensorboard, mlflow, wandb.
         data: Where the data of the run are now, if they were moved.
         jobs: Of a study: how many runs to train at the same time.
+        actors_on: Where actors run now; the result is the same.
+        workers: Number of worker processes.
         trusted: What the run's config names and the command may use.
         ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
         stay: With the terminal UI: at the end, stay open and show the summary.
@@ -262,8 +267,7 @@ def resume(
         path,
         steps=steps,
         strict=strict,
-        record=record,
-        data=data,
+        changes={"record": record, "data": data, "actors_on": actors_on, "workers": workers},
         **trusted.options,
         ui=ui,
         stay=stay,

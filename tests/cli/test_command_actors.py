@@ -1,0 +1,47 @@
+"""`rekindle train --actors`: actors from the command line, and a resume where they run elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle import verify
+
+Rekindle = Callable[..., Any]
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_actors_are_trained_and_resumed_in_another_place(rekindle: Rekindle) -> None:
+    common = ("tabular", "FrozenLake-v1", "--actors", 4, "--round-steps", 8, "--eval-episodes", 0, "--ui", "none")
+    outcome = rekindle("train", *common, "--steps", 640, "--name", "whole", "--actors-on", "here", "--json")
+    assert outcome.json["env_steps"] == 640
+    assert rekindle("train", *common, "--steps", 320, "--name", "moved", "--workers", 2).code == 0
+    outcome = rekindle("resume", "runs/moved", "--steps", 640, "--actors-on", "here", "--ui", "none", "--json")
+    assert outcome.json["env_steps"] == 640
+    assert verify("runs/moved").digests == verify("runs/whole").digests
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tabular", "FrozenLake-v1", "--actors", 0), "actors is 0"),
+        (("tabular", "FrozenLake-v1", "--actors", 2, "--vectorization", "native"), "vectorization is native"),
+        (("tabular", "FrozenLake-v1", "--actors", 2, "--actors-on", "moon"), "moon"),
+    ],
+)
+def test_actors_that_cannot_be_are_refused_in_one_line(
+    rekindle: Rekindle, arguments: tuple[Any, ...], message: str
+) -> None:
+    outcome = rekindle("train", *arguments, "--ui", "none")
+    assert outcome.code in (1, 2)
+    assert message in outcome.err
+    assert "Traceback" not in outcome.err
