@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from perilous import Deadly, digests, trainer
 
-from rekindle import EpisodeEnded, RunReader, Warned
+from rekindle import EpisodeEnded, MetricsFlushed, RunReader, Warned
 from rekindle.errors import EnvError
 from rekindle.training import Trainer
 
@@ -47,7 +47,7 @@ def is_alive(process: int) -> bool:
 def test_the_result_does_not_depend_on_the_number_of_processes(
     tmp_path: Path, expected: dict[str, Any], workers: int
 ) -> None:
-    trainer(tmp_path, tmp_path / "perils", workers=workers).train()
+    trainer(tmp_path, tmp_path / "perils", workers=workers, eval_workers=2).train()
     assert digests(tmp_path) == expected
     assert not workers_of(os.getpid())
     libraries = {row["extras"]["libraries"] for row in RunReader(tmp_path / "t").train_episodes()}
@@ -121,8 +121,8 @@ def test_an_actor_that_is_stopped_for_ten_seconds_goes_on(tmp_path: Path, expect
 def test_three_deaths_in_one_round_are_one_clear_error(tmp_path: Path) -> None:
     training = trainer(tmp_path, tmp_path / "perils", env=Deadly, actors=3, workers=1, eval_episodes=0)
     message = (
-        r"perilous:Deadly: the process of actors 0 to 2 was killed by signal 9 in round 0, for the third time in this "
-        r"round: the training ends"
+        r"perilous:Deadly: the process of actors 0 to 2 was killed by signal 9 in round 0, for the third time: "
+        r"the training ends"
     )
     with pytest.raises(EnvError, match=message):
         training.train()
@@ -137,6 +137,29 @@ def test_an_environment_that_raises_is_reported_with_its_traceback(tmp_path: Pat
     ) as caught:
         training.train()
     assert "in the worker process:\nTraceback" in caught.value.__notes__[0]
+
+
+def test_an_evaluation_goes_on_if_its_worker_dies(tmp_path: Path, expected: dict[str, Any]) -> None:
+    training = trainer(tmp_path, tmp_path / "perils", eval_workers=2)
+    warnings = endangered(training, tmp_path / "perils", {})
+
+    def at_evaluation(event: MetricsFlushed) -> None:
+        if event.stamp.env_steps == 600:  # an evaluation follows
+            (tmp_path / "perils" / "kill").touch()
+
+    training.on(MetricsFlushed, at_evaluation)
+    training.train()
+    assert digests(tmp_path) == expected
+    assert [text for text in warnings if "was killed by signal 9 in an evaluation: it is started again" in text]
+
+
+@pytest.mark.exhaustive
+def test_an_evaluation_in_the_middle_of_a_round_disturbs_nothing(tmp_path: Path, expected: dict[str, Any]) -> None:
+    training = trainer(tmp_path, tmp_path / "perils", eval_workers=2)
+    for step in training.steps():
+        if step.total_steps == 400 and step.stream == 3:
+            training.eval(2)
+    assert digests(tmp_path)["weights"] == expected["weights"]
 
 
 def learner(root: Path, **options: Any) -> subprocess.Popen[bytes]:

@@ -8,9 +8,12 @@ from typing import Any, Protocol
 import msgspec
 
 from rekindle.actors.actor import LogicalActor, ResetOptions
+from rekindle.actors.evaluating import EvalPlan, PlayedEpisode
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays, RoundShape
 from rekindle.envs import Determinism, EnvFactory, Envs, LocalEnvs, make_envs
 from rekindle.envs.making import Vectorization
+from rekindle.experience import Array
+from rekindle.interrupt import ShouldStop
 
 __all__ = ["Cast", "Crew"]
 
@@ -72,6 +75,15 @@ class Crew(Protocol):
 
     def collect(self) -> tuple[RoundArrays, list[ActorEnd]]:
         """Wait for the round; returns its transitions, and where each actor stands after it."""
+        ...
+
+    def evaluate(
+        self, plan: EvalPlan, policy: Array, parts: Sequence[Sequence[int]], should_stop: ShouldStop
+    ) -> list[PlayedEpisode] | None:
+        """Play evaluation episodes between two rounds, each part on another worker; None if no worker is free.
+
+        Raises `Interrupted` once `should_stop()` is true.
+        """
         ...
 
     def timings(self) -> dict[str, Any]:

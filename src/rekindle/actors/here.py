@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,9 +11,12 @@ import numpy as np
 from rekindle.actors.actor import LogicalActor
 from rekindle.actors.blas import one_thread
 from rekindle.actors.casting import Cast
+from rekindle.actors.evaluating import EvalPlan
 from rekindle.actors.policies import Act, act_of_policy, is_packed, unpacked_policy
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.envs.making import Vectorization
+from rekindle.experience import Array
+from rekindle.interrupt import ShouldStop
 
 __all__ = ["ActorsHere"]
 
@@ -72,6 +75,15 @@ class ActorsHere:
         if played is None:
             raise AssertionError("a round is started before it is collected")
         return played
+
+    def evaluate(
+        self,
+        plan: EvalPlan,
+        policy: Array,
+        parts: Sequence[Sequence[int]],
+        should_stop: ShouldStop,
+    ) -> None:
+        """There are no workers."""
 
     def timings(self) -> dict[str, Any]:
         """Seconds that each actor has played since the last call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import json
@@ -12,18 +13,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from rekindle.actors.blas import ENVIRONMENT
 from rekindle.actors.casting import Cast
+from rekindle.actors.evaluating import EvalPlan, PlayedEpisode
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.shared import Link, Region
 from rekindle.agent import State
 from rekindle.envs.worker import IGNORED
-from rekindle.errors import AgentError, ConfigError, EnvError, RekindleError
+from rekindle.errors import AgentError, ConfigError, EnvError, Interrupted, RekindleError
+from rekindle.experience import Array
+from rekindle.interrupt import ShouldStop, never
 
 __all__ = ["ActorProcesses"]
 
@@ -62,8 +66,8 @@ class ActorProcesses:
         self._undo = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            self._policies = [Region(), Region()]
-            """The policies of this round and of the one before."""
+            self._policies = [Region(), Region(), Region()]
+            """The policies of this round and of the one before, and the one that is evaluated."""
             self._policy_size = 0
             for region in self._policies:
                 self._undo.callback(region.close)
@@ -90,14 +94,8 @@ class ActorProcesses:
     def collect(self) -> tuple[RoundArrays, list[ActorEnd]]:
         """Wait for the round; workers that die meanwhile are started again."""
         order = cast("Order", self._order)
-        waiting = list(self._workers)
-        while waiting:
-            _wait(waiting, _LOOK)
-            for worker in list(waiting):
-                if worker.has_answer():
-                    waiting.remove(worker)
-                elif (death := worker.death(self._patience)) is not None:
-                    self._start_again(worker, death, order)
+        again = functools.partial(_Worker.play, order=order, policy_size=self._policy_size)
+        self._wait_for(self._workers, f"in round {order.number}", again)
         arrays = RoundArrays.empty(self.shape, self.shape.rows)
         ends: list[ActorEnd] = []
         for worker in self._workers:
@@ -106,15 +104,60 @@ class ActorProcesses:
         self._order = None
         return arrays, ends
 
-    def _start_again(self, worker: _Worker, death: str, order: Order) -> None:
+    def evaluate(
+        self, plan: EvalPlan, policy: Array, parts: Sequence[Sequence[int]], should_stop: ShouldStop
+    ) -> list[PlayedEpisode] | None:
+        """Play evaluation episodes between two rounds, each part on another worker; None in the middle of a round."""
+        if self._order is not None:
+            return None
+        self._policies[_EVALUATED].view(len(policy))[:] = policy
+        count = min(len(parts), len(self._workers))
+        shares = [[number for part in parts[place::count] for number in part] for place in range(count)]
+        workers, pickled = self._workers[:count], _pickled_by_value(plan)
+        orders = {id(worker): share for worker, share in zip(workers, shares, strict=True)}
+
+        def again(worker: _Worker) -> None:
+            worker.evaluate(orders[id(worker)], len(policy), pickled)
+
+        for worker in workers:
+            worker.deaths = 0
+            again(worker)
+        try:
+            self._wait_for(workers, "in an evaluation", again, should_stop)
+        except Interrupted:
+            for worker in workers:
+                worker.is_lost = True
+            raise
+        return [tuple(one) for worker in workers for one in worker.take_answer()["played"]]
+
+    def _wait_for(
+        self,
+        workers: Sequence[_Worker],
+        when: str,
+        again: Callable[[_Worker], object],
+        should_stop: ShouldStop = never,
+    ) -> None:
+        """Wait until all have answered; `again` repeats the order of one that had to be started again."""
+        waiting = list(workers)
+        while waiting:
+            _wait(waiting, _LOOK)
+            for worker in list(waiting):
+                if worker.has_answer():
+                    waiting.remove(worker)
+                elif (death := worker.death(self._patience)) is not None:
+                    self._start_again(worker, f"{death} {when}")
+                    again(worker)
+            if should_stop():
+                raise Interrupted(f"stopped {when}")
+
+    def _start_again(self, worker: _Worker, death: str) -> None:
         worker.deaths += 1
-        what = f"{self._cast.factory.name}: the process of {worker.name} {death} in round {order.number}"
+        what = f"{self._cast.factory.name}: the process of {worker.name} {death}"
         if worker.deaths >= _MOST_DEATHS:
-            raise EnvError(f"{what}, for the {_ORDINALS[worker.deaths]} time in this round: the training ends")
+            raise EnvError(f"{what}, for the third time: the training ends")
         self._restarts += 1
-        self.report(f"{what}: it is started again, and plays the round again")
+        self.report(f"{what}: it is started again, and plays again")
         worker.start_again()
-        worker.play(order, self._policy_size)
 
     def timings(self) -> dict[str, Any]:
         """Seconds that each actor has played, and workers that were started again, since the last call."""
@@ -134,7 +177,8 @@ class ActorProcesses:
 
 
 _ERRORS: dict[str, type[RekindleError]] = {"env": EnvError, "config": ConfigError}
-_ORDINALS = {1: "first", 2: "second", 3: "third"}
+_EVALUATED = 2
+"""The place of the policy that is evaluated."""
 
 
 class _Worker:
@@ -156,7 +200,9 @@ class _Worker:
             self._shape, count, self._link.arrays(RoundArrays.size(self._shape, count))
         )
         self._answer: State | None = None
-        self._is_new = True
+        self._is_new = self._is_at_start = True
+        self.is_lost = False
+        """Whether it does something that nobody waits for any more."""
         self._seen = (0, time.monotonic())
         """How many steps were seen, and when that last changed."""
         alive, self._alive = os.pipe()
@@ -181,13 +227,27 @@ class _Worker:
 
     def play(self, order: Order, policy_size: int) -> None:
         """Let it play a round."""
-        starts = order.starts[self._actors.start : self._actors.stop] if self._is_new or order.rewinds else None
-        message: State = {
-            "number": order.number,
-            "env_steps": order.env_steps,
-            "policy": [order.number % 2, policy_size],
-            "starts": None if starts is None else [start.tree() for start in starts],
-        }
+        if self.is_lost:
+            self.start_again()
+        starts = order.starts[self._actors.start : self._actors.stop] if self._is_at_start or order.rewinds else None
+        self._is_at_start = False
+        self._send(
+            {
+                "kind": "play",
+                "number": order.number,
+                "env_steps": order.env_steps,
+                "policy": [order.number % 2, policy_size],
+                "starts": None if starts is None else [start.tree() for start in starts],
+            }
+        )
+
+    def evaluate(self, numbers: list[int], policy_size: int, plan: bytes) -> None:
+        """Let it play evaluation episodes."""
+        if self.is_lost:
+            self.start_again()
+        self._send({"kind": "evaluate", "numbers": numbers, "policy": [_EVALUATED, policy_size], "plan": plan})
+
+    def _send(self, message: State) -> None:
         if self._is_new:
             message |= {"cast": self._pickled, "actors": [self._actors.start, self._actors.stop]}
         self._is_new, self._answer = False, None
@@ -227,8 +287,12 @@ class _Worker:
     def collect(self, into: RoundArrays) -> list[ActorEnd]:
         """Copy the round out of the shared memory."""
         into.take(self._arrays, self._rows)
+        return [ActorEnd.of_tree(end) for end in self.take_answer()["ends"]]
+
+    def take_answer(self) -> State:
+        """What it has answered."""
         answer, self._answer = cast("State", self._answer), None
-        return [ActorEnd.of_tree(end) for end in answer["ends"]]
+        return answer
 
     def ask_to_quit(self) -> None:
         """Let it end."""
@@ -274,7 +338,7 @@ def _wait(workers: list[_Worker], seconds: float) -> None:
     poll.poll(seconds * 1e3)
 
 
-def _pickled_by_value(cast: Cast) -> bytes:
+def _pickled_by_value(cast: Cast | EvalPlan) -> bytes:
     """Pickle with the code of functions that another process cannot import, such as a lambda."""
     cloudpickle: Any = importlib.import_module("cloudpickle")
     return cloudpickle.dumps(cast)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rekindle.actors.packing import pack, packed_size, unpack, write
+from rekindle.actors.packing import aligned, pack, packed_size, unpack, write
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
 
@@ -51,8 +51,7 @@ class Region:
 
     def get(self, size: int) -> object:
         """A tree that was written; its arrays are copies."""
-        data = np.empty(size + 64, np.uint8)
-        data = data[-data.ctypes.data % 64 :][:size]
+        data = aligned(size)
         data[:] = self.view(size)
         return unpack(data)
 

@@ -12,18 +12,17 @@ import sys
 import traceback
 from typing import Any, cast
 
-import numpy as np
-
 from rekindle.actors.actor import LogicalActor
 from rekindle.actors.casting import Cast
-from rekindle.actors.policies import Act, act_of_policy, unpacked_policy
+from rekindle.actors.evaluating import EpisodePlayer
+from rekindle.actors.packing import aligned
+from rekindle.actors.policies import act_of_policy, unpacked_policy
 from rekindle.actors.rounds import ActorStart, RoundArrays
 from rekindle.actors.shared import Link, Region
-from rekindle.agent import State
+from rekindle.agent import Policy, State
 from rekindle.envs.vector import error_text
 from rekindle.envs.worker import IGNORED
 from rekindle.errors import ConfigError, EnvError, MissingExtra
-from rekindle.experience import Array
 
 __all__ = ["Stage", "serve"]
 
@@ -48,7 +47,7 @@ def serve(arguments: str) -> None:
                     # Only the learner writes to this memory, so nobody else can send a pickle.
                     made = pickle.loads(order["cast"])  # noqa: S301
                     stage = Stage(made, range(*order["actors"]), link, policies)
-                answer = stage.play(order)
+                answer = stage.play(order) if order["kind"] == "play" else stage.evaluate(order)
             except Exception as error:
                 answer = {"error": error_text(error), "kind": _kind(error), "trace": traceback.format_exc()}
             link.answer(answer)
@@ -79,7 +78,8 @@ class Stage:
     """The actors of a worker."""
 
     def __init__(self, cast: Cast, actors: range, link: Link, policies: list[Region]) -> None:
-        self._cast, self._policies = cast, policies
+        self._cast, self._link, self._policies = cast, link, policies
+        self._player: EpisodePlayer | None = None
         self._actors: list[LogicalActor] = []
         for index in actors:
             self._actors.append(cast.actor(index, beat=link.beat))
@@ -94,20 +94,28 @@ class Stage:
         if order["starts"] is not None:
             for actor, start in zip(self._actors, order["starts"], strict=True):
                 actor.restore(ActorStart.of_tree(start, shape))
-        act = self._acting(*order["policy"])
+        act = act_of_policy(self._policy(*order["policy"]), shape.structure)
         ends: list[State] = []
         for place, actor in enumerate(self._actors):
             rows = slice(place * shape.envs_each, (place + 1) * shape.envs_each)
             ends.append(actor.play(act, self._arrays.part(rows), order["env_steps"]).tree())
         return {"ends": ends, "number": order["number"]}
 
-    def _acting(self, place: int, size: int) -> Act:
-        data: Array = np.empty(size + 64, np.uint8)
-        data = data[-data.ctypes.data % 64 :][:size]
+    def evaluate(self, order: State) -> State:
+        """Play evaluation episodes."""
+        if self._player is None:
+            self._player = EpisodePlayer(pickle.loads(order["plan"]))  # noqa: S301 - from the learner, as above
+        played = self._player.play(self._policy(*order["policy"]), order["numbers"], self._link.beat)
+        return {"played": played}
+
+    def _policy(self, place: int, size: int) -> Policy:
+        data = aligned(size)
         data[:] = self._policies[place].view(size)
-        return act_of_policy(unpacked_policy(data), self._cast.shape.structure)
+        return unpacked_policy(data)
 
     def close(self) -> None:
         """Close the environments."""
         for actor in self._actors:
             actor.close()
+        if self._player is not None:
+            self._player.close()

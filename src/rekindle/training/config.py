@@ -98,6 +98,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Episodes per evaluation; 0 for no evaluations."""
     eval_envs: int = 4
     """Number of environments that an evaluation steps together."""
+    eval_workers: int | None = None
+    """With actors in processes: play evaluations on so many of these; None for here. The result is the same."""
     eval_max_steps: int = EVAL_MAX_STEPS
     """Truncate evaluation episodes after this many steps, if the environment has no time limit of its own."""
     extras: tuple[str, ...] | None = None
@@ -135,6 +137,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             ("workers", 1, _MOST_WORKERS),
             ("actors", 1, _MOST_MADE),
             ("round_steps", 1, _MOST_ROUND),
+            ("eval_workers", 1, _MOST_WORKERS),
             ("checkpoint_every", 1, None),
             ("keep_checkpoints", 1, None),
             ("metrics_every", 1, None),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from rekindle.actors.casting import Crew
+from rekindle.actors.evaluating import EvalPlan
+from rekindle.actors.policies import refusal
 from rekindle.agent import LearningAgent
 from rekindle.envs import Determinism, EnvFactory
 from rekindle.errors import ConfigError
 from rekindle.experience import ActMode
+from rekindle.interrupt import never
 from rekindle.session.session import TrainingSession
+from rekindle.training.actor_evaluation import ActorEvaluator
 from rekindle.training.config import TrainerConfig
 from rekindle.training.evaluation import EpisodeEvaluator, Evaluation, Evaluator, greedy
 from rekindle.training.stopping import EarlyStopping
@@ -23,7 +28,9 @@ class Evaluations:
     """
 
     def __init__(self, agent: LearningAgent, factory: EnvFactory | None, evaluator: Evaluator | None) -> None:
-        self._factory, self._evaluator = factory, evaluator
+        self._agent, self._factory, self._evaluator = agent, factory, evaluator
+        self.crew: Crew | None = None
+        """The actors of the current training."""
         self._greedy = greedy(agent)
         self._session: TrainingSession | None = None
         """The session of the current training."""
@@ -46,7 +53,7 @@ class Evaluations:
 
     def leave(self) -> None:
         """End a training: close the environments."""
-        self._session = None
+        self._session = self.crew = None
         if self._evaluator is not None:
             self._evaluator.close()
 
@@ -82,7 +89,7 @@ class Evaluations:
         if self._evaluator is None:
             if self._factory is None:
                 raise ConfigError("there is no environment to evaluate the agent in: pass one to the trainer")
-            self._evaluator = EpisodeEvaluator(
+            self._evaluator = self._actor_evaluator(self._factory, config) or EpisodeEvaluator(
                 self._factory,
                 seed=config.seed,
                 num_envs=config.eval_envs,
@@ -90,7 +97,19 @@ class Evaluations:
                 extras=config.extras,
                 max_steps=config.eval_max_steps,
             )
+        if isinstance(self._evaluator, ActorEvaluator):
+            self._evaluator.crew = None if self._session is None else self.crew
+            self._evaluator.should_stop = never if self._session is None else self._session.interrupter.should_stop
         return self._evaluator.evaluate(self._act, episodes)
+
+    def _actor_evaluator(self, factory: EnvFactory, config: TrainerConfig) -> ActorEvaluator | None:
+        """With actors, whose policies are data: an evaluator whose result does not depend on who plays."""
+        if config.actors is None or refusal(self._agent) is not None:
+            return None
+        plan = EvalPlan(
+            factory, config.seed, config.determinism is Determinism.LEAKS, config.extras, config.eval_max_steps
+        )
+        return ActorEvaluator(self._agent, plan, workers=config.eval_workers)
 
     def _act(self, observations: Any) -> Any:
         session = self._session

@@ -352,6 +352,7 @@ class Trainer:
     def _sampler(self, session: TrainingSession, envs: Envs | None) -> Sampler:
         if envs is None:
             crew, self._crew = self._crew, None
+            self._evaluations.crew = crew
             return NoSampler() if crew is None else actor_sampler(session, crew, self.config, self._processor)
         if self._make_sampler is not None:
             return self._make_sampler(session, envs)
