@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 from perilous import Deadly, digests, trainer
 
+import rekindle
 from rekindle import EpisodeEnded, MetricsFlushed, RunReader, Warned
-from rekindle.errors import EnvError
+from rekindle.errors import ConfigError, EnvError
 from rekindle.training import Trainer
 
 pytestmark = pytest.mark.timeout(180)
@@ -202,3 +204,22 @@ def test_a_learner_that_is_killed_takes_its_actors_along_and_goes_on_elsewhere(
             time.sleep(0.01)
     trainer(tmp_path, tmp_path / "perils", workers=2).train()
     assert digests(tmp_path) == expected
+
+
+def test_free_actors_learn_from_everything_and_are_approximate(tmp_path: Path) -> None:
+    training = trainer(tmp_path, tmp_path / "perils", free=True, eval_episodes=0)
+    warnings = endangered(training, tmp_path / "perils", {15: "kill"})
+    for _ in itertools.islice(training.steps(), 400):
+        pass
+    report = trainer(tmp_path, tmp_path / "perils", free=True, eval_episodes=0, workers=1).train()
+    assert report.status == "finished"
+    assert report.env_steps >= 1200
+    found = rekindle.verify(tmp_path / "t")
+    assert (found.ok, found.grade) == (True, "approximate")
+    assert [text for text in warnings if "was killed by signal 9 in chunk" in text]
+    rows = RunReader(tmp_path / "t").train_episodes()
+    assert {row["stream"] for row in rows} == set(range(8))
+    assert all(row["length"] <= 12 for row in rows)
+    assert "time/staleness" in RunReader(tmp_path / "t").metric_windows()[-2]["metrics"]
+    with pytest.raises(ConfigError, match="free actors do not wait for each other"):
+        trainer(tmp_path, tmp_path / "perils", free=True, actors_on="here")

@@ -63,6 +63,8 @@ class ActorProcesses:
         self._restarts = 0
         self._seconds = np.zeros(shape.actors)
         self._order: Order | None = None
+        self._free: dict[int, Order] = {}
+        """What workers play without rounds, by their places."""
         self._undo = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
@@ -104,11 +106,47 @@ class ActorProcesses:
         self._order = None
         return arrays, ends
 
+    # Without rounds
+
+    @property
+    def shares(self) -> list[range]:
+        """The actors of each worker."""
+        return [worker.actors for worker in self._workers]
+
+    def start_one(self, place: int, order: Order) -> None:
+        """Let one worker play, with its own policy; the others go on as they are."""
+        worker = self._workers[place]
+        worker.deaths = 0
+        self._free[place] = order
+        worker.play(order, None)
+
+    def take_ready(self, seconds: float) -> list[tuple[int, RoundArrays, list[ActorEnd]]]:
+        """What workers have played, each with its place; waits so long if there is nothing yet."""
+        waiting = [self._workers[place] for place in self._free]
+        if waiting and seconds:
+            _wait(waiting, seconds)
+        ready: list[tuple[int, RoundArrays, list[ActorEnd]]] = []
+        for place, order in list(self._free.items()):
+            worker = self._workers[place]
+            if worker.has_answer():
+                del self._free[place]
+                rows = self.shape.rows_of(worker.actors)
+                arrays = RoundArrays.empty(self.shape, rows.stop - rows.start)
+                ends = worker.collect(arrays, slice(None))
+                self._seconds[worker.actors.start : worker.actors.stop] += [end.seconds for end in ends]
+                ready.append((place, arrays, ends))
+            elif seconds and (death := worker.death(self._patience)) is not None:
+                self._start_again(worker, f"{death} in chunk {order.number}")
+                worker.play(order, None)
+        return ready
+
+    # Evaluations
+
     def evaluate(
         self, plan: EvalPlan, policy: Array, parts: Sequence[Sequence[int]], should_stop: ShouldStop
     ) -> list[PlayedEpisode] | None:
         """Play evaluation episodes between two rounds, each part on another worker; None in the middle of a round."""
-        if self._order is not None:
+        if self._order is not None or self._free:
             return None
         self._policies[_EVALUATED].view(len(policy))[:] = policy
         count = min(len(parts), len(self._workers))
@@ -186,7 +224,7 @@ class _Worker:
 
     def __init__(self, cast: Cast, actors: range, pickled: bytes, policies: list[Region]) -> None:
         shape = cast.shape
-        self._actors, self._pickled, self._policies = actors, pickled, policies
+        self.actors, self._pickled, self._policies = actors, pickled, policies
         self._shape, self._rows = shape, shape.rows_of(actors)
         self.name = f"actor {actors.start}" if len(actors) == 1 else f"actors {actors.start} to {actors.stop - 1}"
         self.deaths = 0
@@ -225,18 +263,18 @@ class _Worker:
         """The semaphore that an answer raises."""
         return self._link.done
 
-    def play(self, order: Order, policy_size: int) -> None:
-        """Let it play a round."""
+    def play(self, order: Order, policy_size: int | None) -> None:
+        """Let it play a round, with the policy that all workers share, or without a size that of the order."""
         if self.is_lost:
             self.start_again()
-        starts = order.starts[self._actors.start : self._actors.stop] if self._is_at_start or order.rewinds else None
+        starts = order.starts[self.actors.start : self.actors.stop] if self._is_at_start or order.rewinds else None
         self._is_at_start = False
         self._send(
             {
                 "kind": "play",
                 "number": order.number,
                 "env_steps": order.env_steps,
-                "policy": [order.number % 2, policy_size],
+                "policy": order.policy if policy_size is None else [order.number % 2, policy_size],
                 "starts": None if starts is None else [start.tree() for start in starts],
             }
         )
@@ -249,7 +287,7 @@ class _Worker:
 
     def _send(self, message: State) -> None:
         if self._is_new:
-            message |= {"cast": self._pickled, "actors": [self._actors.start, self._actors.stop]}
+            message |= {"cast": self._pickled, "actors": [self.actors.start, self.actors.stop]}
         self._is_new, self._answer = False, None
         self._seen = (self._link.beats, time.monotonic())
         self._link.send(message)
@@ -284,9 +322,9 @@ class _Worker:
         self._kill()
         self._start()
 
-    def collect(self, into: RoundArrays) -> list[ActorEnd]:
+    def collect(self, into: RoundArrays, rows: slice | None = None) -> list[ActorEnd]:
         """Copy the round out of the shared memory."""
-        into.take(self._arrays, self._rows)
+        into.take(self._arrays, self._rows if rows is None else rows)
         return [ActorEnd.of_tree(end) for end in self.take_answer()["ends"]]
 
     def take_answer(self) -> State:

@@ -294,16 +294,17 @@ class Played(msgspec.Struct, eq=False):
         }
 
     @classmethod
-    def of_state(cls, state: State, shape: RoundShape) -> Played:
-        """From a checkpoint; raises `StateError`."""
-        arrays = RoundArrays.empty(shape, shape.rows)
+    def of_state(cls, state: State, shape: RoundShape, *, rows: int | None = None) -> Played:
+        """From a checkpoint, with all rows or so many; raises `StateError`."""
+        count = shape.rows if rows is None else rows
+        arrays = RoundArrays.empty(shape, count)
         given = [*state["observations"], *state["following"], state["actions"], state["rewards"], state["statuses"]]
         for mine, theirs in zip(arrays.each, given, strict=True):
             if theirs.shape != mine.shape or theirs.dtype != mine.dtype:
                 found, known = f"{theirs.shape} of {theirs.dtype}", f"{mine.shape} of {mine.dtype}"
                 raise StateError(f"a round of {found} was saved, and a round is {known}")
             mine[...] = theirs
-        if arrays.statuses.max(initial=0) > 2 or not all(0 <= row < shape.rows for row in state["abandoned"]):
+        if arrays.statuses.max(initial=0) > 2 or not all(0 <= row < count for row in state["abandoned"]):
             raise StateError("the statuses of a round are not those of episodes")
         extras = {(step, row): dict(numbers) for step, row, numbers in state["extras"]}
         return cls(state["number"], state["env_steps"], state["version"], arrays, list(state["abandoned"]), extras)
@@ -313,7 +314,7 @@ def next_starts(
     starts: Sequence[ActorStart], arrays: RoundArrays, ends: Sequence[ActorEnd], shape: RoundShape
 ) -> list[ActorStart]:
     """Where actors stand after a round."""
-    each, last = shape.envs_each, shape.steps - 1
+    each, last = shape.envs_each, shape.steps - 1  # the arrays are those of these actors only
     ended = arrays.statuses != 0
     counts = ended.sum(axis=0).tolist()
     places = (last - ended[::-1].argmax(axis=0)).tolist()

@@ -12,6 +12,8 @@ import sys
 import traceback
 from typing import Any, cast
 
+import numpy as np
+
 from rekindle.actors.actor import LogicalActor
 from rekindle.actors.casting import Cast
 from rekindle.actors.evaluating import EpisodePlayer
@@ -23,6 +25,7 @@ from rekindle.agent import Policy, State
 from rekindle.envs.vector import error_text
 from rekindle.envs.worker import IGNORED
 from rekindle.errors import ConfigError, EnvError, MissingExtra
+from rekindle.experience import Array
 
 __all__ = ["Stage", "serve"]
 
@@ -94,7 +97,7 @@ class Stage:
         if order["starts"] is not None:
             for actor, start in zip(self._actors, order["starts"], strict=True):
                 actor.restore(ActorStart.of_tree(start, shape))
-        act = act_of_policy(self._policy(*order["policy"]), shape.structure)
+        act = act_of_policy(self._policy(order["policy"]), shape.structure)
         ends: list[State] = []
         for place, actor in enumerate(self._actors):
             rows = slice(place * shape.envs_each, (place + 1) * shape.envs_each)
@@ -105,10 +108,14 @@ class Stage:
         """Play evaluation episodes."""
         if self._player is None:
             self._player = EpisodePlayer(pickle.loads(order["plan"]))  # noqa: S301 - from the learner, as above
-        played = self._player.play(self._policy(*order["policy"]), order["numbers"], self._link.beat)
+        played = self._player.play(self._policy(order["policy"]), order["numbers"], self._link.beat)
         return {"played": played}
 
-    def _policy(self, place: int, size: int) -> Policy:
+    def _policy(self, given: Array | list[int]) -> Policy:
+        """The policy of an order, or where it is in the memory of all workers."""
+        if isinstance(given, np.ndarray):
+            return unpacked_policy(given)
+        place, size = given
         data = aligned(size)
         data[:] = self._policies[place].view(size)
         return unpacked_policy(data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from rekindle.actors import ActorsHere, Cast, Crew, RoundShape
 from rekindle.actors.actor import ResetOptions
@@ -15,6 +15,7 @@ from rekindle.session.session import TrainingSession
 from rekindle.training.actor_sampling import ActorSampler
 from rekindle.training.config import TrainerConfig
 from rekindle.training.forecast import check_rounds
+from rekindle.training.free_sampling import FreeSampler
 from rekindle.training.sampling import StepProcessor
 from rekindle.training.strategies import Actors, Offline, Strategy, Synchronous
 
@@ -40,7 +41,8 @@ def check_actors(agent: LearningAgent, config: TrainerConfig) -> None:
         agent.check_learner("actors")
     if config.actors_on != "here":
         check_portable(agent, config.actors_on)
-    check_rounds(agent, config)
+    if not config.free:
+        check_rounds(agent, config)
 
 
 def make_cast(
@@ -65,7 +67,9 @@ def make_crew(cast: Cast, agent: LearningAgent, config: TrainerConfig) -> Crew:
 
 def actor_sampler(
     session: TrainingSession, crew: Crew, config: TrainerConfig, processor: StepProcessor | None
-) -> ActorSampler:
+) -> ActorSampler | FreeSampler:
     """Create what passes the rounds of actors to the session."""
     crew.report = session.warn
+    if config.free:
+        return FreeSampler(session, cast("ActorProcesses", crew), seed=config.seed, processor=processor)
     return ActorSampler(session, crew, crew.shape, seed=config.seed, pipeline=config.pipeline, processor=processor)

@@ -78,6 +78,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     pipeline: Literal[0, 1] = 1
     """1: actors play a round while the agent learns from the one before, with a policy that is a round older. 0: they
     take turns."""
+    free: bool = False
+    """Let actors play on without rounds, each with the newest policy. Faster if they differ in speed, but not exact."""
     actors_on: ActorsOn = "processes"
     """Where actors run: in worker processes, or `here`, in turns with the learner. The result is the same."""
     actor_patience: float = 120.0
@@ -165,6 +167,10 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         rows = required_count("actors x envs_each", self.actors * self.envs_each, 1, _MOST_MADE)
         required_count("actors x envs_each x round_steps", rows * (self.round_steps or 1), 1, _MOST_ROUND)
         msgspec.structs.force_setattr(self, "num_envs", rows)
+        if self.free and self.actors_on == "here":
+            raise ConfigError(
+                "free actors do not wait for each other, which needs processes: use --actors-on processes"
+            )
         if self.vectorization == "native":
             raise ConfigError("vectorization is native: actors step their environments one by one; use sync")
         if self.vectorization == "async" and self.actors_on != "here":
@@ -254,7 +260,7 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     @property
     def _actor_names(self) -> tuple[str, ...]:
         """The settings of actors that belong to the training: where they run does not."""
-        return () if self.actors is None else ("actors", "envs_each", "round_steps", "pipeline")
+        return () if self.actors is None else ("actors", "envs_each", "round_steps", "pipeline", "free")
 
     def differences(self, other: TrainerConfig) -> list[str]:
         """The settings of another config that must not differ, but do."""

@@ -11,6 +11,7 @@ from rekindle.envs import Envs
 from rekindle.errors import ConfigError
 from rekindle.session.session import TrainingSession
 from rekindle.training.actor_sampling import ActorSampler
+from rekindle.training.free_sampling import FreeSampler
 from rekindle.training.sampling import Round, Sampler
 
 __all__ = ["Actors", "Components", "NoSampler", "Offline", "Strategy", "Synchronous"]
@@ -69,6 +70,8 @@ class Actors(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that each environment makes in a round; None for about 64, so that rounds fill a rollout."""
     pipeline: Literal[0, 1] = 1
     """1: a round is played while the agent learns from the one before. 0: they take turns."""
+    free: bool = False
+    """Play on without rounds, each actor with the newest policy; not exact."""
     on: Literal["here", "processes"] = "processes"
     workers: int | None = None
     """Worker processes; None for one per processor."""
@@ -82,7 +85,7 @@ class Actors(msgspec.Struct, frozen=True, kw_only=True):
     def train_loop(self, components: Components) -> Iterator[Round]:
         """Train until `session.is_done` after a round, and yield after each step of all environments."""
         sampler = components.sampler
-        if not isinstance(sampler, ActorSampler):
+        if not isinstance(sampler, ActorSampler | FreeSampler):
             raise ConfigError("the strategy Actors needs the sampler of the trainer: use Synchronous with your own")
         yield from sampler.steps()
 
