@@ -18,7 +18,6 @@ from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.cli.stopping import current_interrupter, was_signalled
 from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
-from rekindle.recorders import RecorderName
 from rekindle.recorders.known import OUTSIDE
 from rekindle.run.reader import RunReader
 from rekindle.sweep.directory import is_study
