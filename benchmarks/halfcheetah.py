@@ -46,7 +46,8 @@ Play = Callable[[int, int], list[float]]
 def train_rekindle(seed: int, steps: int, tell: Tell) -> Play:
     import gymnasium as gym
 
-    from rekindle.stats import EpisodeRecord, EpisodeStatus
+    from rekindle.experience import EpisodeStatus
+    from rekindle.stats import EpisodeRecord
     from rekindle.training import Evaluation, Trainer
     from rekindle.training.evaluation import greedy
 

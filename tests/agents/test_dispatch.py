@@ -55,5 +55,6 @@ def test_updates_are_the_same_in_dispatches_of_any_size(most: int) -> None:
 def test_a_dispatch_of_one_update_has_no_loop() -> None:
     for most in (1, 2):
         run = dispatch.Dispatch(summed, ["before"], example={"numbers": np.zeros(2, np.float32)}, rows=2, most=most)
-        program = run._run.lower(jnp.float32(1), [np.zeros((most, 2), np.float32)], np.int32(1), {}).as_text()
+        compiled: Any = run._run
+        program = compiled.lower(jnp.float32(1), [np.zeros((most, 2), np.float32)], np.int32(1), {}).as_text()
         assert ("while" in program) == (most > 1)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rekindle.cli.messages import warnings_printed
 from rekindle.cli.modules import find_modules_here
-from rekindle.cli.progress import warnings_printed
 from rekindle.interrupt import Interrupter
 from rekindle.text import NOTHING, decimal, whole
 from rekindle.training import Diagnosis, Fault, diagnose

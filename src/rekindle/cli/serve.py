@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
+from rekindle.cli.messages import warnings_printed
 from rekindle.cli.modules import find_modules_here, module_of
-from rekindle.cli.progress import warnings_printed
 from rekindle.errors import ConfigError
 from rekindle.run.directory import TrainingRun
 from rekindle.run.finding import find_run, find_unfinished

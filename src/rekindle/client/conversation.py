@@ -88,9 +88,9 @@ class Conversation:
         self._spaces = [_space(observation_space), _space(action_space)]
         self._secret: str | None = None
         self._secret_file = None if secret_file is None else Path(secret_file)
-        self._seq = 0
+        self._seq: int = 0
         """The number of the newest request."""
-        self._answered = 0
+        self._answered: int = 0
         self._ref = 0
         self.tick = 0
         """The tick that processed the newest request."""
