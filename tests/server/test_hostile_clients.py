@@ -14,7 +14,7 @@ from hosting import ACTIONS, Hosted, hosted, wait_for
 from raw_socket import BINARY, CONTINUATION, TEXT, Raw, frame, opened, seconds_until_closed, upgrade
 
 from rekindle.client import Client
-from rekindle.errors import ServerError, StreamsLost
+from rekindle.errors import InputError, ServerError, StreamsLost
 
 OBSERVATION = np.array([3], np.int32).tobytes()
 SHORT: dict[str, Any] = {"hello_seconds": 0.4, "message_seconds": 0.4, "ping_seconds": 0.4}
@@ -255,6 +255,23 @@ def test_streams_of_other_clients_cannot_be_reached(server: Hosted) -> None:
             raw.say({"type": "close", "seq": 1, "streams": [stream]})
             assert raw.heard()["code"] == "stream"
         assert mine.step(2, 1.0, stream="boss") in range(ACTIONS)
+
+
+def test_names_of_extras_cannot_grow_without_end(server: Hosted) -> None:
+    with Client(server.address) as client:
+        client.begin(1)
+        for number in range(8):
+            client.step(2, 1.0, extras={f"name-{number}-{place}": 1.0 for place in range(8)})
+        with pytest.raises(InputError, match="64 names"):
+            client.step(2, 1.0, extras={"one more": 1.0})
+
+
+def test_spaces_that_take_gigabytes_are_refused_before_they_are_made(server: Hosted) -> None:
+    huge = {"type": "Box", "dtype": "float64", "shape": [10_000, 10_000], "low": 0, "high": 1}
+    for space in (huge, {"type": "MultiBinary", "n": 10**9}, {"type": "Dict", "subspaces": {"a": huge}}):
+        with Raw(server.port) as raw:
+            raw.say({"type": "hello", "versions": [1, 1], "observation_space": space})
+            assert raw.ended() == ("spaces", 4406)
 
 
 def test_the_newest_connection_of_a_secret_wins(server: Hosted) -> None:

@@ -112,7 +112,7 @@ class Desk:
             if tree is None:
                 continue
             try:
-                given = read_space_tree(tree, name=name)
+                given = read_space_tree(tree, name=name, most_numbers=self._options.max_message)
             except DataError as error:
                 raise Refusal("spaces", str(error)) from None
             if given != space:

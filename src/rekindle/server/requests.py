@@ -24,6 +24,8 @@ _ONLY = [0]
 """The streams of a message that names none."""
 _REWARDS, _STATUSES = RowFormat.of_dtype("float64"), RowFormat.of_dtype("uint8")
 _LAST_STATUS = 2
+_MOST_EXTRAS = 64
+"""Names of extras, of all clients together."""
 
 
 class ActionRows:
@@ -104,6 +106,7 @@ class RequestReader:
     def __init__(self, observation: RowFormat, actions: ActionRows, ticks: Ticks) -> None:
         self._observation, self._actions = observation, actions
         self._is_open, self._are_open = ticks.is_open, ticks.are_open
+        self._extra_names: set[str] = set()
 
     def read(self, client: Client, message: Any, arrived: float, *, is_json: bool) -> Request:
         """A request from its message."""
@@ -160,7 +163,15 @@ class RequestReader:
         if message.actions is not None:
             request.executed = self._actions.executed(message.actions, rows, is_json=is_json)
         if message.extras:
-            request.extras = _extras(message.extras, rows)
+            request.extras = self._read_extras(message.extras, rows)
+
+    def _read_extras(self, given: Mapping[str, Mapping[str, float]], rows: int) -> dict[int, dict[str, float]]:
+        extras = _extras(given, rows)
+        names = self._extra_names.union(*extras.values())
+        if len(names) > _MOST_EXTRAS:  # each name is a metric of the run
+            raise Refusal("value", f"extras: there are {_MOST_EXTRAS} names already")
+        self._extra_names = names
+        return extras
 
     def _begins(self, request: Request, message: Starts[Any], is_json: bool) -> None:
         streams = _ONLY if message.streams is None else _each_once(message.streams)

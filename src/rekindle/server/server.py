@@ -108,7 +108,8 @@ class SessionServer:
             raise Refusal("spaces", "the server does not know the spaces yet: send observation_space and action_space")
         try:
             spaces = [
-                read_space_tree(getattr(hello, name), name=name) for name in ("observation_space", "action_space")
+                read_space_tree(getattr(hello, name), name=name, most_numbers=self.options.max_message)
+                for name in ("observation_space", "action_space")
             ]
             return self._use(self._factory(*spaces))
         except (DataError, ConfigError) as error:

@@ -45,7 +45,7 @@ _Nested = list[Any] | dict[str, Any]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 StreamKey = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 """How a client names a stream."""
-_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+_Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z")]
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
 
 

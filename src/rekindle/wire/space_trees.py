@@ -24,12 +24,33 @@ def _without_infinities(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def read_space_tree(tree: Any, *, name: str) -> Any:
-    """The space in a message; raises `DataError` that begins with `name`."""
+_MOST_NUMBERS = 1 << 24
+"""The most numbers in a value of a space, unless told otherwise."""
+
+
+def read_space_tree(tree: Any, *, name: str, most_numbers: int = _MOST_NUMBERS) -> Any:
+    """The space in a message, if a value has no more numbers than that; raises `DataError` that begins with `name`."""
     try:
+        if (numbers := _numbers(tree)) > most_numbers:
+            raise DataError(f"{name} has {numbers} numbers, which is more than {most_numbers}")
         return read_space(_with_infinities(tree, math.nan), name=name)
     except RecursionError:
         raise DataError(f"{name} is nested too deeply") from None
+
+
+def _numbers(tree: Any) -> int:
+    """How many numbers a value of a space has, before anything of that size is made; 0 for what is no space."""
+    if not isinstance(tree, dict):
+        return 0
+    fields = cast("dict[str, Any]", tree)
+    inside: Any = fields.get("subspaces")
+    if isinstance(inside, dict):
+        return sum(map(_numbers, cast("dict[str, Any]", inside).values()))
+    if isinstance(inside, list):
+        return sum(map(_numbers, cast("list[Any]", inside)))
+    shape: Any = fields.get("shape", fields.get("n") if fields.get("type") == "MultiBinary" else None)
+    lengths = cast("list[Any]", shape) if isinstance(shape, list) else [shape]
+    return math.prod(abs(length) for length in lengths if isinstance(length, int))
 
 
 def _with_infinities(tree: Any, infinity: float) -> Any:

@@ -29,6 +29,11 @@ def serve(  # noqa: PLR0913 - these are the options of a command
     spaces: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
     learner: Literal["background", "inline"] = "background",
     play: Annotated[bool, arg(help_behavior_hint="")] = False,
+    godot: Annotated[bool, arg(help_behavior_hint="")] = False,
+    godot_done: Annotated[
+        Literal["terminated", "truncated"] | None, arg(metavar="STATUS", help_behavior_hint="(default: as games say)")
+    ] = None,
+    godot_time_limit: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP")] = "best",
     checkpoint_every: Annotated[int, arg(metavar="N")] = 10_000,
     keep_checkpoints: Annotated[int, arg(metavar="N")] = 3,
@@ -36,7 +41,7 @@ def serve(  # noqa: PLR0913 - these are the options of a command
     journal_sync: Annotated[float, arg(metavar="SECONDS")] = 0.05,
     journal_keep: Literal["needed", "all"] = "needed",
     host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1",
-    port: Annotated[int, arg(metavar="N")] = 7654,
+    port: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 7654; 11008 with --godot)")] = None,
     token_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
     tls_cert: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
     tls_key: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
@@ -61,6 +66,9 @@ def serve(  # noqa: PLR0913 - these are the options of a command
         spaces: A JSON file with observation_space and action_space; otherwise the first client sends them.
         learner: Learn on a thread of its own (background), or inside each request (inline).
         play: Only play, with the agent of a checkpoint of the run; nothing is learned.
+        godot: Serve games with the plugin of Godot RL Agents instead of clients of our own protocol.
+        godot_done: With --godot: what the end of an episode means if a game does not say it: terminated, truncated.
+        godot_time_limit: With --godot: an episode that ends after this many steps is truncated.
         checkpoint: With --play: which checkpoint.
         checkpoint_every: Env steps between checkpoints.
         keep_checkpoints: How many checkpoints to keep.
@@ -81,7 +89,7 @@ def serve(  # noqa: PLR0913 - these are the options of a command
         rate: Messages per second of a connection that are not processed requests.
         agent: The algorithm's settings.
     """
-    from rekindle.cli.serve import serve_session
+    from rekindle.cli.serve import GodotOptions, serve_session
 
     return serve_session(
         algorithm,
@@ -92,6 +100,7 @@ def serve(  # noqa: PLR0913 - these are the options of a command
         steps=steps,
         spaces=spaces,
         play=checkpoint if play else None,
+        godot=GodotOptions(port, godot_done, godot_time_limit) if godot else None,
         session={
             "learner": learner,
             "checkpoint_every": checkpoint_every,
@@ -103,7 +112,7 @@ def serve(  # noqa: PLR0913 - these are the options of a command
         token_file=token_file,
         options={
             "host": host,
-            "port": port,
+            "port": 7654 if port is None else port,
             "tls_cert": None if tls_cert is None else str(tls_cert),
             "tls_key": None if tls_key is None else str(tls_key),
             "origins": origins,
