@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
-from logged_runs import START, episode, write_run
+from logged_runs import START, episode, window, write_run
 from processes import Client, Process, Training, wait_until
 
 pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
@@ -338,6 +338,23 @@ def test_a_live_run_shows_how_far_it_has_come(tmp_path: Path, serve: Serve, open
     expect(page.locator(".progress")).to_have_attribute("title", "25 % of the steps")
     page.keyboard.press("5")
     expect(page.locator(".lineage")).to_contain_text("Began with runs/other@500")
+    run.close()
+
+
+def test_a_served_run_shows_its_clients_and_latencies(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+    numbers = {
+        "clients": 3.0,
+        "streams": 48.0,
+        "requests_per_second": 1234.0,
+        "latency_p50_ms": 0.5,
+        "latency_p99_ms": 2.5,
+    }
+    run = TrainingRun.create("served", root=tmp_path)
+    run.log("metrics").append(window(0, **{f"time__server_{name}": value for name, value in numbers.items()}))
+    page = open_page(serve(tmp_path), place(*ids_in(tmp_path)))
+    expect(page.locator(".served")).to_contain_text(
+        "Clients3Streams48Requests/s1.23kLatency p500.5000 msLatency p992.50 ms"
+    )
     run.close()
 
 

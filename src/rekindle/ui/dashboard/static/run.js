@@ -52,11 +52,12 @@ export function runPage(main, id, signal) {
   }, name[0].toUpperCase() + name.slice(1))]));
   const heading = h("div", { class: "heading" });
   const facts = h("dl", { class: "facts" });
+  const served = h("dl", { class: "served", "aria-label": "Server" });
   const progress = h("div", { class: "progress", hidden: true, role: "progressbar", "aria-label": "Progress" }, h("i"));
   const banners = h("div", { class: "banners" });
   const tablist = h("div", { class: "tabs", role: "tablist" }, Object.values(tabs));
   const confirm = stopDialog(id, () => details, signal);
-  main.replaceChildren(h("div", { class: "page run" }, heading, facts, progress, banners, tablist, ...Object.values(panels), confirm));
+  main.replaceChildren(h("div", { class: "page run" }, heading, facts, served, progress, banners, tablist, ...Object.values(panels), confirm));
   choose("charts");
   showHeading();
   grid.update();
@@ -168,6 +169,7 @@ export function runPage(main, id, signal) {
     ].filter(Boolean);
     facts.replaceChildren(...items.map(([name, value, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? h("small", {}, note) : null))));
+    showServer(row, rate);
     const reading = tables.progress;
     const part = reading < 1 ? reading : goal > 0 && row.status === "running" ? Math.min(1, row.steps / goal) : null;
     progress.hidden = part === null;
@@ -175,6 +177,23 @@ export function runPage(main, id, signal) {
     progress.title = reading < 1 ? `Reading the logs: ${Math.round(100 * reading)} %` : `${Math.round(100 * (part ?? 0))} % of the steps`;
     progress.firstChild.style.width = `${100 * (part ?? 0)}%`;
     tabs.episodes.dataset.count = compact(tables.logs.get("train_episodes")?.total ?? 0);
+  }
+
+  // What a server logs about its clients; nothing for a run that is not served.
+  function showServer(row, rate) {
+    const last = (name) => tables.last("metrics", `time/server_${name}`);
+    if (last("requests_per_second") === null) return;
+    const isLive = row.status === "running";
+    const milliseconds = (name) => (last(name) === null ? "–" : `${decimal(last(name))} ms`);
+    const items = [
+      ["Clients", isLive ? count(Math.round(last("clients") ?? 0)) : "–"],
+      ["Streams", isLive ? count(Math.round(last("streams") ?? 0)) : "–"],
+      ["Requests/s", isLive ? compact(last("requests_per_second")) : "–"],
+      ["Latency p50", milliseconds("latency_p50_ms")],
+      ["Latency p99", milliseconds("latency_p99_ms")],
+      ["Learning", rate === null || !isLive ? "–" : `${compact(rate)} steps/s`],
+    ];
+    served.replaceChildren(...items.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
   }
 
   function showBanners() {
