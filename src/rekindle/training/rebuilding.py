@@ -18,7 +18,7 @@ from rekindle.training.config import Parent, TrainerConfig, check_files, check_m
 from rekindle.training.learning_data import open_data
 from rekindle.wire.space_trees import read_space_tree
 
-__all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "rebuild", "read_spaces", "rebuild_agent", "take_over"]
+__all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "read_spaces", "rebuild", "rebuild_agent", "take_over"]
 
 
 class Rebuilt(NamedTuple):
