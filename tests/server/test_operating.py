@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hosting import ACTIONS, STATES, Hosted, RandomAgent, ServerProcess, hosted, session_of, wait_for
 from raw_socket import Raw, frame
+from tests.session.journal_hosts import copied
 
 from rekindle import TrainingSession
 from rekindle.client import Client
@@ -90,7 +91,7 @@ def test_what_a_power_cut_took_is_told_to_the_client(tmp_path: Path) -> None:
         client.begin(1)
         client.step(2, 1.0)
         server.call(lambda: server.server.session and server.server.session.flush())
-        shutil.copytree(tmp_path / "live", tmp_path / "cut")  # what the disk had
+        copied(tmp_path / "live", tmp_path / "cut")  # what the disk had
         client.step(3, 1.0)
         client.step(4, 1.0)
         server.stop()

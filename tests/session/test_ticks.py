@@ -1,6 +1,5 @@
 """Calls of many streams in one record, as a server makes them."""
 
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from tests.session.journal_hosts import Learning, digest, tree_of
+from tests.session.journal_hosts import Learning, copied, digest, tree_of
 
 from rekindle import TrainingSession
 from rekindle.agents import Tabular
@@ -79,7 +78,7 @@ def test_after_a_kill_ticks_notes_and_pending_actions_are_where_they_were(tmp_pa
     killed, ticks, _ = opened(tmp_path / "killed")
     drive(ticks, 0, stop_at)
     killed.flush()
-    shutil.copytree(tmp_path / "killed", tmp_path / "found")
+    copied(tmp_path / "killed", tmp_path / "found")
     killed.close()
     found, ticks, again = opened(tmp_path / "found")
     streams = ticks.streams()
@@ -111,8 +110,7 @@ def test_after_a_kill_a_learner_of_any_kind_is_where_it_was(tmp_path: Path, lear
         drive(ticks, number, number + 4, actions=2)
         session.flush()
         time.sleep(0.002)  # let the learner make some updates
-        copy = tmp_path / str(number)
-        shutil.copytree(tmp_path / "live", copy)
+        copy = copied(tmp_path / "live", tmp_path / str(number))
         stood.append((copy, digest(tree_of(session))))
     session.close()
     for root, expected in stood:
