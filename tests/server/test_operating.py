@@ -19,13 +19,15 @@ import pytest
 from hosting import ACTIONS, STATES, Hosted, RandomAgent, ServerProcess, hosted, session_of, wait_for
 from raw_socket import Raw, frame
 from tests.session.journal_hosts import copied
+from tests.toys import ToyAgent
 
 from rekindle import TrainingSession
 from rekindle.client import Client
-from rekindle.errors import InputError, StreamsLost
+from rekindle.errors import ConfigError, InputError, RunLocked, StreamsLost
 from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
-from rekindle.server import ServerOptions
+from rekindle.server import ServerOptions, SessionServer
+from rekindle.wire.space_trees import space_as_tree
 
 SPACES: dict[str, Any] = {
     "observation_space": gym.spaces.Discrete(STATES),
@@ -144,6 +146,37 @@ def test_the_first_client_says_what_the_spaces_are(tmp_path: Path) -> None:
             assert client.welcome.observation_space["low"] == [-1.0, None]
     finally:
         server.stop()
+
+
+def test_a_session_that_cannot_be_opened_ends_the_server_with_the_reason(tmp_path: Path) -> None:
+    def made(observation_space: Any, action_space: Any) -> TrainingSession:
+        raise RunLocked("the run is in use")
+
+    server = Hosted(lambda: made, ServerOptions(port=0))
+    with Raw(server.port) as raw:
+        raw.say({"type": "hello", "versions": [1, 1], **{name: space_as_tree(space) for name, space in SPACES.items()}})
+        assert raw.ended() == ("internal", 1011)
+    wait_for(lambda: server.error is not None)
+    assert isinstance(server.error, RunLocked)
+
+
+def test_an_agent_without_spaces_is_refused(tmp_path: Path) -> None:
+    session = TrainingSession.open("toy", ToyAgent(), root=tmp_path, journal=True, signals=False)
+    with session, pytest.raises(ConfigError, match="observation_space"):
+        SessionServer(session)
+
+
+def test_a_message_that_reveals_a_fault_of_ours_is_told_in_the_log_and_disturbs_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hosted(tmp_path) as server, Client(server.address) as bystander, Raw(server.port) as raw:
+        bystander.begin(1)
+        raw.hello()
+        server.call(lambda: setattr(server.server, "stats", lambda _ref: 1 / 0))
+        raw.say({"type": "stats", "ref": 1})
+        assert raw.ended() == ("internal", 1011)
+        assert bystander.step(2, 1.0) in range(ACTIONS)
+    assert "could not be processed" in caplog.text
 
 
 def churn(server: Hosted, streams: int) -> None:

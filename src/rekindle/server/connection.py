@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any, Protocol, cast
 
@@ -29,6 +30,8 @@ from rekindle.wire.messages import (
 from rekindle.wire.rows import WireError
 
 __all__ = ["ClientConnection", "House"]
+
+logger = logging.getLogger("rekindle")
 
 _TEXT, _BINARY, _CONTINUATION, _CLOSE = (
     WSMsgType.TEXT,
@@ -176,10 +179,17 @@ class ClientConnection(WSListener):
                     self._spend()
             else:
                 self._other(message, desk)
-        except Refusal as refusal:
+        except Exception as error:
+            refusal = error if isinstance(error, Refusal) else self._broken(error)
             seq, ref = getattr(message, "seq", None), getattr(message, "ref", None)
             self.refuse(refusal.code, str(refusal), seq=seq, ref=ref)
             self._spend()
+
+    def _broken(self, error: Exception) -> Refusal:
+        """An error of ours: told in the log, and to this client alone."""
+        name = "a client" if self._client is None else f"client {self._client.name}"
+        logger.error("a message of %s could not be processed", name, exc_info=error)
+        return Refusal("internal", "the message could not be processed")
 
     def _hello(self, message: Any, is_json: bool) -> None:
         self._is_json = is_json

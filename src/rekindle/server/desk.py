@@ -52,13 +52,12 @@ class Desk:
         """Call `failed` if a tick raises: the session is then broken, and nothing more can be answered."""
         agent: Any = session.agent
         self.session, self._options, self._counters, self._failed = session, options, counters, failed
-        self.observation = RowFormat.of_space(agent.observation_space)
-        self.actions = ActionRows(agent.action_space)
+        self._spaces = _spaces(agent)
+        self.observation, self.actions = RowFormat.of_space(self._spaces[0]), ActionRows(self._spaces[1])
         self.clients = Clients(self.actions.kept)
         self._ticks = session.serve(self.clients)
         if session.run is not None and not self._ticks.has_journal:
             raise ConfigError("a served session needs journal=True: clients go on after a restart of the server")
-        self._spaces = agent.observation_space, agent.action_space
         self._reader = RequestReader(self.observation, self.actions, self._ticks)
         self._trees = tuple(space_as_tree(space) for space in self._spaces)
         self._waiting: list[Request] = []
@@ -320,6 +319,13 @@ class Desk:
         """Process what waits, and nothing more."""
         self.flush()
         self._is_closed = True
+
+
+def _spaces(agent: Any) -> tuple[Any, Any]:
+    spaces = getattr(agent, "observation_space", None), getattr(agent, "action_space", None)
+    if None in spaces:
+        raise ConfigError(f"to be served, {type(agent).__name__} needs observation_space and action_space")
+    return spaces
 
 
 def _number(request: Request) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import signal
 import ssl
 from collections.abc import Callable, Mapping
@@ -114,6 +115,9 @@ class SessionServer:
             return self._use(self._factory(*spaces))
         except (DataError, ConfigError) as error:
             raise Refusal("spaces", str(error)) from None
+        except (RekindleError, OSError) as error:
+            self._fail(error)
+            raise Refusal("internal", f"the session cannot be opened: {error}") from error
 
     def learns(self) -> bool:
         """Whether numbered requests are processed, and not only `act`."""
@@ -323,10 +327,16 @@ def serve(server: SessionServer, *, announce: Callable[[str], object]) -> None:
 
     raise_descriptor_limit()
 
+    def handle(number: int) -> None:
+        if server.is_leaving:  # the second signal ends the process at once
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        server.stop(signal.Signals(number).name)
+
     async def main() -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, server.stop, signal.Signals(number).name)
+            loop.add_signal_handler(number, handle, number)
         await server.start()
         announce(server.address)
         await server.run()
