@@ -69,6 +69,8 @@ class Returns:
             self.lengths.append(event.record.length)
 
     def text(self, part: slice) -> str:
+        if not self.returns:
+            return "0 episodes"
         returns, lengths = np.array(self.returns[part]), np.array(self.lengths[part])
         error = returns.std() / max(1, len(returns)) ** 0.5
         return f"{len(returns)} episodes: return {returns.mean():.2f} +- {error:.2f}, length {lengths.mean():.1f}"

@@ -120,8 +120,9 @@ func _is_connected() -> bool:
 		while _peer.get_status() == StreamPeerTCP.STATUS_CONNECTING:
 			OS.delay_msec(1)
 			_peer.poll()
-		_peer.set_no_delay(true)
 	var is_there := _peer.get_status() == StreamPeerTCP.STATUS_CONNECTED
+	if is_there:
+		_peer.set_no_delay(true)
 	print("connected to port %d" % _port if is_there else "no server at port %d yet" % _port)
 	return is_there
 

@@ -1,60 +1,74 @@
-"""`rekindle serve --godot` says where games connect, and how the training goes."""
+"""`rekindle serve ALGO --godot` trains games, goes on after a kill, and plays."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.godot_games import FakeGame, NotingAgent, obs
+from tests.server.godot_games import CHOICE, FakeGame
 
-from rekindle import TrainingSession
-from rekindle.cli.godot import serve_games
-from rekindle.run.reader import RunReader
+from rekindle.cli.entry import run
 
-
-def test_the_command_says_where_games_connect_and_how_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
-    said: list[str] = []
-    codes: list[int] = []
-
-    def open_session(observation_space: Any, action_space: Any) -> TrainingSession:
-        return TrainingSession(NotingAgent(observation_space, action_space), max_steps=2, signals=False)
-
-    serving = threading.Thread(target=lambda: codes.append(serve_games(open_session, port=0)))
-    serving.start()
-    while not said:
-        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("waiting for games on port ")]
-    game = FakeGame(int(said[0].rpartition(" ")[2]))
-    game.join(2)
-    game.reset(obs(0, 0), obs(1, 1))
-    assert game.ask({"type": "step", "obs": [obs(0, 1), obs(1, 2)], "reward": [1, 1], "done": [False, False]}) == {
-        "type": "close"
-    }
-    serving.join(30)
-    game.close()
-    assert codes == [0]
-    assert capsys.readouterr().out == "max_steps: 2 steps, 2 episodes, 0 updates\n"
+ROOMS = {"room": {"size": 4, "space": "discrete"}}
 
 
-@pytest.mark.slow
-def test_serve_with_godot_trains_a_run_and_stops_with_a_checkpoint(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rekindle", "serve", "ppo", "--godot", "--port", "0", "--learner", "inline"]
-    command += ["--runs", str(tmp_path), "--name", "game"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def started(*options: str) -> tuple[subprocess.Popen[str], int]:
+    """The command, and the port that it says."""
+    command = [sys.executable, "-m", "rekindle", "serve", "tabular", "--godot", "--port", "0", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    line = process.stderr.readline()
-    assert line.startswith("waiting for games on port "), line
-    game = FakeGame(int(line.rpartition(" ")[2]))
-    game.join(2)
-    game.reset(obs(0, 0), obs(1, 1))
-    game.ask({"type": "step", "obs": [obs(0, 1), obs(1, 2)], "reward": [1, 1], "done": [False, False]})
-    process.send_signal(signal.SIGTERM)
-    out, errors = process.communicate(timeout=60)
+    for line in process.stderr:
+        if line.startswith("waiting for games on port "):
+            return process, int(line.split()[-1])
+    raise AssertionError("it ended before it said where games connect")
+
+
+def outcome(*rooms: int, dones: tuple[bool, ...] | None = None) -> dict[str, Any]:
+    done = [False] * len(rooms) if dones is None else list(dones)
+    return {"type": "step", "obs": [{"room": room} for room in rooms], "reward": [1] * len(rooms), "done": done}
+
+
+def test_a_run_of_games_goes_on_after_a_kill_and_plays(tmp_path: Path) -> None:
+    options = ("--name", "rooms", "--runs", str(tmp_path), "--steps", "8")
+    server, port = started(*options, "--time-limit", "50")
+    game = FakeGame(port)
+    game.join(2, ROOMS, CHOICE)
+    game.reset({"room": 0}, {"room": 1})
+    for room in (1, 2):
+        assert game.ask(outcome(room, room)) is not None
+    server.kill()
+    server.communicate()
     game.close()
-    assert process.returncode == 0, errors
-    assert out == "SIGTERM: 2 steps, 2 episodes, 0 updates\n"
-    assert RunReader(tmp_path / "game").metadata.status == "stopped"
+
+    server, port = started(*options, "--time-limit", "50")
+    game = FakeGame(port)
+    game.join(2, ROOMS, CHOICE)
+    game.reset({"room": 0}, {"room": 1})
+    assert game.ask(outcome(1, 1)) is not None
+    assert game.ask(outcome(2, 2, dones=(True, False))) == {"type": "close"}
+    game.close()
+    said = server.communicate()[1]
+    assert "continued at step 4" in said
+    assert "stopped (max_steps) at 8 steps" in said
+    assert server.returncode == 0
+
+    server, port = started("--name", "rooms", "--runs", str(tmp_path), "--play", "--checkpoint", "latest")
+    game = FakeGame(port)
+    game.join(2, ROOMS, CHOICE)
+    first = game.reset({"room": 0}, {"room": 0})
+    assert first[0] == first[1], "it plays greedily"
+    server.terminate()
+    assert game.receive() == {"type": "close"}
+    game.close()
+    server.communicate()
+    assert server.returncode == 0
+
+
+def test_options_without_an_effect_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "tabular", "--godot", "--host", "0.0.0.0"]) == 2
+    assert "--host would have no effect" in capsys.readouterr().err
+    assert run(["serve", "tabular", "--time-limit", "5"]) == 2
+    assert "--time-limit would have no effect" in capsys.readouterr().err

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
-from rekindle.cli.godot import serve_games
 from rekindle.cli.messages import warnings_printed
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.errors import ConfigError
-from rekindle.interrupt import Interrupter
 from rekindle.run.directory import TrainingRun
 from rekindle.run.finding import find_run, find_unfinished
 from rekindle.run.reader import RunReader
@@ -26,18 +24,10 @@ from rekindle.training.rebuilding import checkpoint_files, load, read_spaces, re
 from rekindle.ui.output import complain
 from rekindle.wire.space_trees import space_as_tree
 
-__all__ = ["GodotOptions", "serve_session"]
+__all__ = ["Opening", "played_session", "serve_session"]
 
 _TOKEN = "REKINDLE_TOKEN"  # noqa: S105 - the name of an environment variable
 _MOST_FILE = 1 << 20
-
-
-class GodotOptions(NamedTuple):
-    """How to serve games of Godot RL Agents."""
-
-    port: int | None
-    done: Literal["terminated", "truncated"] | None
-    time_limit: int | None
 
 
 def serve_session(  # noqa: PLR0913 - these are the options of a command
@@ -50,7 +40,6 @@ def serve_session(  # noqa: PLR0913 - these are the options of a command
     steps: int | None,
     spaces: Path | None,
     play: str | None,
-    godot: GodotOptions | None,
     session: Mapping[str, Any],
     token_file: Path | None,
     options: Mapping[str, Any],
@@ -60,13 +49,10 @@ def serve_session(  # noqa: PLR0913 - these are the options of a command
     settings = ServerOptions(**options, token=_token(token_file))
     find_modules_here([*module_of(algorithm), *module_of(getattr(agent, "network", None))])
     with warnings_printed():
-        played = None if play is None else _played(algorithm, root / name / version, play)
-        opening = _Opening(algorithm, name, version, root, seed, steps, dict(session), agent)
-        if godot is not None:
-            return _serve_games(opening, played, godot)
-        if played is not None:
-            server = SessionServer(played, settings, play=True)
+        if play is not None:
+            server = SessionServer(played_session(algorithm, root / name / version, play), settings, play=True)
         else:
+            opening = Opening(algorithm, name, version, root, seed, steps, dict(session), agent)
             known = opening.known_spaces() or (None if spaces is None else _read_spaces(spaces))
             server = SessionServer(opening.open if known is None else opening.open(*known), settings)
         serve(server, announce=lambda address: _announce(server, address))
@@ -74,17 +60,6 @@ def serve_session(  # noqa: PLR0913 - these are the options of a command
         done = server.session
         complain(f"stopped ({done.stop_reason}) at {whole(done.total_steps)} steps, {whole(done.episodes)} episodes")
     return 0
-
-
-def _serve_games(opening: _Opening, played: TrainingSession | None, options: GodotOptions) -> int:
-    interrupter = Interrupter()
-    opening.options["interrupter"] = interrupter
-
-    def open_session(observation_space: Any, action_space: Any) -> TrainingSession:
-        return opening.open(observation_space, action_space) if played is None else played
-
-    with interrupter.signals():
-        return serve_games(open_session, **options._asdict(), play=played is not None, interrupter=interrupter)
 
 
 def _announce(server: SessionServer, address: str) -> None:
@@ -98,7 +73,7 @@ def _announce(server: SessionServer, address: str) -> None:
     print(address, flush=True)
 
 
-class _Opening:
+class Opening:
     """Opens the session when the spaces are known."""
 
     def __init__(
@@ -113,7 +88,7 @@ class _Opening:
         agent: Any,
     ) -> None:
         self._algorithm, self._name, self._version, self._root = algorithm, name, version, root
-        self._seed, self._steps, self.options = seed, steps, session
+        self._seed, self._steps, self._session = seed, steps, session
         self._agent = {} if agent is None else fields_of(agent)
 
     def known_spaces(self) -> tuple[Any, Any] | None:
@@ -128,7 +103,7 @@ class _Opening:
 
     def open(self, observation_space: Any, action_space: Any) -> TrainingSession:
         """Continue the newest unfinished run, or start one."""
-        algorithm, options = self._algorithm, self.options
+        algorithm, options = self._algorithm, self._session
         agent = make_agent(algorithm, observation_space, action_space, seed=self._seed, settings=self._agent)
         config = TrainerConfig(
             seed=self._seed,
@@ -160,8 +135,8 @@ class _Opening:
             return TrainingSession(agent, run=run, max_steps=self._steps, journal=True, signals=False, **options)
 
 
-def _played(algorithm: str, path: Path, checkpoint: str) -> TrainingSession:
-    """A session that only plays, with the agent of a checkpoint."""
+def played_session(algorithm: str, path: Path, checkpoint: str) -> TrainingSession:
+    """A session that only acts, with the agent of a checkpoint."""
     run = find_run(path)
     config = read_config(RunReader(run))
     if config.algorithm != algorithm:

@@ -81,7 +81,7 @@ class GodotServer:
         self.interrupter = interrupter or Interrupter()
         """Stops the server."""
         self._report, self._report_seconds = report, report_seconds
-        self._next_report = time.monotonic() + report_seconds
+        self._next_report, self._reported = time.monotonic() + report_seconds, ""
         self._logged, self._requests = time.monotonic(), 0
         """When numbers were logged last, and the replies of games since then."""
         self._connections: list[Connection] = []
@@ -153,7 +153,9 @@ class GodotServer:
             self._logged, self._requests = now, 0
         if self._report is not None and now >= self._next_report:
             self._next_report = now + self._report_seconds
-            self._report(self.status)
+            if (line := self.status) != self._reported:
+                self._report(line)
+                self._reported = line
 
     def _exchange(self, connection: Connection, events: int) -> EnvInfo | tuple[Game, Reply] | None:
         """Send and receive what a connection is ready for; returns a message that is complete."""

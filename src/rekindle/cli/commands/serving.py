@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 from rekindle.cli.commands.naming import check_option_names
 from rekindle.cli.commands.training import algorithm_in
 from rekindle.cli.modules import find_modules_here, module_of
+from rekindle.errors import ConfigError
 from rekindle.training.algorithms import NoSettings, config_type, fields_of
 
 __all__ = ["serve", "serve_command"]
@@ -27,13 +28,10 @@ def serve(  # noqa: PLR0913 - these are the options of a command
     seed: Annotated[int, arg(metavar="N")] = 0,
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
     spaces: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
-    learner: Literal["background", "inline"] = "background",
-    play: Annotated[bool, arg(help_behavior_hint="")] = False,
-    godot: Annotated[bool, arg(help_behavior_hint="")] = False,
-    godot_done: Annotated[
-        Literal["terminated", "truncated"] | None, arg(metavar="STATUS", help_behavior_hint="(default: as games say)")
+    learner: Annotated[
+        Literal["background", "inline"] | None, arg(help_behavior_hint="(default: background; inline with --godot)")
     ] = None,
-    godot_time_limit: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
+    play: Annotated[bool, arg(help_behavior_hint="")] = False,
     checkpoint: Annotated[str, arg(metavar="best|latest|STEP")] = "best",
     checkpoint_every: Annotated[int, arg(metavar="N")] = 10_000,
     keep_checkpoints: Annotated[int, arg(metavar="N")] = 3,
@@ -50,8 +48,13 @@ def serve(  # noqa: PLR0913 - these are the options of a command
     idle: Annotated[float, arg(metavar="SECONDS")] = 600.0,
     max_clients: Annotated[int, arg(metavar="N")] = 1024,
     max_streams: Annotated[int, arg(metavar="N")] = 65_536,
-    max_message: Annotated[int, arg(metavar="BYTES")] = 1 << 20,
+    max_message: Annotated[
+        int | None, arg(metavar="BYTES", help_behavior_hint="(default: 1 MiB; 16 MiB with --godot)")
+    ] = None,
     rate: Annotated[float, arg(metavar="N")] = 1000.0,
+    godot: Annotated[bool, arg(help_behavior_hint="")] = False,
+    done: Annotated[Literal["terminated", "truncated"] | None, arg(help_behavior_hint="")] = None,
+    time_limit: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None,
     agent: Any = NoSettings(),  # noqa: B008 - it is frozen
 ) -> int:
     """Serve a training session to clients: games, web pages, robots.
@@ -66,9 +69,6 @@ def serve(  # noqa: PLR0913 - these are the options of a command
         spaces: A JSON file with observation_space and action_space; otherwise the first client sends them.
         learner: Learn on a thread of its own (background), or inside each request (inline).
         play: Only play, with the agent of a checkpoint of the run; nothing is learned.
-        godot: Serve games with the plugin of Godot RL Agents instead of clients of our own protocol.
-        godot_done: With --godot: what the end of an episode means if a game does not say it: terminated, truncated.
-        godot_time_limit: With --godot: an episode that ends after this many steps is truncated.
         checkpoint: With --play: which checkpoint.
         checkpoint_every: Env steps between checkpoints.
         keep_checkpoints: How many checkpoints to keep.
@@ -83,32 +83,51 @@ def serve(  # noqa: PLR0913 - these are the options of a command
         origins: Origins of web pages that may connect, such as https://example.org.
         hosts: Names under which the server is reached, for example behind a proxy.
         idle: Forget a client that has not been connected for this long.
-        max_clients: Clients known at the same time.
+        max_clients: Clients known at the same time; with --godot, games.
         max_streams: Streams of all clients together.
         max_message: Bytes of a message.
         rate: Messages per second of a connection that are not processed requests.
+        godot: Speak the protocol of Godot RL Agents instead, and train games with that plugin.
+        done: With --godot: what the end of an episode means, if a game does not say it.
+        time_limit: With --godot: episodes of this many steps are truncated, if a game does not say it.
         agent: The algorithm's settings.
     """
-    from rekindle.cli.serve import GodotOptions, serve_session
-
-    return serve_session(
-        algorithm,
-        name=name or f"{algorithm.replace(':', '-')}-served",
-        version=version,
-        root=directory,
-        seed=seed,
-        steps=steps,
-        spaces=spaces,
-        play=checkpoint if play else None,
-        godot=GodotOptions(port, godot_done, godot_time_limit) if godot else None,
-        session={
-            "learner": learner,
+    run: dict[str, Any] = {
+        "name": name or f"{algorithm.replace(':', '-')}-{'godot' if godot else 'served'}",
+        "version": version,
+        "root": directory,
+        "seed": seed,
+        "steps": steps,
+        "play": checkpoint if play else None,
+        "session": {
+            "learner": learner or ("inline" if godot else "background"),
             "checkpoint_every": checkpoint_every,
             "keep_checkpoints": keep_checkpoints,
             "metrics_every": metrics_every,
             "journal_sync": journal_sync,
             "journal_keep": journal_keep,
         },
+        "agent": None if isinstance(agent, NoSettings) else agent,
+    }
+    if godot:
+        from rekindle.cli.godot import serve_games
+
+        return serve_games(
+            algorithm,
+            **run,
+            port=port,
+            done=done,
+            time_limit=time_limit,
+            max_games=max_clients,
+            max_agents=max_streams,
+            max_message=max_message,
+        )
+    from rekindle.cli.serve import serve_session
+
+    return serve_session(
+        algorithm,
+        **run,
+        spaces=spaces,
         token_file=token_file,
         options={
             "host": host,
@@ -120,15 +139,29 @@ def serve(  # noqa: PLR0913 - these are the options of a command
             "idle": idle,
             "max_clients": max_clients,
             "max_streams": max_streams,
-            "max_message": max_message,
+            "max_message": 1 << 20 if max_message is None else max_message,
             "rate": rate,
         },
-        agent=None if isinstance(agent, NoSettings) else agent,
     )
 
 
 _RENAMED = ("runs", "origin", "allow_host", "help")
 """Options of `serve` with other names than its parameters."""
+
+
+_NOT_GODOT = ("host", "token-file", "tls-cert", "tls-key", "origin", "allow-host", "idle", "rate", "spaces")
+_ONLY_GODOT = ("done", "time-limit")
+
+
+def _check_protocol(arguments: Sequence[str]) -> None:
+    """Refuse options of the other protocol; raises `ConfigError`."""
+    given = {word.partition("=")[0].removeprefix("--").replace("_", "-") for word in arguments if word.startswith("--")}
+    if "godot" in given:
+        wrong, advice = given.intersection(_NOT_GODOT), "games connect to this machine only, and say their spaces"
+    else:
+        wrong, advice = given.intersection(_ONLY_GODOT), "it is for --godot; other clients say how an episode ends"
+    if wrong:
+        raise ConfigError(f"--{min(wrong)} would have no effect: {advice}")
 
 
 def serve_command(arguments: Sequence[str]) -> Callable[..., int]:
@@ -142,6 +175,7 @@ def serve_command(arguments: Sequence[str]) -> Callable[..., int]:
     command.__doc__ = serve.__doc__
     command.__annotations__ = {**serve.__annotations__, "agent": Annotated[settings, arg(name="agent")]}
     command.__kwdefaults__ = {**(serve.__kwdefaults__ or {}), "agent": settings()}
+    _check_protocol(arguments)
     others = [name for name in command.__kwdefaults__ if name != "agent"]
     check_option_names(arguments, agent=[*fields_of(settings())], others=[*others, *_RENAMED])
     return command
