@@ -22,7 +22,7 @@ def serve(  # noqa: PLR0913 - these are the options of a command
     algorithm: Annotated[Positional[str], arg(metavar="ALGO", help_behavior_hint="")],
     /,
     *,
-    name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: ALGO-served)")] = None,
+    name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: ALGO-served, or ALGO-godot)")] = None,
     version: Annotated[str, arg(metavar="VERSION")] = "v1",
     directory: Annotated[Path, arg(name="runs", metavar="DIR")] = Path("runs"),
     seed: Annotated[int, arg(metavar="N")] = 0,
