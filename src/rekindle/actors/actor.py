@@ -10,13 +10,21 @@ from typing import Any, cast
 import numpy as np
 
 from rekindle.actors.policies import Act
-from rekindle.actors.rounds import ActorEnd, ActorStart, EnvStart, RoundArrays, RoundShape
+from rekindle.actors.rounds import (
+    ActorEnd,
+    ActorStart,
+    EnvStart,
+    RoundArrays,
+    RoundShape,
+    generator_bytes,
+    generator_of,
+)
 from rekindle.agent import State
 from rekindle.envs import Envs
 from rekindle.envs.vector import SingleEnv, failed, numbers_in
 from rekindle.errors import EnvError
 from rekindle.experience import Array
-from rekindle.rng import episode_seed, generator_from_state, generator_state
+from rekindle.rng import episode_seed
 from rekindle.traces import frozen_options
 
 __all__ = ["LogicalActor", "ResetOptions"]
@@ -72,7 +80,7 @@ class LogicalActor:
 
         If a replay has another outcome, the episode is left, and the next round says so.
         """
-        self._rng = generator_from_state(start.generator)
+        self._rng = generator_of(start.generator)
         self._abandoned = []
         for env, before in enumerate(start.envs):
             self._episodes[env], self._is_open[env] = before.episode, before.is_open
@@ -167,7 +175,7 @@ class LogicalActor:
                 self._chains[env] = _next_link(self._chains[env], parts, out.rewards[first:, env])
         abandoned, self._abandoned = self._abandoned, []
         return ActorEnd(
-            generator=generator_state(self._rng),
+            generator=generator_bytes(self._rng),
             chains=list(self._chains),
             abandoned=abandoned,
             extras=extras,

@@ -66,6 +66,8 @@ class Crew(Protocol):
     """All actors of a training, wherever they run. Rounds are played in order, one at a time."""
 
     shape: RoundShape
+    has_one_thread: bool
+    """Whether numpy is known to compute with one BLAS thread where actors run."""
     report: Callable[[str], object]
     """Called with a message about every actor that had to be started again."""
 

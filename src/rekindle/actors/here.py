@@ -38,7 +38,6 @@ class ActorsHere:
         with contextlib.ExitStack() as undo:
             undo.callback(self._undo.close)
             self.has_one_thread = self._undo.enter_context(one_thread())
-            """Whether numpy is known to compute with one thread."""
             self._actors: list[LogicalActor] = []
             for index in range(cast.shape.actors):
                 actor = cast.actor(index, vectorization=vectorization, workers=workers)

@@ -48,6 +48,8 @@ _GRACE = 5.0
 class ActorProcesses:
     """Plays rounds in worker processes; each has several actors."""
 
+    has_one_thread = True  # an environment variable says so
+
     def __init__(
         self,
         cast: Cast,

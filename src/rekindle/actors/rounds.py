@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -14,7 +15,20 @@ from rekindle.experience import Array, Transitions
 from rekindle.rng import generator_from_state, generator_state
 from rekindle.spaces import ActionStructure, ArraySpec, Layout
 
-__all__ = ["ActorEnd", "ActorStart", "EnvStart", "Order", "Played", "RoundArrays", "RoundShape", "first_start"]
+__all__ = [
+    "ActorEnd",
+    "ActorStart",
+    "EnvStart",
+    "Order",
+    "Played",
+    "RoundArrays",
+    "RoundShape",
+    "first_start",
+    "generator_bytes",
+    "generator_of",
+    "next_starts",
+    "rounds_fitting",
+]
 
 _MOST_ACTIONS = 1 << 17
 """The most steps of an open episode that are kept, so that the size of a checkpoint is bounded."""
@@ -178,31 +192,58 @@ class EnvStart(msgspec.Struct, frozen=True, eq=False):
 class ActorStart(msgspec.Struct, frozen=True, eq=False):
     """Where an actor stands at the beginning of a round."""
 
-    generator: State
+    generator: bytes
+    """The state of its random generator: see `generator_bytes`."""
     envs: tuple[EnvStart, ...]
 
     def tree(self) -> State:
         """As data."""
-        return {"generator": self.generator, "envs": [env.tree() for env in self.envs]}
+        generator = generator_state(generator_of(self.generator))
+        return {"generator": generator, "envs": [env.tree() for env in self.envs]}
 
     @classmethod
     def of_tree(cls, tree: State, shape: RoundShape) -> ActorStart:
         """From data; raises `StateError`."""
         if len(tree["envs"]) != shape.envs_each:
             raise StateError(f"an actor had {len(tree['envs'])} environments, and has {shape.envs_each}")
-        generator_from_state(tree["generator"])
-        return cls(tree["generator"], tuple(EnvStart.of_tree(env, shape) for env in tree["envs"]))
+        generator = generator_from_state(tree["generator"])
+        if not isinstance(generator.bit_generator, np.random.PCG64):
+            raise StateError(f"the generator of an actor is not a PCG64: {generator.bit_generator}")
+        return cls(generator_bytes(generator), tuple(EnvStart.of_tree(env, shape) for env in tree["envs"]))
 
 
 def first_start(seed: int, actor: int, envs_each: int) -> ActorStart:
     """Where an actor begins."""
-    return ActorStart(generator_state(np.random.default_rng([seed, 2, actor])), (EnvStart(),) * envs_each)
+    return ActorStart(generator_bytes(np.random.default_rng([seed, 2, actor])), (EnvStart(),) * envs_each)
+
+
+_GENERATOR = struct.Struct("<16s16sBI")
+
+
+def generator_bytes(generator: np.random.Generator) -> bytes:
+    """The state of a PCG64 generator in few bytes, as it is sent after every round."""
+    state: Any = generator.bit_generator.state
+    numbers = (state["state"][name].to_bytes(16, "little") for name in ("state", "inc"))
+    return _GENERATOR.pack(*numbers, state["has_uint32"], state["uinteger"])
+
+
+def generator_of(data: bytes) -> np.random.Generator:
+    """A generator that continues from there."""
+    state, inc, has_uint32, uinteger = _GENERATOR.unpack(data)
+    bits = np.random.PCG64()
+    bits.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": int.from_bytes(state, "little"), "inc": int.from_bytes(inc, "little")},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return np.random.Generator(bits)
 
 
 class ActorEnd(msgspec.Struct, frozen=True, eq=False):
     """Where an actor stands after a round, as far as the transitions do not say it."""
 
-    generator: State
+    generator: bytes
     chains: list[bytes]
     """A hash for each open episode."""
     abandoned: list[int]

@@ -210,6 +210,7 @@ class ActorSampler:
             policy = policy_tree(planned.policy)
         return {
             "shape": [self._shape.actors, self._shape.envs_each, self._shape.steps, self._is_ahead],
+            "one_thread": self._crew.has_one_thread,
             "round": self._number,
             "actors": [start.tree() for start in self._starts],
             "held": [played.state() for played in self._held],
@@ -230,6 +231,10 @@ class ActorSampler:
             raise StateError(f"the rounds of the run, {state['shape']!r:.80}, are others than those of the trainer")
         if len(state["actors"]) != shape.actors:
             raise StateError(f"the run has {len(state['actors'])} actors, not {shape.actors}")
+        if state["one_thread"] != self._crew.has_one_thread:
+            self._session.mark_inexact(
+                "actors computed with another number of BLAS threads before: the last bits of their actions may differ"
+            )
         starts = [ActorStart.of_tree(tree, shape) for tree in state["actors"]]
         held = [Played.of_state(each, shape) for each in state["held"]]
         self._number, self._starts, self._held = state["round"], starts, held
