@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rekindle.agents import TabularPolicy
 from rekindle.checkpoint.store import list_steps
 from rekindle.errors import ConfigError
 from rekindle.training import Actors
+from rekindle.ui.feed import RunFeed
 
 ROUND = 2 * 2 * 5
 SMALL: dict[str, Any] = {
@@ -238,6 +240,9 @@ def test_metrics_tell_what_rounds_cost(tmp_path: Path) -> None:
         "actor_restarts",
     ]
     assert {f"time/{name}" for name in [*expected, "actor_0_samples_per_sec", "actor_1_samples_per_sec"]} <= names
+    feed = RunFeed(tmp_path / "t")
+    feed.poll()
+    assert re.fullmatch(r"actors \d+% busy, learner \d+% busy", feed.actors or "")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from rekindle.training.free_sampling import FreeSampler
 from rekindle.training.sampling import StepProcessor
 from rekindle.training.strategies import Actors, Offline, Strategy, Synchronous
 
-__all__ = ["actor_sampler", "check_actors", "default_strategy", "make_cast", "make_crew"]
+__all__ = ["actor_sampler", "check_actors", "default_strategy", "make_crew"]
 
 
 def default_strategy(config: TrainerConfig) -> Strategy:
@@ -45,24 +45,21 @@ def check_actors(agent: LearningAgent, config: TrainerConfig) -> None:
         check_rounds(agent, config)
 
 
-def make_cast(
+def make_crew(
+    agent: LearningAgent,
     factory: EnvFactory,
     spaces: tuple[Any, Any],
     config: TrainerConfig,
     determinism: Determinism,
     reset_options: ResetOptions | None,
-) -> Cast:
-    """What it takes to create the actors."""
-    shape = RoundShape.of(*spaces, actors=config.actors or 1, envs_each=config.envs_each, steps=config.round_steps or 1)
-    return Cast(factory, shape, config.seed, determinism, reset_options, config.extras)
-
-
-def make_crew(cast: Cast, agent: LearningAgent, config: TrainerConfig) -> Crew:
+) -> Crew:
     """Create the actors, where the settings say."""
+    shape = RoundShape.of(*spaces, actors=config.actors or 1, envs_each=config.envs_each, steps=config.round_steps or 1)
+    made = Cast(factory, shape, config.seed, determinism, reset_options, config.extras)
     if config.actors_on == "processes":
-        return ActorProcesses(cast, workers=config.workers, patience=config.actor_patience)
+        return ActorProcesses(made, workers=config.workers, patience=config.actor_patience)
     act = None if isinstance(agent, HasPolicy) else act_of_agent(agent)
-    return ActorsHere(cast, act=act, vectorization=config.vectorization, workers=config.workers)
+    return ActorsHere(made, act=act, vectorization=config.vectorization, workers=config.workers)
 
 
 def actor_sampler(

@@ -28,7 +28,7 @@ from rekindle.session.session import TrainingSession
 from rekindle.stats import EvalReport, StatsTracker
 from rekindle.terminal import shown_interactively
 from rekindle.training import algorithms
-from rekindle.training.actor_crews import actor_sampler, check_actors, default_strategy, make_cast, make_crew
+from rekindle.training.actor_crews import actor_sampler, check_actors, default_strategy, make_crew
 from rekindle.training.config import DEFAULT_STEPS, TrainerSettings, make_config
 from rekindle.training.evaluation import Evaluator
 from rekindle.training.evaluations import Evaluations
@@ -335,8 +335,7 @@ class Trainer:
         if self._factory is None or determinism is None or config.is_offline:
             return None
         if config.actors is not None:
-            cast = make_cast(self._factory, self._spaces, config, determinism, self._reset_options)
-            self._crew = make_crew(cast, self.agent, config)
+            self._crew = make_crew(self.agent, self._factory, self._spaces, config, determinism, self._reset_options)
             undo.callback(self._crew.close)
             return None
         envs = make_envs(

@@ -161,6 +161,21 @@ class RunFeed:
         return max(0.0, (stamps[-1].steps - stamps[0].steps) / (stamps[-1].time - stamps[0].time))
 
     @property
+    def actors(self) -> str | None:
+        """How busy actors and learner were last, and how many workers were started again; None without actors."""
+        waiting, idle, restarts = (
+            self.curves.get(Metric(name, "time")) for name in ("learner_waiting", "actors_waiting", "actor_restarts")
+        )
+        if waiting is None or restarts is None:
+            return None
+        busy = f"learner {1 - waiting.last:.0%} busy"
+        if idle is not None:
+            busy = f"actors {1 - idle.last:.0%} busy, {busy}"
+        most = restarts.greatest
+        again = ", workers were started again" if most is not None and most.value > 0 else ""
+        return f"{busy}{again}"
+
+    @property
     def seconds_left(self) -> float | None:
         """Estimated time to the end at the current rate; None if unknown."""
         if not self.is_live or not self.max_steps or not self.rate:

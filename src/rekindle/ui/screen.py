@@ -256,6 +256,8 @@ class WatchScreen(Screen[None]):
         counts = (("env steps", feed.steps), ("updates", feed.updates), ("episodes", feed.episodes))
         for name, value in counts[1:2] if feed.is_offline else counts:
             made.append_text(Text.assemble((f"{name} ", muted), (whole(value), "bold"), "   "))
+        if feed.actors is not None:
+            made.append(f"{feed.actors}   ", muted)
         if feed.problems:
             made.append_text(cell(feed.problems[0], self._style("error")))
         return made

@@ -147,6 +147,19 @@ export function runPage(main, id, signal) {
         : null);
   }
 
+  // How busy actors and learner are: shares of the last metric window.
+  function actorFacts() {
+    const waiting = tables.last("metrics", "time/learner_waiting");
+    const idle = tables.last("metrics", "time/actors_waiting");
+    if (waiting === null) return [];
+    const restarts = tables.last("metrics", "time/actor_restarts");
+    const busy = (share) => `${Math.round(100 * (1 - share))} % busy`;
+    return [
+      ...(idle === null ? [] : [["Actors", busy(idle), restarts > 0 ? "started again" : null]]),
+      ["Learner", busy(waiting)],
+    ];
+  }
+
   function showFacts() {
     const row = details?.row;
     if (!row) return;
@@ -162,6 +175,7 @@ export function runPage(main, id, signal) {
       ["Best", decimal(best?.value ?? row.best_return?.value), best?.of ?? row.best_return?.of],
       ["Last 100", decimal(row.mean_return), "mean return"],
       [offline ? "Updates/s" : "Steps/s", rate === null ? "–" : compact(rate)],
+      ...actorFacts(),
       ["Wall time", duration(row.started === null ? null : (row.updated ?? row.started) - row.started), row.resumes ? "with pauses" : null],
       left === null ? null : ["Left", `~ ${duration(left)}`],
       ["Seed", String(row.seed ?? "–")],
