@@ -93,6 +93,8 @@ def test_the_settings_of_a_trial_are_trained_again(here: Path, rekindle: Rekindl
         (("sweep", "tabular", "FrozenLake-v1", "--seeds", "x"), 2, "seeds 'x'"),
         (("sweep", "tabular", "FrozenLake-v1", "--space", "no.toml"), 1, "cannot read no.toml"),
         (("sweep", "tabular", "FrozenLake-v1", "--name", "a/../b", "--trials", 1), 2, "cannot be a directory"),
+        (("sweep", "tabular", "FrozenLak-v1", "--name", "x"), 2, "FrozenLak-v1"),
+        (("sweep", "sac", "CartPole-v1", "--name", "x"), 2, "sac takes Box actions"),
         (("sweep", "nope", "FrozenLake-v1"), 2, "there is no algorithm 'nope'"),
         (("resume", "runs/lake/trial-0000-seed0", "--jobs", 2), 2, "--jobs is for studies"),
     ],

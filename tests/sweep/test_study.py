@@ -19,9 +19,10 @@ from studies import results, small_study
 
 from rekindle.errors import ConfigError, Interrupted, RunError, RunLocked
 from rekindle.interrupt import Interrupter
+from rekindle.run.finding import is_study
 from rekindle.storage.lock import Lock
 from rekindle.sweep import Study, Trial, parse_space, run_study
-from rekindle.sweep.directory import find_trial, is_study
+from rekindle.sweep.directory import find_trial
 
 PROGRAM = Path(__file__).parent / "studies.py"
 TRIALS = 9

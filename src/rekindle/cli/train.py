@@ -19,8 +19,8 @@ from rekindle.cli.stopping import current_interrupter, was_signalled
 from rekindle.envs import EnvFactory, EnvWrapping
 from rekindle.events import TrainingStarted
 from rekindle.recorders.known import OUTSIDE
+from rekindle.run.finding import is_study
 from rekindle.run.reader import RunReader
-from rekindle.sweep.directory import is_study
 from rekindle.text import decimal, shown_path, time_text, whole
 from rekindle.training import Trainer, TrainerSettings, TrainingReport
 from rekindle.training.algorithms import fields_of

@@ -14,7 +14,7 @@ from rekindle.errors import RunError, StorageError
 from rekindle.run.metadata import MOST_JSON
 from rekindle.storage import files
 
-__all__ = ["find_run", "find_runs", "find_unfinished"]
+__all__ = ["find_run", "find_runs", "find_unfinished", "is_study"]
 
 
 def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -25,6 +25,11 @@ def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
 
 def is_run(path: Path) -> bool:
     return os.path.isfile(path / "metadata.json")  # False, not an error, for a directory without permission
+
+
+def is_study(path: str | Path) -> bool:
+    """Whether a directory is a study, whose runs are in it."""
+    return os.path.isfile(Path(path) / "study.json")
 
 
 def find_runs(root: str | Path) -> list[Path]:

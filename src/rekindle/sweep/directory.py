@@ -15,13 +15,14 @@ import msgspec
 
 from rekindle.errors import ConfigError, LogCorrupt, RunError
 from rekindle.run.creation import checked_name
+from rekindle.run.finding import is_study
 from rekindle.storage import files, logs
 from rekindle.storage.lock import Lock
 from rekindle.storage.logs import JsonLines, LogPosition
 from rekindle.sweep.settings import StudySettings
 from rekindle.sweep.trials import Trial, TrialStatus, best_trial
 
-__all__ = ["Study", "StudyLog", "find_trial", "is_study", "write_settings"]
+__all__ = ["Study", "StudyLog", "find_trial", "write_settings"]
 
 _MOST_JSON = 2**22
 
@@ -35,11 +36,6 @@ class _Row(msgspec.Struct):
     scores: tuple[float, ...] = ()
     rungs: tuple[float, ...] = ()
     reason: str | None = None
-
-
-def is_study(path: str | Path) -> bool:
-    """Whether a directory is a study."""
-    return os.path.isfile(Path(path) / "study.json")
 
 
 class Study:

@@ -15,7 +15,7 @@ from rekindle.errors import ConfigError
 from rekindle.run.scores import MEASURES, Measure
 from rekindle.sweep.samplers import SAMPLERS, SamplerName, propose
 from rekindle.sweep.space import Choice, Range, Space
-from rekindle.training import TrainerSettings
+from rekindle.training import Trainer, TrainerSettings
 from rekindle.training.algorithms import config_type, converted, plain
 from rekindle.training.config import RESUMED
 
@@ -97,10 +97,15 @@ class StudySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return [] if self.env is None else required_modules(self.env)
 
     def check(self) -> None:
-        """Raise `ConfigError` if a setting of the space does not exist, or refuses a value."""
+        """Raise `ConfigError` if a setting of the space does not exist or refuses a value, or nothing can be trained.
+
+        It creates the environment and the agent once, so that a mistake in them is not reported by every trial.
+        """
         for number in range(3):
             drawn = propose("random", self.parameters, number, seed=0, ranked=(), pending=())
             self.options(drawn, seed=self.seeds[0])
+        options = self.options({}, seed=self.seeds[0])
+        Trainer(options.pop("env"), options.pop("agent"), **options)
 
     def options(self, trial: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
         """The arguments of the `Trainer` for one run of a trial; raises `ConfigError`."""

@@ -38,7 +38,7 @@ def show(path: RunPath, /, *, as_json: AsJson = False) -> int:
         path: A run, a study, or a version or name directory (its newest run).
         as_json: Print a JSON object instead of tables.
     """
-    from rekindle.sweep.directory import is_study
+    from rekindle.run.finding import is_study
 
     if is_study(path):
         from rekindle.cli.study import show_study

@@ -253,7 +253,7 @@ def resume(  # noqa: PLR0913 - these are the options of a command
         stay: With the terminal UI: at the end, stay open and show the summary.
         as_json: Print the report as a JSON object.
     """
-    from rekindle.sweep.directory import is_study
+    from rekindle.run.finding import is_study
 
     if is_study(path):
         from rekindle.cli.study import resume_study

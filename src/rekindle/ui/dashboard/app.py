@@ -28,6 +28,7 @@ from rekindle.ui.dashboard.blocks import Axis
 from rekindle.ui.dashboard.connections import most_streams
 from rekindle.ui.dashboard.listing import Listing
 from rekindle.ui.dashboard.security import Guard, Token
+from rekindle.ui.dashboard.studies import Studies
 from rekindle.ui.dashboard.watching import IndexCache, RunWatch
 from rekindle.version import __version__
 
@@ -52,6 +53,7 @@ class Dashboard:
         self._streams = _Streams(most_streams())
         self._listing = Listing(root)
         self._cache = IndexCache()
+        self._studies = Studies(root)
         self.app = Starlette(
             routes=[
                 Route("/", self._page),
@@ -60,6 +62,8 @@ class Dashboard:
                 Route("/api/watch", self._watch),
                 Route("/api/detail", self._detail),
                 Route("/api/rows", self._rows),
+                Route("/api/studies", self._studies_list),
+                Route("/api/study", self._study),
                 Route("/api/stop", self._stop, methods=["POST"]),
                 Mount("/static", _Static(directory=STATIC)),
             ],
@@ -144,6 +148,19 @@ class Dashboard:
                 return _json({"rows": rows, "total": total})
 
         return await to_thread.run_sync(read)
+
+    async def _studies_list(self, _: Request) -> Response:
+        return _json(await to_thread.run_sync(self._studies.rows))
+
+    async def _study(self, request: Request) -> Response:
+        id_ = request.query_params.get("id", "")
+        try:
+            found = await to_thread.run_sync(self._studies.page, id_)
+        except (RekindleError, OSError) as error:
+            raise HTTPException(500, str(error)) from None
+        if found is None:
+            raise HTTPException(404, "there is no such study")
+        return _json(found)
 
     async def _stop(self, request: Request) -> Response:
         id_ = request.query_params.get("id", "")

@@ -2,6 +2,7 @@
 
 import { h, icon, status, svg } from "./dom.js";
 import { age, best, compact, count, decimal, moment } from "./format.js";
+import { watchStudies } from "./study.js";
 import { remember, settings } from "./settings.js";
 import { open } from "./stream.js";
 
@@ -57,9 +58,11 @@ export function listPage(main, signal) {
   const body = h("tbody");
   const empty = h("div", { class: "empty" });
   const summary = h("span", { class: "muted", role: "status" });
+  const studies = h("nav", { class: "studies", "aria-label": "Studies" });
   main.replaceChildren(h("div", { class: "page list" },
     h("div", { class: "toolbar" },
       h("label", { class: "searchbox" }, icon("search"), input, h("kbd", {}, "/")), filters, h("span", { class: "spring" }), summary, clear, compare),
+    studies,
     h("div", { class: "scroll runs-scroll" },
       h("table", { class: "runs" }, h("thead", {}, h("tr", {}, h("th", { class: "check" }, all), ...heads.values())), body)),
     empty));
@@ -213,6 +216,8 @@ export function listPage(main, signal) {
     }
     arrange();
   }, signal);
+
+  watchStudies(studies, signal);
 
   const timer = setInterval(() => {
     for (const cell of body.querySelectorAll("[data-since]")) if (cell.dataset.since) cell.textContent = age(Number(cell.dataset.since));

@@ -4,6 +4,7 @@ import { comparePage } from "./compare.js";
 import { h, icon } from "./dom.js";
 import { listPage } from "./list.js";
 import { runPage } from "./run.js";
+import { studyPage } from "./study.js";
 import { applyTheme, remember, settings } from "./settings.js";
 import { connection, onConnection } from "./stream.js";
 
@@ -25,6 +26,7 @@ function route() {
   page = new AbortController();
   const text = rest.join("/");
   if (kind === "run" && text) onKey = runPage(main, decode(text), page.signal);
+  else if (kind === "study" && text) onKey = studyPage(main, decode(text), page.signal);
   else if (kind === "compare" && text) onKey = comparePage(main, [...new Set(text.split(",").map(decode))], page.signal);
   else onKey = listPage(main, page.signal);
   scrollTo(0, 0);
