@@ -304,7 +304,7 @@ def test_rows_that_a_resume_takes_back_leave_the_chart(tmp_path: Path, serve: Se
 def test_a_comparison_has_the_mean_and_the_band_over_seeds(few_runs: Path, serve: Serve, open_page: Open) -> None:
     page = open_page(serve(few_runs), place(*ids_in(few_runs)))
     single = f"lake / v2 / {ids_in(few_runs)[2].split('/')[-1]}"
-    expect(page.locator(".legend .item")).to_have_text(["lake / v1 · 2 seeds", single])
+    expect(page.locator(".legend .item")).to_have_text(["lake, rate 0.0 · 2 seeds", single])
     wait_until(lambda: len(page.evaluate(DATA, "episode/return") or []) == 9)
     least, most, mean = (column(page, number) for number in (1, 2, 3))
     for values, expected in ((least, 1.0), (most, 3.0), (mean, 2.0)):
@@ -322,11 +322,11 @@ def test_a_comparison_has_the_mean_and_the_band_over_seeds(few_runs: Path, serve
     expect(page.locator(".legend .item")).to_have_count(2)
 
 
-def test_the_versions_of_several_seeds_are_one_line(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+def test_runs_of_one_training_in_several_versions_are_one_line(tmp_path: Path, serve: Serve, open_page: Open) -> None:
     for seed in range(3):
         write_run(tmp_path, version=f"v1-seed{seed}", seed=seed)
     page = open_page(serve(tmp_path), place(*ids_in(tmp_path)))
-    expect(page.locator(".legend .item")).to_have_text(["lake / v1 · 3 seeds"])
+    expect(page.locator(".legend .item")).to_have_text(["lake · 3 seeds"])
 
 
 def test_a_live_run_shows_how_far_it_has_come(tmp_path: Path, serve: Serve, open_page: Open) -> None:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from rekindle.run.finding import find_runs
+from rekindle.run.groups import config_identity
 from rekindle.run.metadata import LOGS, Log, RunMetadata
 from rekindle.run.overview import BestReturn, greatest, mapping, real, tolerant
 from rekindle.run.reader import RunReader
@@ -66,6 +67,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     updated: float | None = None
     resumes: int = 0
     exact: bool | None = None
+    training: str = ""
+    """Equal for runs of the same training with other seeds: see `rekindle.run.groups`."""
     settings: dict[str, str] = {}
     problem: str | None = None
 
@@ -257,7 +260,8 @@ def _read(id_: str, path: Path) -> RunRow:
         problems.append("a log has lines that cannot be read")
     newest = [sample.last for sample in (train, evaluations) if sample]
     newest += tolerant(problems, lambda: reader.last_rows("metrics", 1), [])
-    settings = flat_settings(tolerant(problems, reader.read_config, {}))
+    config = tolerant(problems, reader.read_config, {})
+    settings = flat_settings(config)
     algorithm, environment = algorithm_name(settings) or metadata.agent, environment_name(settings)
     recent = _finite(train.returns[train.end][-_RECENT:]) if train else np.empty(0)
     return RunRow(
@@ -280,6 +284,7 @@ def _read(id_: str, path: Path) -> RunRow:
         or None,
         resumes=len(metadata.resumes),
         exact=metadata.exact,
+        training=config_identity(config or {"agent": metadata.agent, "steps": metadata.max_steps}),
         settings=_texts(settings),
         problem=printable(problems[0]) if problems else None,
     )

@@ -14,7 +14,7 @@ export function comparePage(main, ids, signal) {
   const runs = new Map(ids.map((id) => [id, { id, tables: new RunTables(), details: null }]));
   document.title = `Comparison of ${ids.length} · rekindle`;
 
-  const grouping = segmented("Lines", [["version", "Mean over seeds", "One line for all runs of a name and version"], ["run", "Each run", "One line per run"]], settings.group, (group) => {
+  const grouping = segmented("Lines", [["version", "Mean over seeds", "One line for all runs of the same training"], ["run", "Each run", "One line per run"]], settings.group, (group) => {
     remember({ group });
     update();
   });
@@ -50,16 +50,30 @@ export function comparePage(main, ids, signal) {
     h("div", { class: "heading" }, h("nav", { class: "crumbs", "aria-label": "Where" }, h("a", { href: "#/" }, "Runs"), h("span", { class: "slash" }, "/"), h("h1", {}, `Comparison of ${ids.length} ${ids.length === 1 ? "run" : "runs"}`))),
     banners, legend, grid.element, h("h2", { class: "below" }, "Side by side"), table));
 
+  // Runs of one name and the same training: their configs are equal, except for the seed.
   function groups() {
     const found = new Map();
     for (const run of runs.values()) {
       const row = run.details?.row;
-      // `rekindle train --seeds` gives each seed a version of its own.
-      const key = settings.group === "run" || !row ? run.id : `${row.name} / ${row.version.replace(/-seed\d+$/, "")}`;
+      const key = settings.group === "run" || !row ? run.id : `${row.name}\n${row.training}`;
       if (!found.has(key)) found.set(key, []);
       found.get(key).push(run);
     }
-    return [...found];
+    const members = [...found.values()];
+    return members.map((group) => [named(group, members), group]);
+  }
+
+  // The name of a group; of several groups with one name, also the settings in which they differ.
+  function named(group, all) {
+    const row = group[0].details?.row;
+    if (settings.group === "run" || !row) return group[0].id;
+    const same = all.filter((other) => other[0].details?.row.name === row.name);
+    if (same.length === 1) return row.name;
+    const texts = (runs_, name) => new Set(runs_.map((run) => run.details?.settings[name] ?? "–"));
+    const names = [...new Set(same.flat().flatMap((run) => Object.keys(run.details?.settings ?? {})))];
+    const differing = names.filter((name) => same.every((other) => texts(other, name).size === 1) && texts(same.flat(), name).size > 1);
+    const parts = differing.slice(0, 3).map((name) => `${name.replace(/^.*\./, "")} ${group[0].details.settings[name] ?? "–"}`);
+    return [row.name, ...parts].join(", ");
   }
 
   function each(log, name) {
