@@ -92,6 +92,18 @@ def test_several_runs_are_compared(tmp_path: Path, rekindle: Rekindle) -> None:
     assert page.text.count("one/v1/") >= 3
 
 
+def test_several_seeds_of_a_training_are_one_line_with_a_verdict(tmp_path: Path, rekindle: Rekindle) -> None:
+    paths = [
+        make_run(tmp_path, name, f"v1-seed{seed}", reward=reward + 0.1 * seed, seed=seed)
+        for name, reward in (("one", 1.0), ("two", 5.0))
+        for seed in range(4)
+    ]
+    page = report(rekindle, *paths, output=tmp_path / "report.html")
+    assert "Side by side" not in page.text
+    assert "two is better than one by" in page.text
+    assert "return, trainonetwo" in page.text  # the legend has one entry for each training
+
+
 def test_a_page_loads_nothing_and_runs_nothing(tmp_path: Path, rekindle: Rekindle) -> None:
     page = report(rekindle, run_with_evaluations(tmp_path), output=tmp_path / "report.html")
     assert "script" not in page.tags

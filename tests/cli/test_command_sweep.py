@@ -78,8 +78,8 @@ def test_the_settings_of_a_trial_are_trained_again(here: Path, rekindle: Rekindl
     again = rekindle("train", "--like", "runs/lake@2", "--seed", 1, "--ui", "none", "--json", "--name", "same").json
     equal = rekindle("compare", again["path"], "runs/lake/trial-0002-seed1", "--digests", "--json").json["equal"]
     assert equal == dict.fromkeys(("weights", "state", "logs"), True)
-    outcome = rekindle("train", "--like", "runs/lake", "--seeds", "5-6", "--ui", "none", "--json", "--agent.gamma", 0.5)
-    assert [run["report"]["status"] for run in outcome.json] == ["finished", "finished"]
+    outcome = rekindle("train", "--like", "runs/lake", "--seeds", "5", "--ui", "none", "--json", "--agent.gamma", 0.5)
+    assert [run["report"]["status"] for run in outcome.json] == ["finished"]
     assert RunReader(Path(outcome.json[0]["report"]["path"])).read_config()["agent"]["gamma"] == 0.5
 
 

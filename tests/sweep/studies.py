@@ -15,7 +15,7 @@ from gymnasium.spaces import Discrete
 from rekindle.envs import Determinism, EnvSettings
 from rekindle.run.finding import find_runs
 from rekindle.storage.logs import read_rows
-from rekindle.sweep import StudySettings, built_in_space, run_study
+from rekindle.sweep import StudySettings, built_in_space, parse_space, run_study
 from rekindle.training import TrainerSettings
 from rekindle.verification import verify
 
@@ -48,7 +48,8 @@ class Roundabout(gymnasium.Env[Any, Any]):
 
 def small_study(trials: int = 8, **settings: Any) -> StudySettings:
     """A study whose runs take a fraction of a second, and some of whose trials are pruned."""
-    training = {
+    training: dict[str, Any] = {
+        "seed": 1,
         "steps": 160,
         "eval_every": 40,
         "eval_episodes": 2,
@@ -66,8 +67,37 @@ def small_study(trials: int = 8, **settings: Any) -> StudySettings:
             "training": TrainerSettings(**{**training, **own}),
             "space": built_in_space("tabular"),
             "trials": trials,
+            "ahead": 2,
             **settings,
         }
+    )
+
+
+def cartpole_study(trials: int) -> StudySettings:
+    """A study of DQN on CartPole, long enough that it learns in some trials."""
+    return StudySettings(
+        algorithm="dqn",
+        env=EnvSettings(id="CartPole-v1"),
+        training=TrainerSettings(
+            steps=1_500,
+            eval_every=500,
+            eval_episodes=3,
+            eval_max_steps=200,
+            checkpoint_every=500,
+            keep_checkpoints=1,
+            determinism=Determinism.REPEATS,
+        ),
+        agent={"warmup_steps": 200, "capacity": 5_000, "hidden_sizes": [32], "update_every": 4},
+        space=parse_space(
+            """
+            [agent]
+            learning_rate = { low = 1e-4, high = 1e-2, log = true }
+            batch_size = { choice = [16, 64] }
+            n_step = { choice = [1, 3] }
+            """
+        ),
+        trials=trials,
+        prune_at=(0.4,),
     )
 
 
@@ -83,4 +113,5 @@ def results(study: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 if __name__ == "__main__":
     sys.modules["studies"] = sys.modules["__main__"]
-    run_study(sys.argv[1], small_study(int(sys.argv[2])), jobs=int(sys.argv[3]))
+    path, kind, trials, jobs = sys.argv[1:]
+    run_study(path, (cartpole_study if kind == "cartpole" else small_study)(int(trials)), jobs=int(jobs))

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import msgspec
 
 from rekindle.errors import StorageError
+from rekindle.storage.files import open_regular, reporting
 from rekindle.sweep.executing import Job, Outcome, Start
 from rekindle.sweep.settings import StudySettings
 
 __all__ = ["Crew", "Died"]
 
+LOG = "workers.log"
+"""What the worker processes of the last sweep wrote to standard error."""
 _TICK = 0.2
 """Seconds after which waiting looks for signals."""
 _ENDING = 30.0
@@ -34,24 +37,22 @@ class Died(msgspec.Struct, frozen=True):
 
 
 class _Worker:
-    def __init__(self, start: bytes, answers: queue.SimpleQueue[tuple[_Worker, Outcome | Died]]) -> None:
+    def __init__(
+        self, start: bytes, said: BinaryIO, answers: queue.SimpleQueue[tuple[_Worker, Outcome | Died]]
+    ) -> None:
         # -P: do not import from the working directory; in its own session, so that Ctrl-C does not reach it.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "rekindle.sweep.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=said,
             start_new_session=True,
         )
         self._answers = answers
-        self._said: deque[str] = deque(maxlen=1)
-        """The last line that it wrote to standard error."""
         self.job: Job | None = None
         self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._ear = threading.Thread(target=self._hear, daemon=True)
         self._send(start)
         self._listener.start()
-        self._ear.start()
 
     def _send(self, message: bytes) -> None:
         try:
@@ -70,16 +71,9 @@ class _Worker:
             self.job = None
             self._answers.put((self, msgspec.json.decode(line, type=Outcome)))
         code = self._process.wait()
-        self._ear.join()
         if self.job is not None:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            said = f": {self._said[0]}" if self._said else ""
-            self._answers.put((self, Died(self.job, f"its process ended with {how}{said}")))
-
-    def _hear(self) -> None:
-        for line in self._process.stderr or ():
-            if text := line.decode(errors="replace").strip():
-                self._said.append(text)
+            self._answers.put((self, Died(self.job, f"its process ended with {how}; see {LOG}")))
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -104,9 +98,8 @@ class _Worker:
             self._process.kill()
             self._process.wait()
         self._listener.join()
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 class Crew:
@@ -115,6 +108,9 @@ class Crew:
     def __init__(self, study: Path, settings: StudySettings, jobs: int) -> None:
         self._start = msgspec.json.encode(Start(str(study.absolute()), settings, list(sys.path)))
         self._jobs = jobs
+        with reporting("open", study / LOG):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+            self._said = open(open_regular(study / LOG, flags), "wb")  # noqa: SIM115 - closed by `__exit__`
         self._workers: list[_Worker] = []
         self._answers: queue.SimpleQueue[tuple[_Worker, Outcome | Died]] = queue.SimpleQueue()
         self._is_stopping = False
@@ -128,6 +124,7 @@ class Crew:
                 worker.signal(signal.SIGTERM)  # all at once, so that they take their checkpoints together
         for worker in self._workers:
             worker.end()
+        self._said.close()
 
     @property
     def is_full(self) -> bool:
@@ -146,7 +143,7 @@ class Crew:
             self._workers.remove(dead)
         idle = next((worker for worker in self._workers if worker.job is None), None)
         if idle is None:
-            idle = _Worker(self._start, self._answers)
+            idle = _Worker(self._start, self._said, self._answers)
             self._workers.append(idle)
         idle.work(job)
 

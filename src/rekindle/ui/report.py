@@ -17,6 +17,7 @@ from rekindle.run.settings import flat_settings, setting_text
 from rekindle.storage import files
 from rekindle.text import NOTHING, bytes_text, decimal, path_text, whole
 from rekindle.ui.feed import RunFeed
+from rekindle.ui.report_groups import compare_feeds, group_parts
 from rekindle.version import __version__
 
 __all__ = ["report_page"]
@@ -72,7 +73,7 @@ def report_page(paths: Sequence[Path]) -> str:
         f"<title>{escaped(names, most=120)}</title><style>{_STYLE}</style></head><body>",
         f"<header><h1>{'Report on a run' if len(feeds) == 1 else f'Report on {len(feeds)} runs'}</h1>",
         f"<p>made with rekindle {escaped(__version__)} on {escaped(now)}</p></header>",
-        *(_comparison(feeds) if len(feeds) > 1 else ()),
+        *(_several(feeds) if len(feeds) > 1 else ()),
         *(part for feed in feeds for part in _run(feed)),
         "</body></html>",
     ]
@@ -81,6 +82,14 @@ def report_page(paths: Sequence[Path]) -> str:
 
 def _facts(feed: RunFeed) -> list[tuple[str, str]]:
     return run_facts(glimpse(feed.reader.path))
+
+
+def _several(feeds: Sequence[RunFeed]) -> Iterator[str]:
+    trainings = compare_feeds(feeds)
+    if trainings is None:
+        yield from _comparison(feeds)
+    else:
+        yield from group_parts(feeds, trainings)
 
 
 def _comparison(feeds: Sequence[RunFeed]) -> Iterator[str]:

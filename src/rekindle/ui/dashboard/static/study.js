@@ -136,7 +136,7 @@ export function studyPage(main, id, signal) {
     for (const line of drawn.querySelectorAll(".trial")) line.classList.toggle("chosen", Number(line.dataset.trial) === chosen);
     for (const line of table.querySelectorAll("tr[data-trial]")) line.classList.toggle("chosen", Number(line.dataset.trial) === chosen);
     said.textContent = trial === null
-      ? "A line is a trial: dark ones are good, dashed ones were pruned or failed. Point at one to see it, click to compare its runs."
+      ? "A line is a trial: strong ones are good, dashed ones were pruned or failed. Point at one to see it, click to compare its runs."
       : `Trial ${trial.number}: ${trial.value === null ? trial.reason ?? trial.status : `score ${decimal(trial.value)}`} · ${Object.entries(trial.settings).map(([name, value]) => `${short(name)} ${value}`).join(", ")}`;
   }
 
