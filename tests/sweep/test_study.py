@@ -216,6 +216,7 @@ def test_one_process_at_a_time_works_on_a_study(copy: Path) -> None:
         ({"eval_episodes": 0}, "a sweep compares evaluations"),
         ({"steps": None}, "a sweep compares evaluations"),
         ({"time_limit": 3.0}, "would depend on the speed of the machine"),
+        ({"actors": 2, "free": True}, "a sweep has no free"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_written(

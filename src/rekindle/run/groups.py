@@ -26,6 +26,9 @@ _NOT_TRAINING = frozenset(
         "determinism",
         "probe_steps",
         "workers",
+        "eval_workers",
+        "actors_on",
+        "actor_patience",
         "checkpoint_every",
         "keep_checkpoints",
         "metrics_every",
@@ -36,7 +39,7 @@ _NOT_TRAINING = frozenset(
         "time_limit",
     }
 )
-"""Settings that do not change what is trained: the seed, where things are stored, and how often."""
+"""Settings that do not change what is trained: the seed, where things run and are stored, and how often."""
 _DEEPEST = 32
 _MOST_IN_LABEL = 3
 

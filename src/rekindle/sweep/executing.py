@@ -87,7 +87,7 @@ def _trained(study: Path, settings: StudySettings, job: Job, interrupter: Interr
             trainer.stop("the study compares its trials")
 
     trainer.on(Evaluated, pause)
-    trainer.train()
+    trainer.train(progress=False)
     known = _reached(study / version, job.until)
     return Outcome(job.trial, job.seed, "stopped") if known is None else Outcome(job.trial, job.seed, "reached", known)
 

@@ -72,8 +72,9 @@ class StudySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         training = self.training
         if training.steps is None or not training.eval_episodes:
             raise ConfigError("a sweep compares evaluations: give it steps, and at least one evaluation episode")
-        if training.time_limit is not None:
-            raise ConfigError("a sweep has no time_limit, as its result would depend on the speed of the machine")
+        for name, is_timed in (("time_limit", training.time_limit is not None), ("free", training.free)):
+            if is_timed:
+                raise ConfigError(f"a sweep has no {name}, as its result would depend on the speed of the machine")
 
     @property
     def parameters(self) -> Space:
