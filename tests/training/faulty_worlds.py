@@ -42,7 +42,7 @@ class Power(eqx.Module):
     """A layer that overflows as soon as a number is above a limit."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.where(x > 1.5, x * 1e30 * 1e30, x)
+        return jnp.exp(jnp.where(x > 1.5, 100 * x, x))
 
 
 class Root(eqx.Module):

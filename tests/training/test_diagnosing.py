@@ -104,7 +104,7 @@ def test_an_overflow_in_one_layer_is_named(tmp_path: Path) -> None:
     assert RunReader(path).status == "failed"
     fault = diagnosed(path).fault
     assert fault is not None
-    assert (fault.kind, fault.layer, fault.operation) == ("not finite", "QNetwork.body.module.second", "mul")
+    assert (fault.kind, fault.layer, fault.operation) == ("not finite", "QNetwork.body.module.second", "exp")
     assert fault.row is not None
     assert "gives inf" in fault.message
 

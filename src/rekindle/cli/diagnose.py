@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rekindle.cli.messages import warnings_printed
+from rekindle.cli.messages import warnings_dropped
 from rekindle.cli.modules import find_modules_here
 from rekindle.interrupt import Interrupter
-from rekindle.text import NOTHING, decimal, whole
+from rekindle.text import NOTHING, decimal, shown_path, whole
 from rekindle.training import Diagnosis, Fault, diagnose
 from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import Cell, cell, console, facts, headline, number, print_whole, table, words
@@ -23,7 +23,7 @@ def diagnose_run(path: Path, *, step: int | None, modules: Sequence[str], files:
     """Diagnose a run, and print what was found; the exit code is 1 if nothing went wrong again."""
     find_modules_here(modules)
     interrupter = Interrupter()
-    with interrupter.signals(), warnings_printed():
+    with interrupter.signals(), warnings_dropped():  # the run has had them already
         found = diagnose(path, step=step, modules=modules, files=files, interrupter=interrupter)
     if as_json:
         write_json(found)
@@ -37,7 +37,7 @@ def diagnose_run(path: Path, *, step: int | None, modules: Sequence[str], files:
 
 def _print(found: Diagnosis) -> None:
     out = console()
-    print_whole(out, cell(found.path, "bold"))
+    print_whole(out, cell(shown_path(Path(found.path)), "bold"))
     out.print(facts(_overview(found)))
     for title, fault in (("Before it", found.onset), ("What went wrong", found.fault)):
         if fault is not None:
@@ -54,7 +54,8 @@ def _overview(found: Diagnosis) -> Iterator[tuple[Cell, Cell]]:
     if found.failure is not None:
         yield "failed", found.failure
     begin = f"the checkpoint of step {whole(found.from_step)}" if found.from_step else "the start"
-    updates = f"{whole(len(found.metrics))} updates" if found.metrics else "no update"
+    made = len(found.metrics)
+    updates = f"{whole(made)} update{'s' if made != 1 else ''}" if made else "no update"
     yield "made again", f"from {begin} to step {whole(found.to_step)}: {updates}"
 
 
@@ -68,7 +69,8 @@ def _about(fault: Fault) -> Iterator[tuple[Cell, Cell]]:
 
 
 def _shown(numbers: list[Any]) -> str:
-    shown = ", ".join(decimal(float(value)) for value in numbers[:_MOST_NUMBERS])
+    first = numbers[:_MOST_NUMBERS]
+    shown = ", ".join(decimal(value) if isinstance(value, float) else str(value) for value in first)
     return f"{shown}, ..." if len(numbers) > _MOST_NUMBERS else shown
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 
 from rekindle.ui.output import complain
 
-__all__ = ["warnings_printed"]
+__all__ = ["warnings_dropped", "warnings_printed"]
 
 
 @contextlib.contextmanager
@@ -16,6 +16,17 @@ def warnings_printed(clear: Callable[[], None] | None = None) -> Generator[None]
     """Print warnings of the library as messages of the command; `clear` is called before each of them."""
     handler = _Messages(clear)
     logger = logging.getLogger("rekindle")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def warnings_dropped() -> Generator[None]:
+    """Print no warnings of the library."""
+    handler, logger = logging.NullHandler(), logging.getLogger("rekindle")
     logger.addHandler(handler)
     try:
         yield

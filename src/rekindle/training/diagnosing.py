@@ -103,7 +103,7 @@ def diagnose(
     metadata, config = reader.metadata, read_config(reader)
     first, last = (0, step) if step is not None else _wrong_window(reader, config)
     given = {**options, "record": (), "checkpoint_every": None, "eval_episodes": 0, "target_score": None}
-    steps = last if config.steps is None else min(last, config.steps)
+    steps = min((limit for limit in (last, config.steps) if limit is not None), default=None)
     arguments = trainer_arguments(
         reader.path,
         config,
@@ -115,7 +115,7 @@ def diagnose(
         options={**given, "interrupter": interrupter},
     )
     with _temporary(reader.path) as root:
-        before = [known for known in list_steps(reader.path / "checkpoints") if known <= (first or steps - 1)]
+        before = [known for known in list_steps(reader.path / "checkpoints") if known <= _newest(first, steps)]
         begun = _forked(reader.path, before, root)
         known: dict[str, Any] = (
             arguments.options if begun is not None else {**arguments.options, "name": "diagnosis", "root": root}
@@ -142,6 +142,11 @@ def diagnose(
         )
 
 
+def _newest(first: int, steps: int | None) -> float:
+    """The newest step to begin at: at least one is made again."""
+    return first or (math.inf if steps is None else steps - 1)
+
+
 @contextlib.contextmanager
 def _temporary(path: Path) -> Generator[Path]:
     """A directory that is removed afterwards: on the file system of a run if possible, so that files can be shared."""
@@ -161,11 +166,12 @@ def _forked(path: Path, steps: Sequence[int], root: Path) -> tuple[Path, int] | 
     return None
 
 
-def _wrong_window(reader: RunReader, config: TrainerConfig) -> tuple[int, int]:
+def _wrong_window(reader: RunReader, config: TrainerConfig) -> tuple[int, int | None]:
     """The env steps to begin before and to end at: of the failure of a run, or of its first metrics that are wrong."""
     if reader.status == "failed":
-        # One more round than the run has made: the one that failed.
-        return 0, reader.metadata.total_steps + 2 * config.num_envs
+        # The metadata have the counts of the last checkpoint; the next one was never taken.
+        each = config.checkpoint_every
+        return 0, None if each is None else reader.metadata.total_steps + each + 2 * config.num_envs
     began = 0
     windows = reader.metric_windows()
     usual = {name: _median(windows, name) for name in _TELLING}
