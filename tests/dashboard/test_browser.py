@@ -580,3 +580,27 @@ def test_the_arithmetic_of_charts(tables: Callable[[str], Any]) -> None:
     curves = "[{x: [0, 4], y: [0, 4]}, {x: [0, 2], y: [2, 2]}, {x: [0, 2], y: [4, 4]}]"
     shorter = tables(f"t.aggregate({curves}, {{points: 5}})")
     assert shorter["x"] == [0, 1, 2]  # where fewer than half of them have values, there is no mean
+
+
+def test_a_run_shows_the_family_of_its_forks_and_the_command_that_forks_it(
+    tmp_path: Path, serve: Serve, open_page: Open
+) -> None:
+    first, second = (write_run(tmp_path, name) for name in ("first", "low-rate"))
+    (first / "checkpoints").mkdir(exist_ok=True)
+    (first / "checkpoints" / "step_100.mpk").write_bytes(b"a checkpoint")
+    metadata = json.loads((second / "metadata.json").read_text())
+    fork = {"run": id_of(first), "path": str(first), "step": 100, "changes": {"agent.learning_rate": [1e-3, 1e-4]}}
+    (second / "metadata.json").write_text(json.dumps({**metadata, "parent": f"{first}@100", "fork": fork}))
+    client = serve(tmp_path)
+    page = open_page(client, place(id_of(second)))
+    page.get_by_role("tab", name="About").click()
+    family = page.locator(".family")
+    expect(family.locator("li")).to_have_count(2)
+    expect(family.locator("[aria-current=true]")).to_contain_text("fork at step 100")
+    expect(family).to_contain_text("agent.learning_rate: 0.001 → 0.0001")
+    family.get_by_role("link").click()
+    page.get_by_role("tab", name="Checkpoints").click()
+    page.get_by_role("button", name="Fork from step 100").click()
+    expect(page.locator("dialog.fork .command")).to_have_text(f"rekindle fork {first}@100 -o first-fork")
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog.fork")).to_be_hidden()

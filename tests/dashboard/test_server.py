@@ -120,6 +120,62 @@ def test_what_a_run_is_comes_with_its_curves(tmp_path: Path, serve: Serve) -> No
     assert (details["warnings"], details["is_stopping"]) == ([], False)
 
 
+def test_a_failed_run_of_a_trainer_comes_with_the_command_that_diagnoses_it(tmp_path: Path, serve: Serve) -> None:
+    path = write_run(tmp_path, status="failed")
+    metadata = json.loads((path / "metadata.json").read_text())
+    (path / "metadata.json").write_text(json.dumps({**metadata, "stop_reason": "the loss is NaN", "training": {}}))
+    with serve(tmp_path).events("/api/watch", id=path.relative_to(tmp_path).as_posix()) as events:
+        texts = [warning["text"] for warning in next(events)["warnings"]]
+    assert texts == ["Failed: the loss is NaN", f"Find out why: rekindle diagnose {path}"]
+
+
+def forked(root: Path, parent: Path, name: str, **changes: Any) -> Path:
+    """A run that says that it is a fork of another."""
+    path = write_run(root, name)
+    metadata = json.loads((path / "metadata.json").read_text())
+    place = "/".join(parent.parts[-3:])
+    fork = {
+        "run": place,
+        "path": str(parent),
+        "step": 100,
+        "changes": {key: [0.1, new] for key, new in changes.items()},
+    }
+    (path / "metadata.json").write_text(json.dumps({**metadata, "parent": f"{parent}@100", "fork": fork}))
+    return path
+
+
+def test_a_run_comes_with_the_family_of_its_forks(tmp_path: Path, serve: Serve) -> None:
+    first = write_run(tmp_path, "first")
+    second = forked(tmp_path, first, "second", **{"agent.rate": 0.5})
+    third, other = forked(tmp_path, second, "third"), forked(tmp_path, first, "other")
+    alone = write_run(tmp_path, "alone")
+    ids = {path: path.relative_to(tmp_path).as_posix() for path in (first, second, third, other, alone)}
+    server = serve(tmp_path)
+    for path in (first, third):
+        with server.events("/api/watch", id=ids[path]) as events:
+            found = next(events)["family"]
+        assert [(run["id"], run["parent"]) for run in found] == [
+            (ids[first], None),
+            (ids[other], ids[first]),
+            (ids[second], ids[first]),
+            (ids[third], ids[second]),
+        ]
+    origin = {"kind": "fork", "run": ids[first], "step": 100, "changes": ["agent.rate: 0.1 → 0.5"]}
+    assert next(run["origin"] for run in found if run["id"] == ids[second]) == origin
+    with server.events("/api/watch", id=ids[alone]) as events:
+        assert next(events)["family"] == []
+
+
+def test_a_family_whose_metadata_run_in_a_circle_is_still_shown(tmp_path: Path, serve: Serve) -> None:
+    first = write_run(tmp_path, "first")
+    second = forked(tmp_path, first, "second")
+    metadata = json.loads((first / "metadata.json").read_text())
+    fork = {"run": "/".join(second.parts[-3:]), "path": str(second), "step": 1, "changes": {}}
+    (first / "metadata.json").write_text(json.dumps({**metadata, "fork": fork}))
+    with serve(tmp_path).events("/api/watch", id=first.relative_to(tmp_path).as_posix()) as events:
+        assert len(next(events)["family"]) == 2
+
+
 def test_a_crash_and_a_lossy_resume_are_among_the_warnings(tmp_path: Path, serve: Serve) -> None:
     path = write_run(tmp_path, status="running")
     metadata = json.loads((path / "metadata.json").read_text())

@@ -242,7 +242,7 @@ class _Examination:
     def run(self) -> Fault | None:
         """Train, and return what went wrong; None if nothing did."""
         try:
-            self._trainer.train()
+            self._trainer.train(progress=False)
         except (Interrupted, ConfigError):
             raise
         except AgentError as error:

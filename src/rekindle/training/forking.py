@@ -21,6 +21,9 @@ from rekindle.training.trainer import AgentSource, Trainer
 
 __all__ = ["fork"]
 
+_STREAMS = ("num_envs", "actors", "envs_each", "round_steps", "pipeline", "free")
+"""The settings that say which streams there are, and how they are played."""
+
 
 def fork(
     source: str | Path,
@@ -109,11 +112,12 @@ def _changed_trainer(
     if agent_settings:
         known["agent_settings"] = {**(known["agent_settings"] or {}), **agent_settings}
     trainer = Trainer(arguments.env, arguments.agent, **known)
-    if trainer.config.num_envs != config.num_envs:
-        raise ConfigError(
-            f"num_envs is {trainer.config.num_envs}: a fork has the streams of its checkpoint, which are "
-            f"{config.num_envs}"
-        )
+    for name in _STREAMS:
+        before, after = getattr(config, name), getattr(trainer.config, name)
+        if before != after:
+            raise ConfigError(
+                f"{name} is {after}: a fork has the streams of its checkpoint, with which it was {before}"
+            )
     if (most := trainer.config.steps) is not None and most < point.step:
         raise ConfigError(f"steps is {most}, and the checkpoint is of step {point.step}: use at least that")
     return trainer

@@ -23,6 +23,7 @@ from rekindle.run.settings import algorithm_name, environment_name, flat_setting
 from rekindle.storage.files import open_regular
 from rekindle.storage.lock import Lock
 from rekindle.text import moment, path_text, printable
+from rekindle.ui.dashboard.families import Origin, Relative, family, origin_of
 from rekindle.ui.dashboard.rows import Floats, decode_returns
 from rekindle.ui.details import sign
 
@@ -70,6 +71,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     training: str = ""
     """Equal for runs of the same training with other seeds: see `rekindle.run.groups`."""
     settings: dict[str, str] = {}
+    origin: Origin | None = None
+    """The checkpoint of another run that it comes from."""
     problem: str | None = None
 
 
@@ -112,6 +115,13 @@ class Listing:
         with self._guard:
             known = self._runs.get(id_)
             return [other for other, run in self._runs.items() if known and run.path.parent == known.path.parent]
+
+    def family(self, id_: str) -> list[Relative]:
+        """The runs that a run comes from, and all that come from these, parents first; empty if it is alone."""
+        self.refresh()  # if only this run is looked at, no list reads the others
+        with self._guard:
+            rows = [known.row for known in self._runs.values() if known.row is not None]
+        return family((_relative(row) for row in rows), id_)
 
     def row(self, id_: str) -> RunRow | None:
         """One run, as it is now."""
@@ -286,8 +296,14 @@ def _read(id_: str, path: Path) -> RunRow:
         exact=metadata.exact,
         training=config_identity(config or {"agent": metadata.agent, "steps": metadata.max_steps}),
         settings=_texts(settings),
+        origin=origin_of(metadata),
         problem=printable(problems[0]) if problems else None,
     )
+
+
+def _relative(row: RunRow) -> Relative:
+    best = None if row.best_return is None else row.best_return.value
+    return Relative(row.id, row.name, row.run_id, row.status, row.steps, best, origin=row.origin)
 
 
 def _status(reader: RunReader, metadata: RunMetadata) -> str:

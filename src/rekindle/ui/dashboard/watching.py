@@ -20,6 +20,7 @@ from rekindle.run.settings import flat_settings, setting_text
 from rekindle.storage import documents
 from rekindle.text import printable
 from rekindle.ui.dashboard.blocks import Axis, Points
+from rekindle.ui.dashboard.families import Relative
 from rekindle.ui.dashboard.listing import Listing, RunRow
 from rekindle.ui.dashboard.log_index import LogIndex
 from rekindle.ui.dashboard.rows import Floats
@@ -77,6 +78,8 @@ class RunDetails(msgspec.Struct, frozen=True, tag="run", tag_field="kind"):
     replay_size: int
     warnings: list[Warned]
     siblings: list[str]
+    family: list[Relative]
+    """The runs that it comes from, and those that come from them."""
 
 
 class Gone(msgspec.Struct, frozen=True, tag="gone", tag_field="kind"):
@@ -272,11 +275,12 @@ def _details(id_: str, path: Path, row: RunRow, listing: Listing, indexes: dict[
         checkpoints=checkpoints,
         replay_size=replay_size(path),
         warnings=[
-            *_warnings(row, metadata),
+            *_warnings(path, row, metadata),
             *(Warned("error", text) for text in _lines(problems, row, indexes)),
             *(Warned("warning", _warning_text(warning)) for warning in reversed(recent)),
         ],
         siblings=listing.siblings(id_)[-200:],
+        family=listing.family(id_),
     )
 
 
@@ -294,11 +298,13 @@ def _lines(problems: list[str], row: RunRow, indexes: dict[Log, LogIndex]) -> It
     yield from sorted(set(known), key=known.index)
 
 
-def _warnings(row: RunRow, metadata: RunMetadata | None) -> Iterator[Warned]:
+def _warnings(path: Path, row: RunRow, metadata: RunMetadata | None) -> Iterator[Warned]:
     if row.status == "crashed":
         yield Warned("error", "This run crashed: no process writes it any more. Run its script again to continue it.")
     if row.status == "failed" and metadata and metadata.stop_reason:
         yield Warned("error", printable(f"Failed: {metadata.stop_reason}", most=1000))
+        if metadata.training is not None:  # only a trainer's run can be made again
+            yield Warned("warning", printable(f"Find out why: rekindle diagnose {path}", most=1000))
     if row.exact is False:
         yield Warned("warning", "Not exact: it cannot be reproduced to the bit.")
     for resume in metadata.resumes if metadata else ():

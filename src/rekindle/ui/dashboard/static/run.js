@@ -2,6 +2,7 @@
 
 import { ChartGrid } from "./controls.js";
 import { fill, h, icon, status } from "./dom.js";
+import { familyTree, forkDialog } from "./family.js";
 import { age, bytes, compact, count, decimal, duration, moment } from "./format.js";
 import { settings } from "./settings.js";
 import { getJson, open, stopRun } from "./stream.js";
@@ -57,7 +58,8 @@ export function runPage(main, id, signal) {
   const banners = h("div", { class: "banners" });
   const tablist = h("div", { class: "tabs", role: "tablist" }, Object.values(tabs));
   const confirm = stopDialog(id, () => details, signal);
-  main.replaceChildren(h("div", { class: "page run" }, heading, facts, served, progress, banners, tablist, ...Object.values(panels), confirm));
+  const fork = forkDialog(() => details);
+  main.replaceChildren(h("div", { class: "page run" }, heading, facts, served, progress, banners, tablist, ...Object.values(panels), confirm, fork.dialog));
   choose("charts");
   showHeading();
   grid.update();
@@ -102,7 +104,7 @@ export function runPage(main, id, signal) {
       showHeading();
       showBanners();
       panels.config.replaceChildren(configPanel(details));
-      panels.checkpoints.replaceChildren(checkpointsPanel(details));
+      panels.checkpoints.replaceChildren(checkpointsPanel(details, fork.ask));
       panels.about.replaceChildren(aboutPanel(details));
     } else if (message.kind === "gone") {
       banners.replaceChildren(banner("error", "This run does not exist any more."));
@@ -361,19 +363,22 @@ function configPanel(details) {
     : h("p", { class: "empty" }, "This run has no config. Store one with run.write_config(…), and it is shown and compared here.");
 }
 
-function checkpointsPanel(details) {
+function checkpointsPanel(details, fork) {
   if (!details.checkpoints.length) return h("p", { class: "empty" }, "No checkpoint yet.");
   const replay = details.replay_size ? h("p", { class: "muted" }, `and ${bytes(details.replay_size)} of replay memory, which they share`) : null;
   return h("div", { class: "scroll" },
     h("table", { class: "rows" },
-      h("thead", {}, h("tr", {}, ["File", "Step", "Size", "", "Score", "Age"].map((name, index) => h("th", { scope: "col", class: [1, 2, 4, 5].includes(index) ? "number" : "" }, name)))),
+      h("thead", {}, h("tr", {}, ["File", "Step", "Size", "", "Score", "Age", ""].map((name, index) => h("th", { scope: "col", class: [1, 2, 4, 5].includes(index) ? "number" : "" }, name)))),
       h("tbody", {}, details.checkpoints.toReversed().map((checkpoint) => h("tr", {},
         h("td", { class: "mono" }, checkpoint.file),
         h("td", { class: "number" }, count(checkpoint.step)),
         h("td", { class: "number" }, bytes(checkpoint.size)),
         h("td", {}, checkpoint.latest ? h("span", { class: "tag" }, "latest") : null, checkpoint.best ? h("span", { class: "tag good" }, "best") : null),
         h("td", { class: "number" }, checkpoint.score === null ? "–" : decimal(checkpoint.score)),
-        h("td", { class: "number", title: moment(checkpoint.modified) }, age(checkpoint.modified)))))), replay);
+        h("td", { class: "number", title: moment(checkpoint.modified) }, age(checkpoint.modified)),
+        h("td", {}, checkpoint.file.startsWith("step_")
+          ? h("button", { type: "button", class: "button", "aria-label": `Fork from step ${checkpoint.step}`, onclick: () => fork(checkpoint.step) }, "Fork from here")
+          : null))))), replay);
 }
 
 function aboutPanel(details) {
@@ -383,7 +388,7 @@ function aboutPanel(details) {
     : h("p", { class: "muted" }, "None.");
   const resumes = metadata?.resumes ?? [];
   const steps = [
-    metadata?.parent ? h("li", {}, h("b", {}, "Began with"), h("span", { class: "mono" }, ` ${metadata.parent}`)) : null,
+    metadata?.parent ? h("li", {}, h("b", {}, metadata.fork ? "Forked from" : "Began with"), h("span", { class: "mono" }, ` ${metadata.parent}`)) : null,
     h("li", {}, h("b", {}, "Started"), h("span", { class: "muted" }, ` ${moment(row.started)} · seed ${row.seed ?? "–"}`)),
     resumes.map((resume) => h("li", {},
       h("b", {}, `Resume ${resume.number}`),
@@ -393,7 +398,9 @@ function aboutPanel(details) {
     h("li", {}, h("b", {}, row.status[0].toUpperCase() + row.status.slice(1)), h("span", { class: "muted" }, ` step ${count(row.steps)} · ${moment(row.updated)}`)),
   ];
   const siblings = details.siblings.filter((other) => other !== details.id).reverse();
+  const tree = familyTree(details);
   return h("div", { class: "about" },
+    tree ? h("section", {}, h("h2", {}, "Family"), tree) : null,
     h("section", {}, h("h2", {}, "Lineage"), h("ol", { class: "lineage" }, steps),
       siblings.length
         ? [h("h3", {}, `Other runs of ${row.name} ${row.version}`),
