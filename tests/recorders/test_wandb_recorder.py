@@ -15,9 +15,11 @@ pytest.importorskip("wandb")
 from recorded_runs import MARKS, MEDIA, expected, killed_at_save, timeless, train
 
 from rekindle import RunReader
+from rekindle.errors import ConfigError
 from rekindle.recorders import WandB
 from rekindle.recorders.following import Follower
 from rekindle.recorders.wandb import Project, _chunks, history
+from rekindle.training import Trainer
 
 RECORDER = "rekindle.recorders:WandB"
 COLUMNS = {"env_steps", "updates", "episodes", "rekindle_row"}
@@ -123,4 +125,11 @@ class Impatient:
 def test_who_is_not_logged_in_is_told_and_trains_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = train(tmp_path, [Impatient()])
     assert RunReader(run).status == "finished"
-    assert "wandb failed: ConfigError: you are not logged in: run `wandb login`" in caplog.text
+    assert "wandb failed: ConfigError: you are not logged in to W&B: run `wandb login`" in caplog.text
+
+
+def test_who_is_not_logged_in_is_told_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(ConfigError, match="you are not logged in to W&B: run `wandb login`, or set WANDB_MODE=offline"):
+        Trainer("FrozenLake-v1", "tabular", name="lake", root=tmp_path / "runs", record=["wandb"])
+    assert not (tmp_path / "runs").exists()

@@ -35,7 +35,8 @@ class MLflow:
     """
 
     def __init__(self, uri: str | None = None, *, experiment: str | None = None) -> None:
-        require("MLflow", "mlflow", "sqlalchemy", "alembic", "PIL", extra="mlflow")
+        parts = ("mlflow.tracking", "mlflow.entities", "mlflow.store.tracking.sqlalchemy_store", "PIL.Image")
+        require("MLflow", "mlflow", "sqlalchemy", "alembic", "PIL", extra="mlflow", parts=parts)
         self._uri, self._experiment = uri, experiment
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:

@@ -31,7 +31,8 @@ class TensorBoard:
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
-        require("TensorBoard", "tensorboardX", "PIL", extra="tensorboard")
+        parts = ("tensorboardX.event_file_writer", "tensorboardX.proto.event_pb2", "tensorboardX.summary", "PIL.Image")
+        require("TensorBoard", "tensorboardX", "PIL", extra="tensorboard", parts=parts)
         self._directory = directory
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:

@@ -31,13 +31,15 @@ _BLOCK, _HEADER = 2**15, struct.Struct("<IHB")
 class WandB:
     """Sends metrics and settings to Weights & Biases; its files are in the run's own `wandb/` directory.
 
-    The default project is `WANDB_PROJECT`, or else the run's name; the default mode is `WANDB_MODE`, or else online,
-    for which you must be logged in.
+    The default project is `WANDB_PROJECT`, or else the run's name; the default mode is `WANDB_MODE`, or else online.
+    Raises `ConfigError` if it is online and you are not logged in.
     """
 
     def __init__(self, project: str | None = None, *, mode: Literal["online", "offline"] | None = None) -> None:
-        require("WandB", "wandb", "PIL", extra="wandb")
+        parts = ("wandb.proto.wandb_internal_pb2", "wandb.sdk.launch.inputs.internal", "PIL.Image")
+        require("WandB", "wandb", "PIL", extra="wandb", parts=parts)
         self._project, self._mode = project, mode
+        _check_login(mode or os.environ.get("WANDB_MODE") or "online")
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:
         """The recorder of the run at a path."""
@@ -60,8 +62,7 @@ class Project:
         for name in ("wandb", ".wandb"):  # W&B uses one of them for its files
             _check_directory(run.path / name)
         mode = self._mode or os.environ.get("WANDB_MODE") or "online"
-        if mode == "online" and not wandb.login(prompt=False, verify=False):
-            raise ConfigError("you are not logged in: run `wandb login`, or set WANDB_MODE=offline")
+        _check_login(mode)
         metadata = run.metadata
         place.external_id = place.token
         _look_up(run.path, place)
@@ -118,6 +119,11 @@ class Project:
         self.note("status", status)
         self._run.finish(exit_code=1 if status == "failed" else 0)
         self._run = None
+
+
+def _check_login(mode: str) -> None:
+    if mode == "online" and not load("wandb").login(prompt=False, verify=False):
+        raise ConfigError("you are not logged in to W&B: run `wandb login`, or set WANDB_MODE=offline")
 
 
 def _check_directory(directory: Path) -> None:
