@@ -8,9 +8,8 @@ from __future__ import annotations
 import importlib
 import typing
 
-from rekindle import errors
+from rekindle import errors, text
 from rekindle.agents.tabular import Tabular, TabularConfig, TabularPolicy
-from rekindle.text import install_command
 
 if typing.TYPE_CHECKING:
     from rekindle.agents.awac import AWAC, AWACConfig
@@ -18,6 +17,7 @@ if typing.TYPE_CHECKING:
     from rekindle.agents.dqn import DQN, DQNConfig, rainbow
     from rekindle.agents.iql import IQL, IQLConfig
     from rekindle.agents.iqn import IQN, IQNConfig
+    from rekindle.agents.own_networks import equinox_layers
     from rekindle.agents.ppo import PPO, PPOConfig
     from rekindle.agents.sac import SAC, SACConfig
     from rekindle.agents.saving import load
@@ -45,6 +45,7 @@ __all__ = [
     "Tabular",
     "TabularConfig",
     "TabularPolicy",
+    "equinox_layers",
     "load",
     "rainbow",
     "td3_bc",
@@ -68,6 +69,7 @@ _HOMES = {
     "SACConfig": "sac",
     "TD3": "td3",
     "TD3Config": "td3",
+    "equinox_layers": "own_networks",
     "load": "saving",
     "rainbow": "dqn",
     "td3_bc": "td3",
@@ -83,5 +85,7 @@ def __getattr__(name: str) -> typing.Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "rekindle":
             raise
-        raise errors.MissingExtra(f"{name} needs {error.name}: {install_command('agents')}", name=error.name) from None
+        raise errors.MissingExtra(
+            f"{name} needs {error.name}: {text.install_command('agents')}", name=error.name
+        ) from None
     return getattr(module, name)

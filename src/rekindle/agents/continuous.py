@@ -17,9 +17,10 @@ import numpy as np
 
 from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import ActorCriticConfig, OffPolicyConfig
-from rekindle.agents.encoders import encoder, feature_size, user_network
+from rekindle.agents.encoders import encoder, feature_size
 from rekindle.agents.networks import Dense, Module, Sequential, Weight, hidden_layers, layers_of
 from rekindle.agents.offpolicy import OffPolicyAgent
+from rekindle.agents.own_networks import user_network
 from rekindle.agents.settings import encoding_of, generators
 from rekindle.agents.updates import OffPolicyUpdate
 from rekindle.agents.weights import Parts, Weights

@@ -26,7 +26,7 @@ import numpy as np
 
 from rekindle.agents.configs import DiscreteConfig
 from rekindle.agents.discrete import DiscreteAgent, followed
-from rekindle.agents.encoders import encoder, feature_size, user_network
+from rekindle.agents.encoders import encoder, feature_size
 from rekindle.agents.networks import (
     Activation,
     Dense,
@@ -40,6 +40,7 @@ from rekindle.agents.networks import (
     split_noise,
 )
 from rekindle.agents.optimiser import optimised, optimiser_of
+from rekindle.agents.own_networks import user_network
 from rekindle.agents.returns import CategoricalReturns, MeanReturns, QuantileReturns, Returns
 from rekindle.agents.settings import (
     Linear,

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -31,7 +30,7 @@ from rekindle.errors import ConfigError
 from rekindle.policy.encoding import Encoding, Input
 from rekindle.policy.network import Layer
 
-__all__ = ["Branches", "Conv", "Flatten", "Pad", "Scale", "convolutions", "encoder", "feature_size", "user_network"]
+__all__ = ["Branches", "Conv", "Flatten", "Pad", "Scale", "convolutions", "encoder", "feature_size"]
 
 
 class Conv(eqx.Module):
@@ -182,42 +181,6 @@ def _covered(side: int, filters: Sequence[tuple[int, int, int]]) -> int:
     for _, size, stride in reversed(filters):
         side = (side - 1) * stride + size
     return side
-
-
-def user_network(network: Any, encoding: Encoding, *, rng: np.random.Generator) -> Module:
-    """A network of the user's own: a module, what makes one, or a text `package.module:Name` of either.
-
-    What makes one is called with the shape of an encoded observation and `key=`.
-    """
-    found = _imported(network) if isinstance(network, str) else network
-    if isinstance(found, eqx.Module):
-        module = found
-    else:
-        key = jax.random.key(int(rng.integers(1 << 32)))
-        module = found(encoding.shape, key=key)
-    if not (isinstance(module, eqx.Module) and callable(module)):
-        raise ConfigError(f"network is {network!r}: use a callable equinox module, or 'package.module:Name' of one")
-    return cast("Module", _Keyless(module))
-
-
-class _Keyless(eqx.Module):
-    """A user's module, which takes an observation and nothing else."""
-
-    module: Any
-
-    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        return self.module(x)
-
-    def layers(self) -> list[Layer]:
-        return layers_of(self.module)
-
-
-def _imported(path: str) -> Any:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"network is {path!r}: {error}; use 'package.module:Name'") from None
 
 
 def feature_size(module: Module, encoding: Encoding) -> int:

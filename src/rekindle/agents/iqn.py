@@ -27,9 +27,10 @@ import numpy as np
 
 from rekindle.agents.configs import DiscreteConfig
 from rekindle.agents.discrete import DiscreteAgent, followed
-from rekindle.agents.encoders import encoder, feature_size, user_network
+from rekindle.agents.encoders import encoder, feature_size
 from rekindle.agents.networks import Dense, Module, Sequential, hidden_layers, layers_of, normal_fan_in
 from rekindle.agents.optimiser import optimised, optimiser_of
+from rekindle.agents.own_networks import user_network
 from rekindle.agents.returns import midpoints, quantile_huber
 from rekindle.agents.settings import Setting, check_whole, make_config, network_setting
 from rekindle.agents.updates import Minibatch

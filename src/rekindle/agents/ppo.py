@@ -27,7 +27,7 @@ import numpy as np
 from rekindle.agents.acting import Actor, device_of
 from rekindle.agents.configs import OnPolicyConfig
 from rekindle.agents.distributions import Distribution, distribution_of
-from rekindle.agents.encoders import encoder, feature_size, user_network
+from rekindle.agents.encoders import encoder, feature_size
 from rekindle.agents.networks import (
     Dense,
     Module,
@@ -39,6 +39,7 @@ from rekindle.agents.networks import (
 )
 from rekindle.agents.onpolicy import OnPolicyAgent
 from rekindle.agents.optimiser import optimised, optimiser_of
+from rekindle.agents.own_networks import user_network
 from rekindle.agents.settings import (
     Linear,
     Setting,

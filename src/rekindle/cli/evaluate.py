@@ -99,9 +99,9 @@ def export_policy(
         raise ConfigError("a file holds only one policy: use best, latest or a step")
     agent = rebuild_agent(run, modules=modules, files=files)
     step = load(agent, checkpoints[0])
-    policy = agent.policy() if isinstance(agent, HasPolicy) else None
-    if not isinstance(policy, policies.NetworkPolicy):
-        raise ConfigError(f"the policy of {type(agent).__name__} cannot be exported: only networks can")
+    if not isinstance(agent, HasPolicy):
+        raise ConfigError(f"{type(agent).__name__} cannot be exported: it has no policy()")
+    policy = policies.exportable(agent.policy())
     is_onnx = output.suffix.lower() == ".onnx"
     (save_onnx if is_onnx else policies.save)(policy, output)
     if as_json:

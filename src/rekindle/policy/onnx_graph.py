@@ -22,7 +22,7 @@ from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import ACTION_MASK, Encoding, Part
 from rekindle.policy.images import image_shape
 from rekindle.policy.network import Layer, Normaliser, embedded_quantiles, forward, quantile_midpoints
-from rekindle.policy.policy import NetworkPolicy
+from rekindle.policy.policy import NetworkPolicy, exportable
 from rekindle.storage import files
 from rekindle.text import install_command
 from rekindle.version import __version__
@@ -43,9 +43,9 @@ def save_onnx(policy: NetworkPolicy, path: str | Path) -> None:
     Outputs: `action`, or `action/<key>` for each part of a composite action: the greedy action, as `policy.act`
     returns it; and `output`, the output of the network, as `policy.output` returns it.
 
-    Raises `MissingExtra` if onnx is not installed.
+    Raises `MissingExtra` if onnx is not installed, and `ConfigError` for a policy that is no data.
     """
-    files.write_output(Path(path), onnx_model(policy).SerializeToString())
+    files.write_output(Path(path), onnx_model(exportable(policy)).SerializeToString())
 
 
 def onnx_model(policy: NetworkPolicy) -> Any:

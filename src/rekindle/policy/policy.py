@@ -15,7 +15,7 @@ import numpy as np
 
 from rekindle.agent import State
 from rekindle.checks import checked_mode
-from rekindle.errors import FileRefused, InputError
+from rekindle.errors import ConfigError, FileRefused, InputError
 from rekindle.experience import ActMode, Array, Observations
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.batching import Batching
@@ -24,7 +24,7 @@ from rekindle.policy.encoding import Encoding, row_count
 from rekindle.policy.network import Layer, Normaliser, draw_noise, forward, noise_size
 from rekindle.storage import codec, files
 
-__all__ = ["NetworkPolicy", "exploring", "load", "save"]
+__all__ = ["NetworkPolicy", "exploring", "exportable", "load", "save"]
 
 _EXPLOIT, _EXPLORE = ActMode.EXPLOIT, ActMode.EXPLORE
 
@@ -119,8 +119,18 @@ def exploring(mode: ActMode | str, rng: np.random.Generator | None) -> np.random
 
 
 def save(policy: NetworkPolicy, path: str | Path) -> None:
-    """Write a policy to a file that `load` can read with numpy alone."""
-    files.write_output(Path(path), *codec.encode({"kind": "policy", "policy": policy.state()}))
+    """Write a policy to a file that `load` can read with numpy alone; raises `ConfigError` for one that is no data."""
+    files.write_output(Path(path), *codec.encode({"kind": "policy", "policy": exportable(policy).state()}))
+
+
+def exportable(policy: Any) -> NetworkPolicy:
+    """The policy; raises `ConfigError` unless it is a network as data, which can be written to a file."""
+    if not isinstance(policy, NetworkPolicy):
+        raise ConfigError(
+            f"a {type(policy).__name__} cannot be exported: only networks of known layers can, neither tables nor a "
+            "network of your own without a method layers()"
+        )
+    return policy
 
 
 def load(path: str | Path) -> NetworkPolicy:

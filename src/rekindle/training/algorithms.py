@@ -22,6 +22,7 @@ import numpy as np
 from rekindle import agents
 from rekindle.agent import LearningAgent
 from rekindle.agents.names import advice_on
+from rekindle.agents.settings import network_setting
 from rekindle.errors import ConfigError, RekindleError
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "is_algorithm",
     "make_agent",
     "plain",
+    "with_named_network",
 ]
 
 
@@ -236,6 +238,25 @@ def converted(
         return msgspec.convert(plain(settings), kind)
     except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
         raise ConfigError(f"{kind.__name__}: {error}") from None
+
+
+def with_named_network(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose `network` is text: a class or function is replaced by `module:Name`, as a config stores it.
+
+    Raises `ConfigError` for one that cannot be imported by a name, such as a module of equinox or a lambda.
+    """
+    network = settings.get("network")
+    if network is None or isinstance(network, str):
+        return dict(settings)
+    name = network_setting(network)
+    module, _, attribute = (name or "").partition(":")
+    if name is None or getattr(sys.modules.get(module), attribute, None) is not network:
+        raise ConfigError(
+            f"agent_settings: the network {network!r:.80} cannot be part of a config, as no name imports it: use "
+            "'module:Name' of a class or function, or give the trainer a function that creates the agent, such as "
+            "lambda observations, actions: DQN(observations, actions, seed=0, network=network)"
+        )
+    return {**settings, "network": name}
 
 
 def plain(settings: Any) -> Any:

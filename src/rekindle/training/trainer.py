@@ -151,7 +151,7 @@ class Trainer:
         if self._factory is None and evaluator is None:
             settings["eval_episodes"] = 0
         if agent_settings is not None and isinstance(agent, str) and agent in algorithms.ALGORITHMS:
-            agent_settings = resolved(agent_settings, steps)
+            agent_settings = resolved(algorithms.with_named_network(agent_settings), steps)
         self.agent = self._made_agent(agent, seed, agent_settings)
         self._opening = Opening(self.agent, name=name, root=root, is_new=new)
         if start_from is not None:

@@ -1,0 +1,152 @@
+"""Networks of the user's own: how to make one, and which can be run by numpy and exported."""
+
+# JAX's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.agents.networks import Module
+from rekindle.errors import ConfigError
+from rekindle.experience import Array
+from rekindle.policy.encoding import Encoding
+from rekindle.policy.network import Layer, forward
+
+__all__ = ["equinox_layers", "user_network"]
+
+
+def user_network(network: Any, encoding: Encoding, *, rng: np.random.Generator) -> Module:
+    """A network of the user's own: a module, what makes one, or a text `package.module:Name` of either.
+
+    What makes one is called with the shape of an encoded observation and `key=`.
+    """
+    found = _imported(network) if isinstance(network, str) else network
+    if isinstance(found, eqx.Module):
+        module = found
+    else:
+        key = jax.random.key(int(rng.integers(1 << 32)))
+        module = found(encoding.shape, key=key)
+    if not (isinstance(module, eqx.Module) and callable(module)):
+        raise ConfigError(f"network is {network!r}: use a callable equinox module, or 'package.module:Name' of one")
+    return cast("Module", _Keyless(module, _are_layers_known(module, encoding)))
+
+
+class _Keyless(eqx.Module):
+    """A user's module, which takes an observation and nothing else."""
+
+    module: Any
+    are_layers_known: bool = eqx.field(static=True)
+
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        return self.module(x)
+
+    def layers(self) -> list[Layer]:
+        if not self.are_layers_known:
+            raise _not_layers(self.module)
+        return _layers(self.module)
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"network is {path!r}: {error}; use 'package.module:Name'") from None
+
+
+def _not_layers(module: Any) -> ConfigError:
+    return ConfigError(f"{type(module).__name__} cannot be run by numpy: give it layers() -> list[policy.Layer]")
+
+
+def _are_layers_known(module: Any, encoding: Encoding) -> bool:
+    """Whether numpy can run a module; raises `ConfigError` if its own `layers()` are not what it computes."""
+    is_own = callable(getattr(module, "layers", None))
+    try:
+        layers = _layers(module)
+    except ConfigError:
+        return False
+    rng = np.random.default_rng(0)
+    inputs = tuple(_random(rng, given.shape, given.dtype) for given in encoding.inputs)
+    wanted = np.asarray(module(jnp.asarray(inputs[0]) if len(inputs) == 1 else tuple(map(jnp.asarray, inputs))))
+    rows = tuple(array[None] for array in inputs)
+    try:
+        found = forward(layers)(rows[0] if len(rows) == 1 else rows, None)[0]
+        is_same = found.shape == wanted.shape and np.allclose(found, wanted, rtol=1e-3, atol=1e-4)
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        if is_own:
+            raise ConfigError(f"layers() of {type(module).__name__} cannot be run: {error}") from error
+        return False
+    if is_own and not is_same:
+        raise ConfigError(f"layers() of {type(module).__name__} do not compute what the network does")
+    return is_same
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
+    if np.dtype(dtype) == np.uint8:
+        return rng.integers(256, size=shape, dtype=np.uint8)
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def _layers(module: Any) -> list[Layer]:
+    own = getattr(module, "layers", None)
+    return cast("list[Layer]", own()) if callable(own) else equinox_layers(module)
+
+
+def equinox_layers(module: Any) -> list[Layer]:
+    """A module of equinox as data, for `layers()` of your own network; raises `ConfigError` for one that cannot be.
+
+    It can be `Linear`, `MLP`, `Sequential`, `LayerNorm`, `Identity`, or a `Lambda` of relu or tanh.
+    """
+    match module:
+        case eqx.nn.Sequential():
+            return [layer for part in module.layers for layer in equinox_layers(part)]
+        case eqx.nn.MLP():
+            between, last = _activation(module.activation), _activation(module.final_activation)
+            parts = [[*equinox_layers(part), *between] for part in module.layers[:-1]]
+            return [layer for part in parts for layer in part] + [*equinox_layers(module.layers[-1]), *last]
+        case eqx.nn.Linear() if "scalar" not in (module.in_features, module.out_features):
+            weight = np.asarray(module.weight).T
+            bias = np.zeros(weight.shape[1], np.float32) if module.bias is None else np.asarray(module.bias)
+            return [Layer("dense", {"weight": weight, "bias": bias})]
+        case eqx.nn.LayerNorm() if len(module.shape) == 1 and module.eps == _EPSILON:
+            ones = np.ones(module.shape, np.float32)
+            weight = ones if module.weight is None else np.asarray(module.weight)
+            bias = 0 * ones if module.bias is None else np.asarray(module.bias)
+            return [Layer("layer_norm", {"weight": weight, "bias": bias})]
+        case eqx.nn.Lambda():
+            return _activation(module.fn)
+        case eqx.nn.Identity():
+            return []
+        case _:
+            raise _not_layers(module)
+
+
+_EPSILON = 1e-5
+"""What a layer norm of a policy adds to the variance."""
+_PROBE = np.array([-100, -3, -0.5, 0, 0.25, 3, 100], np.float32)
+"""Tells activations apart that are equal in part, such as relu and relu6."""
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+}
+
+
+def _activation(function: Any) -> list[Layer]:
+    try:
+        found = np.asarray(function(jnp.asarray(_PROBE)))
+    except Exception as error:  # an own function may raise anything
+        raise ConfigError(f"the activation {function!r:.80} cannot be run by numpy: {error}") from error
+    for name, known in _ACTIVATIONS.items():
+        if found.shape == _PROBE.shape and np.allclose(found, known(_PROBE), atol=1e-6):
+            return [Layer("activation", name=name)] if name else []
+    raise ConfigError(f"the activation {function!r:.80} cannot be run by numpy: use relu or tanh")
