@@ -16,6 +16,7 @@ from pathlib import Path
 from rekindle.errors import ConfigError, MissingExtra
 from rekindle.game.pages import Game, PageServer
 from rekindle.game.supervisor import Supervisor
+from rekindle.text import install_command
 
 __all__ = ["play", "serve_command"]
 
@@ -105,7 +106,7 @@ def serve_command(root: Path, version: str, seed: int, port: int, page_port: int
 def _check_extras() -> None:
     for name in ("equinox", "jax", "optax", "picows", "uvloop"):
         if importlib.util.find_spec(name) is None:
-            raise MissingExtra(f"the game needs {name}: pip install rekindle[agents,server]", name=name)
+            raise MissingExtra(f"the game needs {name}: {install_command('agents,server')}", name=name)
 
 
 def _version(root: Path, *, resume: bool) -> str:
