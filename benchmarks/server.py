@@ -34,8 +34,10 @@ import picows
 import uvloop
 
 from rekindle import TrainingSession
+from rekindle.client import AsyncClient
 from rekindle.server import ServerOptions, SessionServer
-from rekindle.wire.messages import Begin, Hello, Step, StreamKey
+from rekindle.wire.messages import Actions, Begin, Hello, Limits, Step, StreamKey, Welcome
+from rekindle.wire.rows import PartFormat
 
 FLOATS = 17
 
@@ -194,7 +196,69 @@ class Measured(NamedTuple):
     requests: int
     seconds: float
     server_cpu: float
+    client_cpu: float
     latencies: list[float]
+
+
+class EchoedClient(AsyncClient):
+    """The client that is shipped, against the echo server: it does the same work for each request."""
+
+    async def _connected(self, waiting: bytes | None, **_: Any) -> None:
+        del waiting
+        await self._open()
+        box, discrete = PartFormat("float32", (FLOATS,)), PartFormat("int32")
+        welcome = Welcome(
+            version=1,
+            server="",
+            run="",
+            agent="",
+            client="",
+            incarnation=1,
+            secret=None,
+            last=0,
+            is_behind=False,
+            streams=[],
+            observation_space={},
+            action_space={},
+            observation={"": box},
+            action={"": discrete},
+            limits=Limits(message=1 << 20, streams=1, rate=1),
+        )
+        self._talk.welcomed(msgspec.msgpack.encode(welcome), is_waiting=False)
+
+    async def _answer(self) -> Actions:
+        message = msgspec.msgpack.decode(await self._receive())
+        reply = Actions(seq=message["seq"], tick=1, actions=b"\0\0\0\0")
+        return cast("Actions", self._talk.answered(msgspec.msgpack.encode(reply)))
+
+
+async def play_for_real(port: int, pid: int, clients: int, streams: int, seconds: float, is_echo: bool) -> Measured:
+    """As `play`, with the asyncio client of rekindle."""
+    del streams
+    kind = EchoedClient if is_echo else AsyncClient
+    players = [kind(f"ws://127.0.0.1:{port}/session", client=f"player-{number}") for number in range(clients)]
+    latencies: list[float] = []
+    is_over = False
+
+    async def run(player: AsyncClient) -> None:
+        observation = np.random.default_rng(0).random(FLOATS).astype(np.float32)
+        await player.begin(observation)
+        while not is_over:
+            started = time.perf_counter()
+            await player.step(observation, 1.0)
+            latencies.append(time.perf_counter() - started)
+
+    tasks = [asyncio.create_task(run(player)) for player in players]
+    await asyncio.sleep(0.5)
+    latencies.clear()
+    cpu, started, ours = cpu_of(pid), time.perf_counter(), time.process_time()
+    await asyncio.sleep(seconds)
+    made, passed, used = len(latencies), time.perf_counter() - started, cpu_of(pid) - cpu
+    ours, is_over = time.process_time() - ours, True
+    await asyncio.gather(*tasks)
+    for player in players:
+        await player.close()
+    return Measured(made, passed, used, ours, latencies)
 
 
 async def play(port: int, pid: int, clients: int, streams: int, seconds: float, is_echo: bool) -> Measured:
@@ -206,15 +270,17 @@ async def play(port: int, pid: int, clients: int, streams: int, seconds: float, 
     for player in players:
         player.latencies.clear()
     requests, cpu, started = sum(player.requests for player in players), cpu_of(pid), time.perf_counter()
+    ours = time.process_time()
     await asyncio.sleep(seconds)
     passed, used = time.perf_counter() - started, cpu_of(pid) - cpu
+    ours = time.process_time() - ours
     made = sum(player.requests for player in players) - requests
     latencies = [latency for player in players for latency in player.latencies]
     for player in players:
         player.is_over = True
         player.transport.disconnect(graceful=False)
     await asyncio.sleep(0.05)
-    return Measured(made, passed, used, latencies)
+    return Measured(made, passed, used, ours, latencies)
 
 
 def cpu_of(pid: int) -> float:
@@ -232,7 +298,13 @@ def cpu_of(pid: int) -> float:
 
 
 def measure(
-    target: Callable[[Connection, bool], None], clients: int, streams: int, seconds: float, *, is_learning: bool = False
+    target: Callable[[Connection, bool], None],
+    clients: int,
+    streams: int,
+    seconds: float,
+    *,
+    is_learning: bool = False,
+    is_real: bool = False,
 ) -> Measured:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -241,7 +313,8 @@ def measure(
     try:
         port = ours.recv()
         pid = process.pid or 0
-        return uvloop.run(play(port, pid, clients, streams, seconds, target is serve_echo))
+        player = play_for_real if is_real else play
+        return uvloop.run(player(port, pid, clients, streams, seconds, target is serve_echo))
     finally:
         ours.send(None)
         process.join(10)
@@ -300,6 +373,9 @@ def main() -> None:
         for name, target, clients, streams in cases:
             found = measure(target, clients, streams, given.seconds)
             results.setdefault(f"{name}, {clients} clients, {streams} streams", []).append(found)
+        for name, target in (("echo", serve_echo), ("session", serve_session)):
+            found = measure(target, given.clients, 1, given.seconds, is_real=True)
+            results.setdefault(f"{name}, {given.clients} AsyncClients, 1 streams", []).append(found)
     rows: dict[str, dict[str, float]] = {}
     for name, rounds in results.items():
         streams = int(name.split(", ")[2].split()[0])
@@ -307,6 +383,7 @@ def main() -> None:
             "requests/s": statistics.median(one.requests / one.seconds for one in rounds),
             "server CPU us/request": statistics.median(1e6 * one.server_cpu / one.requests for one in rounds),
             "server CPU us/step": statistics.median(1e6 * one.server_cpu / one.requests / streams for one in rounds),
+            "clients' CPU us/request": statistics.median(1e6 * one.client_cpu / one.requests for one in rounds),
             "p50 us": statistics.median(percentile(one.latencies, 0.5) for one in rounds),
             "p99 us": statistics.median(percentile(one.latencies, 0.99) for one in rounds),
         }
@@ -317,9 +394,14 @@ def main() -> None:
         rows[f"session, {given.clients} clients, 1 streams"],
     )
     above = session["server CPU us/request"] - echo["server CPU us/request"]
-    share = session["requests/s"] / echo["requests/s"]
+    shares = [session["requests/s"] / echo["requests/s"]]
+    names = [f"{name}, {given.clients} AsyncClients, 1 streams" for name in ("session", "echo")]
+    shares.append(rows[names[0]]["requests/s"] / rows[names[1]]["requests/s"])
     batched = rows[f"session, {given.clients} clients, 16 streams"]["server CPU us/step"]
-    print(f"one stream a request: {above:.1f} us of CPU above echo, {share:.2f} times its throughput")
+    print(f"one stream a request: {above:.1f} us of CPU above echo")
+    print(
+        f"throughput: {shares[1]:.2f} times that of echo with AsyncClient, {shares[0]:.2f} with clients that do nothing"
+    )
     print(f"16 streams a request: {batched:.1f} us of CPU a step")
     if given.learning:
         learning = measure(serve_session, 4, 1, given.seconds, is_learning=True).latencies

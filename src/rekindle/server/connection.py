@@ -17,13 +17,18 @@ from rekindle.server.pages import is_token
 from rekindle.server.refusals import CLOSE_CODES, Refusal
 from rekindle.wire.messages import (
     VERSION,
+    Abandon,
     Act,
     Actions,
+    Batch,
+    Begin,
     Bye,
+    Close,
     ErrorMessage,
     Hello,
     StatsReply,
     StatsRequest,
+    Step,
     decode_request,
     encode,
 )
@@ -174,7 +179,7 @@ class ClientConnection(WSListener):
                 self._hello(message, is_json)
             elif is_json is not self._is_json:
                 self._fail("bad_message", "text and binary messages must not be mixed")
-            elif client is not None and type(message).__name__ in _NUMBERED and not self._house.is_leaving:
+            elif client is not None and type(message) in _NUMBERED and not self._house.is_leaving:
                 if not desk.submit(client, message, is_json=is_json):
                     self._spend()
             else:
@@ -318,7 +323,7 @@ class ClientConnection(WSListener):
         self._fail("rate", f"{what} did not come in time")
 
 
-_NUMBERED = frozenset(("Begin", "Step", "Abandon", "Close", "Batch"))
+_NUMBERED = frozenset((Begin, Step, Abandon, Close, Batch))
 
 
 def _close_code(number: int) -> Any:

@@ -229,14 +229,14 @@ class Desk:
 
     def take(self, request: Request) -> None:
         """Let a request wait for the next tick; raises `Refusal`."""
+        client = request.client
         if request.rows > self._tick_rows:
             raise Refusal("stream", f"{request.rows} streams in a request: the most is {self._tick_rows}")
         if request.begins:
-            client = request.client
             new = sum([stream not in client.streams for stream in request.begins])
             if new and self.streams + new > self._options.max_streams:
                 raise Refusal("stream", f"there are {self._options.max_streams} streams already (--max-streams)")
-        request.client.waiting = request.seq
+        client.waiting = request.seq
         self._waiting.append(request)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._flush_soon)
