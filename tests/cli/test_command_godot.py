@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +36,7 @@ def outcome(*rooms: int, dones: tuple[bool, ...] | None = None) -> dict[str, Any
     return {"type": "step", "obs": [{"room": room} for room in rooms], "reward": [1] * len(rooms), "done": done}
 
 
-def test_a_run_of_games_goes_on_after_a_kill_and_plays(tmp_path: Path) -> None:
+def test_a_run_of_games_goes_on_after_a_kill(tmp_path: Path) -> None:
     options = ("--name", "rooms", "--runs", str(tmp_path), "--steps", "8")
     server, port = started(*options, "--time-limit", "50")
     game = FakeGame(port)
@@ -55,16 +60,34 @@ def test_a_run_of_games_goes_on_after_a_kill_and_plays(tmp_path: Path) -> None:
     assert "stopped (max_steps) at 8 steps" in said
     assert server.returncode == 0
 
-    server, port = started("--name", "rooms", "--runs", str(tmp_path), "--play", "--checkpoint", "latest")
-    game = FakeGame(port)
-    game.join(2, ROOMS, CHOICE)
-    first = game.reset({"room": 0}, {"room": 0})
-    assert first[0] == first[1], "it plays greedily"
-    server.terminate()
-    assert game.receive() == {"type": "close"}
-    game.close()
-    server.communicate()
-    assert server.returncode == 0
+
+def test_a_policy_plays_its_own_game_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first: list[Any] = []
+
+    def play(rooms: int) -> None:
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                game = FakeGame(port)
+                break
+        if game.join(2, {"room": {"size": rooms, "space": "discrete"}}, CHOICE) is not None:
+            first.append(game.reset({"room": 0}, {"room": 0}))
+            if game.ask(outcome(1, 1)) != {"type": "close"}:
+                os.kill(os.getpid(), signal.SIGTERM)
+        game.close()
+
+    command = ["serve", "tabular", "--godot", "--runs", str(tmp_path), "--port", str(port)]
+    watch = ["--play", "--checkpoint", "latest"]
+    for options, rooms, code in ((["--steps", "2"], 4, 0), (watch, 4, 0), (watch, 5, 2)):
+        playing = threading.Thread(target=play, args=[rooms])
+        playing.start()
+        assert run([*command, *options]) == code
+        playing.join(30)
+    _, played = first
+    assert played[0] == played[1], "it plays greedily"
+    said = "the run was trained with the observation space Discrete(4), but this game has Discrete(5)"
+    assert said in capsys.readouterr().err
 
 
 def test_options_without_an_effect_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

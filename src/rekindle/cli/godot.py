@@ -76,6 +76,9 @@ def serve_games(  # noqa: PLR0913 - these are the options of a command
 
 
 def _opened(opening: Opening, interrupter: Interrupter, observation_space: Any, action_space: Any) -> TrainingSession:
+    known = opening.known_spaces()
+    if known is not None:
+        _check_spaces(known, (observation_space, action_space), "use another --name")
     session = opening.open(observation_space, action_space)
     if session.run is not None:
         session.run.watch_for_stop(interrupter)
@@ -86,11 +89,17 @@ def _opened(opening: Opening, interrupter: Interrupter, observation_space: Any, 
 
 
 def _checked(session: TrainingSession, observation_space: Any, action_space: Any) -> TrainingSession:
-    known = session.agent
-    for what, space in (("observation_space", observation_space), ("action_space", action_space)):
-        if getattr(known, what, space) != space:
-            raise ConfigError(f"the game has the {what} {space}, but the agent was trained with {getattr(known, what)}")
+    agent: Any = session.agent
+    _check_spaces((agent.observation_space, agent.action_space), (observation_space, action_space), "play its own game")
     return session
+
+
+def _check_spaces(known: tuple[Any, Any], given: tuple[Any, Any], advice: str) -> None:
+    for what, trained, space in zip(("observation", "action"), known, given, strict=True):
+        if trained != space:
+            raise ConfigError(
+                f"the run was trained with the {what} space {trained}, but this game has {space}: {advice}"
+            )
 
 
 def _say(line: str) -> None:
