@@ -83,6 +83,19 @@ def test_any_metric_can_be_plotted(rekindle: Rekindle) -> None:
     assert "agent/loss" in texts(Path("c.svg"))
 
 
+def test_a_profile_is_the_share_of_runs_above_each_score(rekindle: Rekindle) -> None:
+    for seed, reward in enumerate((1.0, 2.0, 3.0, 4.0)):
+        make_run(Path("runs"), "lake", reward=reward, seed=seed)
+    readers = {"lake": plot._readers([Path("runs")])}
+    (share, low, high) = plot._profiles(readers)["lake"]  # the scores are 5, 10, 15 and 20
+    assert share.values[0] == 1
+    assert share.values[-1] == 0
+    assert share.values[np.searchsorted(share.steps, 12.0)] == 0.5
+    assert np.all((low.values <= share.values) & (share.values <= high.values))
+    assert rekindle("plot", "runs", "--metrics", "profile", "-o", "d.svg").code == 0
+    assert "share of runs above a score" in texts(Path("d.svg"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

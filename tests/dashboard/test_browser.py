@@ -322,6 +322,15 @@ def test_a_comparison_has_the_mean_and_the_band_over_seeds(few_runs: Path, serve
     expect(page.locator(".legend .item")).to_have_count(2)
 
 
+def test_a_comparison_says_whether_groups_differ(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+    for name, reward in (("low", 1.0), ("high", 9.0)):
+        for seed in range(4):
+            write_run(tmp_path, name, f"v1-seed{seed}", reward=lambda _, value=reward + 0.1 * seed: value, seed=seed)
+    page = open_page(serve(tmp_path), place(*ids_in(tmp_path)))
+    expect(page.locator(".scores tbody tr")).to_have_count(2)
+    expect(page.locator(".difference.differs")).to_contain_text("high is better than low by 8.00")
+
+
 def test_runs_of_one_training_in_several_versions_are_one_line(tmp_path: Path, serve: Serve, open_page: Open) -> None:
     for seed in range(3):
         write_run(tmp_path, version=f"v1-seed{seed}", seed=seed)

@@ -14,19 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.errors import ConfigError, MissingExtra, RunError
-from rekindle.run.comparison import read_grouped_run
+from rekindle.run.comparison import compare_trainings, read_grouped_run
 from rekindle.run.curve import Points
 from rekindle.run.finding import find_runs
 from rekindle.run.frames import log_columns
 from rekindle.run.groups import group_labels
 from rekindle.run.reader import RunReader
+from rekindle.stats import profile_band
 from rekindle.storage.files import write_output
-from rekindle.text import bytes_text, install_command, printable
+from rekindle.text import bytes_text, install_command, path_text, printable
 
-__all__ = ["RETURNS", "plot_runs"]
+__all__ = ["PROFILE", "RETURNS", "plot_runs"]
 
 RETURNS = ("episode/return", "eval/return")
 """The default metrics."""
+PROFILE = "profile"
+"""The metric that is no curve over steps: the share of runs above each score."""
 _COLOURS = ("#b3400a", "#0a62a0", "#7d3bb8", "#1a6b33", "#835400", "#b3231d")
 _GRID = 400
 """Number of points of a mean over runs."""
@@ -53,7 +56,11 @@ def plot_runs(paths: Sequence[Path], output: Path, *, metrics: Sequence[str], sm
     readers = _readers(paths)
     trainings = _trainings(readers)
     wanted = metrics or RETURNS
-    panels = {metric: curves for metric in wanted if (curves := _curves(trainings, metric))}
+    panels = {
+        metric: curves
+        for metric in wanted
+        if (curves := _profiles(trainings) if metric == PROFILE else _curves(trainings, metric))
+    }
     if not panels or (metrics and len(panels) < len(metrics)):
         missing = [metric for metric in wanted if metric not in panels]
         there = sorted({name for reader in readers for name in _names(reader)})
@@ -94,6 +101,28 @@ def _curves(trainings: dict[str, list[RunReader]], metric: str) -> dict[str, lis
         if found := [curve for reader in readers if len((curve := _curve(reader, metric)).steps)]:
             curves[label] = found
     return curves
+
+
+def _profiles(trainings: dict[str, list[RunReader]]) -> dict[str, list[_Curve]]:
+    """The share of finished runs above each score, with the ends of its interval, by the label of the training."""
+    runs = [run for readers in trainings.values() for reader in readers if (run := read_grouped_run(reader.path))]
+    scores = {
+        path: score
+        for group in compare_trainings(runs).groups
+        for path, score in zip(group.runs, group.scores, strict=True)
+    }
+    if not scores:
+        return {}
+    low, high = min(scores.values()), max(scores.values())
+    margin = 0.05 * (high - low or 1.0)
+    thresholds = np.linspace(low - margin, high + margin, _GRID)
+    profiles: dict[str, list[_Curve]] = {}
+    for label, readers in trainings.items():
+        known = [scores[path] for reader in readers if (path := path_text(reader.path)) in scores]
+        if known:
+            band = profile_band(known, thresholds)
+            profiles[label] = [_Curve(thresholds, np.array(part)) for part in (band.share, band.low, band.high)]
+    return profiles
 
 
 def _curve(reader: RunReader, metric: str) -> _Curve:
@@ -137,10 +166,15 @@ def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: flo
         # An evaluation is already a mean.
         share = 0.0 if metric.startswith("eval/") else smoothing
         for name, runs in curves.items():
-            _draw(axes, name, runs, share, _COLOURS[names.index(name) % len(_COLOURS)])
-        axes.set_title(metric, loc="left", fontsize=11, parse_math=False)
-        axes.set_xlabel(unit)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
+            colour = _COLOURS[names.index(name) % len(_COLOURS)]
+            if metric == PROFILE:
+                _draw_profile(axes, name, runs, colour)
+            else:
+                _draw(axes, name, runs, share, colour)
+        title, horizontal = ("share of runs above a score", "score") if metric == PROFILE else (metric, unit)
+        axes.set_title(title, loc="left", fontsize=11, parse_math=False)
+        axes.set_xlabel(horizontal)
+        axes.xaxis.set_major_formatter("{x:,g}" if metric == PROFILE else "{x:,.0f}")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         for text in axes.legend(frameon=False, fontsize=9).get_texts():
@@ -148,6 +182,12 @@ def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: flo
     data = io.BytesIO()
     figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return data.getvalue()
+
+
+def _draw_profile(axes: Any, name: str, profile: list[_Curve], colour: str) -> None:
+    share, low, high = profile
+    axes.plot(share.steps, share.values, color=colour, label=printable(name, most=60))
+    axes.fill_between(share.steps, low.values, high.values, color=colour, alpha=0.2, linewidth=0)
 
 
 def _draw(axes: Any, name: str, runs: list[_Curve], share: float, colour: str) -> None:

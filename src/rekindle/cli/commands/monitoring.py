@@ -214,7 +214,7 @@ def plot(
     Args:
         paths: Runs, or directories, which stand for every run below them.
         output: The file to write; it is replaced if it exists.
-        metrics: Metrics to plot, one panel each.
+        metrics: Metrics to plot, one panel each; `profile` is the share of runs above each score.
         smoothing: Smoothing window, as a share of the curve; 0 for none.
     """
     if not paths:

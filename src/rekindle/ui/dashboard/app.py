@@ -21,9 +21,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from rekindle.errors import RekindleError
+from rekindle.run.comparison import compare_trainings, difference_text, read_grouped_run
 from rekindle.run.metadata import LOGS
 from rekindle.run.reader import RunReader
-from rekindle.text import path_text
+from rekindle.text import path_text, printable
 from rekindle.ui.dashboard.blocks import Axis
 from rekindle.ui.dashboard.connections import most_streams
 from rekindle.ui.dashboard.listing import Listing
@@ -62,6 +63,7 @@ class Dashboard:
                 Route("/api/watch", self._watch),
                 Route("/api/detail", self._detail),
                 Route("/api/rows", self._rows),
+                Route("/api/trainings", self._trainings),
                 Route("/api/studies", self._studies_list),
                 Route("/api/study", self._study),
                 Route("/api/stop", self._stop, methods=["POST"]),
@@ -146,6 +148,18 @@ class Dashboard:
             with _all_of(self._watches(request)) as watches:
                 rows, total = watches[0].rows(log, before, count)
                 return _json({"rows": rows, "total": total})
+
+        return await to_thread.run_sync(read)
+
+    async def _trainings(self, request: Request) -> Response:
+        def read() -> Response:
+            paths = [self._path(id_) for id_ in dict.fromkeys(request.query_params.getlist("id")[:_MOST_RUNS])]
+            found = compare_trainings([run for path in paths if (run := read_grouped_run(path)) is not None])
+            lines = [
+                {"text": printable(difference_text(difference)), "differs": difference.differs}
+                for difference in found.differences
+            ]
+            return _json({"of": found.of, "groups": found.groups, "differences": lines})
 
         return await to_thread.run_sync(read)
 

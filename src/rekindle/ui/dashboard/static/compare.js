@@ -2,7 +2,7 @@
 
 import { colour } from "./chart.js";
 import { ChartGrid } from "./controls.js";
-import { h, icon, segmented, status } from "./dom.js";
+import { fill, h, icon, segmented, status } from "./dom.js";
 import { compact, count, decimal, duration } from "./format.js";
 import { onTheme, remember, settings } from "./settings.js";
 import { getJson, open } from "./stream.js";
@@ -46,9 +46,10 @@ export function comparePage(main, ids, signal) {
   const legend = h("div", { class: "legend" });
   const table = h("div", { class: "scroll" });
   const banners = h("div", { class: "banners" });
+  const scores = h("section", { hidden: true });
   main.replaceChildren(h("div", { class: "page compare" },
     h("div", { class: "heading" }, h("nav", { class: "crumbs", "aria-label": "Where" }, h("a", { href: "#/" }, "Runs"), h("span", { class: "slash" }, "/"), h("h1", {}, `Comparison of ${ids.length} ${ids.length === 1 ? "run" : "runs"}`))),
-    banners, legend, grid.element, h("h2", { class: "below" }, "Side by side"), table));
+    banners, legend, grid.element, scores, h("h2", { class: "below" }, "Side by side"), table));
 
   // Runs of one name and the same training: their configs are equal, except for the seed.
   function groups() {
@@ -94,6 +95,23 @@ export function comparePage(main, ids, signal) {
   function label(run) {
     const row = run.details?.row;
     return row ? `${row.name} / ${row.version} / ${row.run_id}` : run.id;
+  }
+
+  // Whether groups of seeds differ by more than noise; only finished runs count, so it changes when one ends.
+  let finished = -1;
+  async function showScores() {
+    const now = [...runs.values()].filter((run) => run.details?.row.status === "finished").length;
+    if (now === finished) return;
+    finished = now;
+    const found = await getJson(`/api/trainings?${new URLSearchParams(ids.map((id) => ["id", id]))}`, signal);
+    scores.hidden = !found.groups.some((group) => group.runs.length > 1);
+    const estimate = (interval, number) => [h("td", { class: "number strong" }, decimal(interval?.value)), h("td", { class: "number muted" }, interval && number > 1 ? `${decimal(interval.low)} to ${decimal(interval.high)}` : "–")];
+    fill(scores, h("h2", { class: "below" }, "Scores"),
+      h("p", { class: "muted said" }, `${found.of === "evaluations" ? "Last evaluation" : "Last 100 episodes"} of each finished run, with 95 % intervals.`),
+      h("div", { class: "scroll" }, h("table", { class: "rows scores" },
+        h("thead", {}, h("tr", {}, ["training", "runs", "mean", "interval", "IQM", "interval"].map((name, index) => h("th", { scope: "col", class: index ? "number" : "" }, name)))),
+        h("tbody", {}, found.groups.map((group) => h("tr", {}, h("td", {}, group.label), h("td", { class: "number" }, count(group.runs.length)), estimate(group.mean, group.runs.length), estimate(group.iqm, group.runs.length)))))),
+      found.differences.map((line) => h("p", { class: `difference ${line.differs ? "differs" : ""}` }, line.text)));
   }
 
   let isDue = false;
@@ -160,6 +178,7 @@ export function comparePage(main, ids, signal) {
     else if (message.kind === "run") {
       run.details = message;
       run.tables.started = message.row.started;
+      showScores().catch(() => {}); // the page shows a lost connection
     }
     update();
   }, signal, { missing: () => banners.replaceChildren(h("p", { class: "banner error", role: "alert" }, icon("warning"), "One of these runs is not there any more.")) });
