@@ -181,6 +181,15 @@ def test_a_fork_that_cannot_work_is_refused_before_anything_is_written(
     assert contents(tmp_path) == before
 
 
+def test_the_best_checkpoint_can_be_forked_if_it_was_kept(tmp_path: Path) -> None:
+    parent = trained("tabular", tmp_path, eval_every=150)
+    best = codec.read_file(parent / "checkpoints" / "best.mpk")["step"]
+    assert forking.find_fork_point(f"{parent}@best").step == best
+    (parent / "checkpoints" / f"step_{best}.mpk").unlink()
+    with pytest.raises(CheckpointError, match=f"the best agent is of step {best}, and no checkpoint of that step was"):
+        rekindle.fork(f"{parent}@best")
+
+
 def test_a_damaged_checkpoint_is_not_forked(tmp_path: Path) -> None:
     parent = trained("tabular", tmp_path)
     file = parent / "checkpoints" / "step_300.mpk"

@@ -154,6 +154,11 @@ class Actor(Generic[Network]):
 
         return CompiledPolicy(output, self._encoding, head)
 
+    @property
+    def vector_paths(self) -> list[str]:
+        """The paths of the weights that are in its vector, in order."""
+        return self._weights.vector_paths
+
     def computation(self, observations: Observations) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The output for observations, without noise, as a pure function, and its arguments."""
         noise = np.zeros((_rows(observations), self._noise_size), np.float32)

@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.experience import Array
+
 __all__ = ["Origin", "Trace", "Value", "traced"]
 
 
@@ -86,7 +88,11 @@ class Origin:
     argument: str
     """The argument that was not finite already, if it was one."""
     row: int | None
-    """The row of the batch; None if the value has no rows, and depends on no value that has."""
+    """The row of the batch, or the first that is affected; None if there is none."""
+    is_every_row: bool
+    """Whether the value depends on no row, and every row on it."""
+    part: tuple[int, int] | None
+    """Outside of layers: which part of a vector of weights it comes from, and how many there are."""
     value: float
     """The first number that is not finite, or the largest."""
     largest_input: float
@@ -119,7 +125,17 @@ class Trace:
         # An argument may have been computed with the same fault before, so it comes last.
         after = len(order)
         first = min(origins, key=lambda value: after if value.operation is None else order[id(value.operation)])
-        return _origin(first)
+        return _origin(first, self._affected_by(first))
+
+    def _affected_by(self, first: Value) -> Array | None:
+        """Which rows are not finite in the first value after this one that has rows."""
+        start = 0 if first.operation is None else self.operations.index(first.operation)
+        for operation in self.operations[start:]:
+            for value in operation.outputs:
+                if value.axis is not None and not value.is_finite:
+                    others = tuple(axis for axis in range(value.array.ndim) if axis != value.axis)
+                    return ~np.isfinite(value.array).all(axis=others)
+        return None
 
     def largest_gradient(self) -> Origin | None:
         """The layer with the largest gradient."""
@@ -143,8 +159,9 @@ def _blamed(value: Value) -> list[Value]:
     return [given for given in inputs if not given.is_finite]
 
 
-def _origin(value: Value) -> Origin:
-    operation = value.operation
+def _origin(value: Value, affected: Array | None = None) -> Origin:
+    """`affected` says which rows a value without rows has an effect on."""
+    operation, part = value.operation, None
     layer, row = "" if operation is None else operation.layer, value.row
     is_inside = bool(layer)
     for earlier in _largest_before(value):
@@ -152,6 +169,10 @@ def _origin(value: Value) -> Origin:
             break
         row = earlier.row if row is None else row
         layer = layer or ("" if earlier.operation is None else earlier.operation.layer)
+        part = part or _part(earlier)
+    is_every_row = row is None and affected is not None and bool(affected.all())
+    if row is None and affected is not None:
+        row = int(affected.argmax())
     numbers = value.array.ravel()
     bad = numbers[~np.isfinite(numbers)]
     return Origin(
@@ -161,9 +182,19 @@ def _origin(value: Value) -> Origin:
         is_backward=operation is not None and operation.is_backward,
         argument=value.name if operation is None else "",
         row=row,
+        is_every_row=is_every_row,
+        part=None if layer else part,
         value=float(bad[0]) if bad.size else value.size,
         largest_input=max((given.size for given in operation.inputs), default=0.0) if operation else value.size,
     )
+
+
+def _part(value: Value) -> tuple[int, int] | None:
+    """Which output of a split it is, and of how many."""
+    operation = value.operation
+    if operation is None or operation.name != "split":
+        return None
+    return next(place for place, output in enumerate(operation.outputs) if output is value), len(operation.outputs)
 
 
 def _largest_before(value: Value) -> Iterator[Value]:

@@ -59,6 +59,12 @@ class Weights(Generic[Network]):
         self.initial: Parts = self._parts([np.asarray(leaf, np.float32) for _, leaf in leaves])
         """Those of the network that was given."""
 
+    @property
+    def vector_paths(self) -> list[str]:
+        """The paths of the arrays that are in the vector, in order."""
+        pairs = zip(self._paths, self._is_large, strict=True)
+        return [path.removeprefix(".") for path, is_large in pairs if not is_large]
+
     def network(self, parts: Parts) -> Network:
         """The network with these weights, for use inside a compiled function."""
         # Split, not sliced: the gradient of a split is one concatenation, that of slices a sum of padded vectors.

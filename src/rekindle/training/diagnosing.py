@@ -295,9 +295,19 @@ class _Examination:
             message=f"{name}{error}",
         )
 
+    def _weight(self, part: tuple[int, int] | None) -> str:
+        """The weights that part of a vector holds, if it is that of the network which acts."""
+        from rekindle.agents.diagnosis import Compiled
+
+        if part is None or not isinstance(self._agent, Compiled):
+            return ""
+        place, count = part
+        paths = self._agent.compiled()[1].vector_paths
+        return paths[place] if len(paths) == count else ""
+
     def _fault(self, kind: Literal["not finite", "exploding gradient"], found: Any, *, acting: bool = False) -> Fault:
         origin = found.origin
-        layer = origin.layer or origin.argument or "the loss"
+        layer = origin.layer or origin.argument or self._weight(origin.part) or "the loss"
         return Fault(
             kind=kind,
             update=found.update,
@@ -319,7 +329,8 @@ def _sentence(kind: str, found: Any, layer: str, *, acting: bool) -> str:
         where = f"in {origin.argument}, before any operation"
     elif not origin.is_inside:
         where = f"in the loss or the optimiser, from {layer}"
-    row = "" if origin.row is None else f", row {origin.row} of the {'observations' if acting else 'batch'}"
+    rows = "every row" if origin.is_every_row else f"row {origin.row}"
+    row = "" if origin.row is None else f", {rows} of the {'observations' if acting else 'batch'}"
     if kind == "exploding gradient":
         usual = "" if found.usual_grad_norm is None else f", usually {found.usual_grad_norm:.2g}"
         norm = "" if found.grad_norm is None else f" (norm {found.grad_norm:.2g}{usual})"
