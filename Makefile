@@ -61,6 +61,7 @@ bench: $(READY) ## Measure what sessions, memories, agents and being watched cos
 	@$(BIN)/python benchmarks/updates.py
 	@$(BIN)/python benchmarks/watching.py
 	@$(BIN)/python benchmarks/dashboard.py
+	@$(BIN)/python benchmarks/game.py
 
 clean: ## Remove everything that make created
 	@rm -rf .venv .cache .peers .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site

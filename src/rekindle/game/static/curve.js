@@ -81,7 +81,8 @@ export class Curve {
     context.lineTo(right, y(this.#baseline));
     context.stroke();
     context.setLineDash([]);
-    context.fillText("random moves", left + 4, y(this.#baseline) - 4);
+    context.textAlign = "right";
+    context.fillText("random moves", right - 2, y(this.#baseline) - 4);
     context.strokeStyle = colour("--bad");
     for (const mark of this.#marks) {
       context.beginPath();

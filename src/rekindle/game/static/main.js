@@ -96,7 +96,8 @@ function onState(state) {
     const what = killed === null ? "The server is away." : `<b>kill -9 ${killed.pid}</b>: the server is dead.`;
     tell("lost", `${what} Every creature waits where it is.`);
   }
-  if (state !== "open") show("lost", "no server");
+  if (state === "open") show("live", "connected");
+  else show("lost", "no server");
 }
 
 function cameBack() {
@@ -218,23 +219,34 @@ function addPoint() {
   point = { moves: pilot.moves, meals: world.meals, deaths: world.deaths };
 }
 
-async function look() {
+let isLookDue = true;
+
+function look() {
   const now = performance.now();
   element("speed").textContent = whole((1000 * (pilot.moves - looked.moves)) / (now - looked.time));
   looked = { moves: pilot.moves, time: now };
   if (pilot.brain instanceof Playing) {
     show("alone", "this page plays alone");
     element("exploration").textContent = `${Math.round(100 * pilot.curiosity)} %`;
-  }
-  if (client === null || client.state !== "open") return;
-  show("live", `connected · ${client.latency.toFixed(1)} ms`);
-  const made = pilot.isWaiting ? -1 : pilot.moves;
+  } else if (client?.state === "open") show("live", `connected · ${client.latency.toFixed(1)} ms`);
+  isLookDue = true;
+}
+
+/** Between an answer and the next request, the run has the moves that were made here, and no others. */
+async function askServer() {
+  const { reconnections } = client;
+  const made = pilot.moves;
   const stats = await client.stats();
   element("updates").textContent = whole(stats.updates);
   element("exploration").textContent = `${Math.round(100 * explorationAt(stats.steps))} %`;
-  // Only between two requests can the numbers be compared.
-  if (made === pilot.moves && !pilot.isWaiting && pilot.brain instanceof Learning) compare(made, stats.steps);
+  if (client?.reconnections === reconnections && pilot.brain instanceof Learning) compare(made, stats.steps);
 }
+
+pilot.onAnswer = () => {
+  if (!isLookDue) return;
+  isLookDue = false;
+  askServer().catch(() => {}); // if it fails, the next look follows soon
+};
 
 /** Compare the moves that were made here with those that are in the run. */
 function compare(made, steps) {
@@ -260,7 +272,7 @@ function explorationAt(steps) {
   return 1 - (1 - chance) * (1 - pilot.curiosity);
 }
 
-setInterval(() => look().catch(() => {}), LOOKS); // a look that fails is followed by the next one
+setInterval(look, LOOKS);
 
 // Frames
 

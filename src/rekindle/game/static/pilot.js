@@ -16,6 +16,8 @@ export class Pilot {
   /** How likely a creature makes a random move instead of the chosen one. */
   curiosity = 0;
   isWaiting = false;
+  /** Called when a request was answered, before the next one is sent. */
+  onAnswer = () => {};
   /** Called with each failed request. */
   onFailure = () => {};
   /** Called with milliseconds of work that was done outside of a frame. */
@@ -87,6 +89,7 @@ export class Pilot {
         if (brain !== this.#brain) return;
         const start = performance.now();
         this.isWaiting = false;
+        this.onAnswer();
         this.#take(request, actions);
         this.#run();
         this.onWork(performance.now() - start);
