@@ -12,6 +12,7 @@ import pytest
 from rekindle.cli.commands import COMMANDS
 from rekindle.errors import RekindleError
 from rekindle.storage import codec
+from rekindle.verification import verify
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -66,6 +67,15 @@ def test_the_navigation_lists_every_page_once() -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
 def test_the_programs_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
     output_of(shortened("\n\n".join(blocks(page, "python"))), tmp_path)
+
+
+@pytest.mark.exhaustive
+def test_the_digests_of_the_tutorial_are_those_of_its_program(tmp_path: Path) -> None:
+    page = ROOT / "docs/tutorial.md"
+    assert output_of(blocks(page, "python")[0], tmp_path) in text(page)
+    found = verify(tmp_path / "runs/lake").digests
+    shown = dict(re.findall(r"^(weights|state|logs) digest +(\w{12}) +\2$", text(page), re.MULTILINE))
+    assert shown == {kind: str(digest)[:12] for kind, digest in found.items()}
 
 
 @pytest.mark.slow

@@ -309,11 +309,13 @@ class TestProgress:
 @pytest.mark.parametrize("ui", ["plain", "none"])
 def test_a_warning_is_told_once(rekindle: Rekindle, here: Path, ui: str) -> None:
     options = (*WITHOUT_WARNING, "--name", "moody", "--ui", ui)
-    assert rekindle(*LAKE, *options, "--determinism", "random", "--steps", 97).code == 0
+    outcome = rekindle(*LAKE, *options, "--determinism", "random", "--steps", 97)
+    assert outcome.code == 0
+    assert "rekindle: FrozenLake-v1 does not repeat an episode from the same seed and actions: if this" in outcome.err
     outcome = rekindle("resume", "runs/moody", "--steps", 150, "--ui", ui)
     (line,) = [line for line in outcome.err.splitlines() if "does not repeat an episode" in line]
     assert line.startswith("rekindle: FrozenLake-v1 ")
-    assert RunReader(here / "runs/moody").warnings()[0]["message"] == line.removeprefix("rekindle: ")
+    assert RunReader(here / "runs/moody").warnings()[-1]["message"] == line.removeprefix("rekindle: ")
 
 
 class TestRootThatIsNotUtf8:

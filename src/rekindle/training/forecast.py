@@ -9,6 +9,7 @@ from typing import Any
 from rekindle.actors.rounds import rounds_fitting
 from rekindle.agent import LearningAgent
 from rekindle.agents.settings import Linear
+from rekindle.envs import Envs
 from rekindle.errors import ConfigError
 from rekindle.training.algorithms import algorithm_of
 from rekindle.training.config import TrainerConfig
@@ -57,8 +58,10 @@ def check_rounds(agent: LearningAgent, config: TrainerConfig) -> None:
     )
 
 
-def foreseen(agent: LearningAgent, config: TrainerConfig) -> Iterator[str]:
-    """Warn if a training will make no update, or end before a schedule does."""
+def foreseen(agent: LearningAgent, config: TrainerConfig, envs: Envs | None = None) -> Iterator[str]:
+    """Warn if a resume cannot be exact, or if a training will make no update, or end before a schedule does."""
+    if envs is not None and envs.inexact is not None:
+        yield f"{envs.inexact}: if this training is interrupted, a resume will be approximate"
     settings = _settings(agent)
     if settings is None or config.steps is None:
         return

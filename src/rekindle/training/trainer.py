@@ -303,7 +303,7 @@ class Trainer:
                 self._handlers.join(session)
                 self._evaluations.join(session, self.config, was_finished=was_finished)
                 if session.resumed is None:
-                    for warning in foreseen(self.agent, self.config):
+                    for warning in foreseen(self.agent, self.config, envs):
                         session.warn(warning)
                 components = Components(session, envs, self._sampler(session, envs))
                 # Nearly all existing objects live to the end, so the garbage collector need not visit them.
