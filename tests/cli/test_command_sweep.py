@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -97,6 +98,8 @@ def test_the_settings_of_a_trial_are_trained_again(here: Path, rekindle: Rekindl
         (("sweep", "sac", "CartPole-v1", "--name", "x"), 2, "sac takes Box actions"),
         (("sweep", "nope", "FrozenLake-v1"), 2, "there is no algorithm 'nope'"),
         (("resume", "runs/lake/trial-0000-seed0", "--jobs", 2), 2, "--jobs is for studies"),
+        (("resume", "runs/lake", "--steps", 900), 2, "--steps is for runs"),
+        (("resume", "runs/lake", "--strict"), 2, "--strict is for runs"),
     ],
 )
 def test_wrong_usage_is_one_line(
@@ -118,6 +121,48 @@ def test_modules_that_only_a_study_names_are_not_imported(here: Path, rekindle: 
         assert (outcome.code, outcome.out) == (2, "")
         assert "names the module planted, which is imported only if you name it too" in outcome.err
     assert rekindle("show", study).code == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"space": {"agent.gamma": 3}},
+        {"space": {"agent.gamma": {"low": "x", "high": 1}}},
+        {"space": {}},
+        {"trials": -1},
+        {"training": None},
+        {"seeds": "01"},
+        {"nobody": 1},
+    ],
+)
+def test_a_hostile_study_is_one_clear_error(
+    here: Path, rekindle: Rekindle, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    study = tmp_path / "bad"
+    study.mkdir()
+    fields = json.loads((here / "runs/lake/study.json").read_text())
+    (study / "study.json").write_text(json.dumps(fields | change))
+    (study / "trials.jsonl").write_bytes((here / "runs/lake/trials.jsonl").read_bytes())
+    for words in (("show", study), ("resume", study), ("train", "--like", study)):
+        outcome = rekindle(*words)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        assert "is not the description of a study" in outcome.err
+
+
+@pytest.mark.parametrize("settings", [{}, {"agent.gamma": [1]}, {"agent.learning_rate": "x"}, {"x": {}}])
+def test_trials_with_strange_settings_are_shown(
+    here: Path, rekindle: Rekindle, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    study = tmp_path / "odd"
+    study.mkdir()
+    (study / "study.json").write_bytes((here / "runs/lake/study.json").read_bytes())
+    rows: list[dict[str, Any]] = []
+    for trial in range(9):
+        rows.append({"row": 2 * trial, "event": "asked", "trial": trial, "settings": settings})
+        rows.append({"row": 2 * trial + 1, "event": "ended", "trial": trial, "status": "complete", "value": 1.0})
+    (study / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert rekindle("show", study).code == 0
+    assert len(rekindle("show", study, "--json").json["trials"]) == 9
 
 
 def test_the_built_in_space_is_printed_as_a_file_to_begin_with(rekindle: Rekindle, tmp_path: Path) -> None:

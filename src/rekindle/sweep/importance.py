@@ -26,7 +26,7 @@ def importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
     values of a choice, or between bins of a number, without what chance alone explains. Interactions are not seen.
     Empty if there are fewer than 8 complete trials.
     """
-    complete = [trial for trial in trials if trial.value is not None]
+    complete = [trial for trial in trials if trial.value is not None and _fits(space, trial)]
     if len(complete) < _LEAST_TRIALS:
         return {}
     ranks = _ranks(np.array([trial.value for trial in complete], np.float64))
@@ -34,6 +34,17 @@ def importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
         name: _explained(ranks, _groups(parameter, [trial.settings.get(name) for trial in complete]))
         for name, parameter in space.items()
     }
+
+
+def _fits(space: Space, trial: Trial) -> bool:
+    """Whether a trial has a valid value of each setting; somebody may have edited the log."""
+    try:
+        for name, parameter in space.items():
+            value = trial.settings[name]
+            parameter.index(value) if isinstance(parameter, Choice) else parameter.unit(value)
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -60,6 +60,12 @@ class StudySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Refuse values that are out of range, and bring the others into their form in a file."""
         for name in ("agent", "space"):
             msgspec.structs.force_setattr(self, name, plain(getattr(self, name)))
+        try:
+            known = self.parameters
+        except (msgspec.ValidationError, TypeError) as error:
+            raise ConfigError(f"the space of a study is invalid: {error}") from None
+        if not known:
+            raise ConfigError("a sweep varies settings: give it a space")
         required_count("trials", self.trials, 1, _MOST_TRIALS)
         required_count("ahead", self.ahead, 1, _MOST_TRIALS)
         checked_choice("sampler", self.sampler, SAMPLERS)
