@@ -19,10 +19,11 @@ from studies import cartpole_study, results, small_study
 
 from rekindle.errors import ConfigError, Interrupted, RunError, RunLocked
 from rekindle.interrupt import Interrupter
-from rekindle.run.finding import is_study
+from rekindle.run.finding import find_runs, is_study
 from rekindle.storage.lock import Lock
 from rekindle.sweep import Study, Trial, parse_space, run_study
 from rekindle.sweep.directory import find_trial
+from rekindle.sweep.executing import Job, train_part
 
 PROGRAM = Path(__file__).parent / "studies.py"
 TRIALS = 7
@@ -195,6 +196,17 @@ def test_one_process_at_a_time_works_on_a_study(copy: Path) -> None:
     with pytest.raises(RunLocked, match="is being written by"):
         run_study(copy, small_study(TRIALS))
     lock.release()
+
+
+def test_a_run_that_a_dying_worker_still_writes_is_waited_for(copy: Path) -> None:
+    settings = small_study(TRIALS + 1)
+    job = Job(TRIALS, 0, Study(copy).trials[0].settings, 40)
+    assert train_part(copy, settings, job, Interrupter()).status == "reached"
+    (run,) = find_runs(copy / f"trial-{TRIALS:04}-seed0")
+    former = Lock(run / "lock")
+    threading.Timer(1.5, former.release).start()
+    later = msgspec.structs.replace(job, until=None)
+    assert train_part(copy, settings, later, Interrupter()).status == "reached"
 
 
 @pytest.mark.parametrize(

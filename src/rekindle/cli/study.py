@@ -25,7 +25,7 @@ from rekindle.sweep.trials import ranked
 from rekindle.text import NOTHING, decimal, printable, shown_path
 from rekindle.training.algorithms import NoSettings, agent_module, fields_of
 from rekindle.training.config import check_files, check_modules, check_recorders
-from rekindle.ui.output import write_json
+from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import Cell, cell, console, facts, headline, number, print_whole, status_cell, table, words
 
 __all__ = ["StudyDetails", "print_built_in", "resume_study", "show_study", "sweep_settings"]
@@ -83,6 +83,8 @@ def sweep_settings(  # noqa: PLR0913 - these are the options of a command
         **settings,
     )
     label = re.sub(r"[^A-Za-z0-9._+-]", "-", f"sweep-{algorithm}-{env or Path(study.training.data or '').name}")[:100]
+    if study.preset is not None:
+        complain(f"trials start from the preset {study.preset} of {algorithm}; --preset none turns it off")
     return _run(root / checked_name("name", name or label), study, jobs=jobs, as_json=as_json)
 
 

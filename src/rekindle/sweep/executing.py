@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +14,14 @@ from rekindle.interrupt import Interrupter
 from rekindle.run.finding import find_runs
 from rekindle.run.reader import RunReader
 from rekindle.run.scores import ScoreCurve, score_curve
+from rekindle.storage.lock import Lock
 from rekindle.sweep.settings import StudySettings, trial_version
 from rekindle.training import Trainer
 
 __all__ = ["Job", "Outcome", "Start", "train_part"]
 
+_PATIENCE = 30.0
+"""Seconds to wait for a run that another process still writes; a worker notices within one that its sweep is dead."""
 _NOT_THE_TRIAL = (StorageError, RunError, CheckpointError, MissingExtra)
 """Errors that say nothing about the settings of a trial, such as a full disk: they end the sweep."""
 
@@ -70,6 +74,7 @@ def _trained(study: Path, settings: StudySettings, job: Job, interrupter: Interr
     version = trial_version(job.trial, job.seed)
     if (known := _reached(study / version, job.until)) is not None:
         return Outcome(job.trial, job.seed, "reached", known)
+    _wait_for_former_writer(study / version)
     options = settings.options(job.settings, seed=job.seed)
     trainer = Trainer(
         options.pop("env"),
@@ -90,6 +95,13 @@ def _trained(study: Path, settings: StudySettings, job: Job, interrupter: Interr
     trainer.train(progress=False)
     known = _reached(study / version, job.until)
     return Outcome(job.trial, job.seed, "stopped") if known is None else Outcome(job.trial, job.seed, "reached", known)
+
+
+def _wait_for_former_writer(directory: Path) -> None:
+    """Wait for the worker of a sweep that was just killed, which ends a moment later; raises nothing if it does not."""
+    deadline = time.monotonic() + _PATIENCE
+    while any(Lock.is_held(path / "lock") for path in find_runs(directory)) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _reached(directory: Path, until: int | None) -> ScoreCurve | None:
