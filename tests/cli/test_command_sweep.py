@@ -170,16 +170,20 @@ def test_the_built_in_space_is_printed_as_a_file_to_begin_with(rekindle: Rekindl
     assert "agent.learning_rate = { low = 0.00003, high = 0.003, log = true }" in printed
 
 
-def test_a_signal_stops_a_sweep_with_checkpoints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["signal", "command"])
+def test_a_signal_or_rekindle_stop_stops_a_sweep_with_checkpoints(tmp_path: Path, rekindle: Rekindle, way: str) -> None:
     command = [sys.executable, "-P", "-m", "rekindle", *map(str, LAKE), "--trials", "50", "--runs", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     log = tmp_path / "lake/trials.jsonl"
     while process.poll() is None and not (log.exists() and log.read_bytes().count(b'"ended"') > 1):
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
+    if way == "signal":
+        os.kill(process.pid, signal.SIGINT)
+    else:
+        assert rekindle("stop", tmp_path / "lake", "--wait", 60, "--json").json["status"] == "stopped"
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped (SIGINT) after" in errors
+    assert ("stopped (SIGINT) after" if way == "signal" else "stopped (rekindle stop) after") in errors
     assert "go on with rekindle resume" in errors
     statuses = {RunReader(path.parent).status for path in (tmp_path / "lake").glob("*/*/metadata.json")}
     assert statuses <= {"finished", "stopped"}

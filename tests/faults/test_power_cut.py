@@ -177,6 +177,7 @@ NOT_IN_ANY_STORY = {
     "files.py:write_output": "writes a file of the user's, outside every run",
     "reader.py:request_stop": "is called by another process; a request that a power cut takes away is of no use anyway",
     "directory.py:resume": "makes a directory of the run that somebody removed",
+    "directory.py:request_stop": "asks a study to stop, from another process",
     "directory.py:write_settings": "describes a study; without it the command is called again, and finds its runs",
     "replaying.py:_new_run": "makes the directory above a replayed run, which the command makes again",
     "replaying.py:keep": "gives a replayed run its name; without it the command is called again",

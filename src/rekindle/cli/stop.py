@@ -13,7 +13,7 @@ from rekindle.run.reader import RunReader
 from rekindle.text import path_text, printable, time_text, whole
 from rekindle.ui.output import complain, write_json
 
-__all__ = ["StopAnswer", "stop_run"]
+__all__ = ["StopAnswer", "stop_run", "stop_study"]
 
 _POLL = 0.1
 
@@ -56,6 +56,31 @@ def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
             "was asked to checkpoint and stop" if answer.live else f"{answer.status} at step {whole(answer.steps)}"
         )
         print(printable(f"{answer.path} {outcome}", most=1000))
+    return 0
+
+
+def stop_study(path: Path, *, wait: float, as_json: bool) -> int:
+    """Ask the study at a path to stop, and wait up to `wait` seconds."""
+    from rekindle.sweep import Study  # it loads much that stopping a run does not need
+
+    study = Study(path)
+    asked = study.is_live
+    if asked:
+        study.request_stop()
+        deadline = time.monotonic() + wait
+        while study.is_live and time.monotonic() < deadline:
+            time.sleep(_POLL)
+    answer = StopAnswer(path_text(path), asked, study.is_live, study.status, None)
+    if as_json:
+        write_json(answer)
+    if not asked:
+        complain(f"{answer.path} is not live ({answer.status}): there is nothing to stop")
+        return 1
+    if answer.live and wait > 0:
+        complain(f"{answer.path} was asked to stop, but is still live after {time_text(wait)}; wait longer")
+        return 1
+    if not as_json:
+        print(printable(f"{answer.path} {'was asked to stop' if answer.live else answer.status}", most=1000))
     return 0
 
 

@@ -24,6 +24,8 @@ from rekindle.sweep.trials import Trial, TrialStatus, best_trial
 
 __all__ = ["Study", "StudyLog", "find_trial", "write_settings"]
 
+STOP = "stop"
+"""The file that asks for a stop."""
 _MOST_JSON = 2**22
 
 
@@ -84,6 +86,10 @@ class Study:
         ended = [trial for trial in self.trials if trial.status != "running"]
         return "finished" if len(ended) >= self.settings.trials else "stopped"
 
+    def request_stop(self) -> None:
+        """Ask the process that works on this study to take checkpoints and stop."""
+        files.write_atomic(self.path / STOP, b"", sync_name=False)
+
 
 def _trials(path: Path, rows: list[dict[str, Any]]) -> list[Trial]:
     trials: dict[int, Trial] = {}
@@ -135,6 +141,7 @@ class StudyLog:
         files.require_directory(path)
         self._lock = Lock(path / "lock", advice="wait until it ends, or stop it with Ctrl-C in its terminal")
         try:
+            files.remove([path / STOP])  # for another process, which has ended
             self._log, rows = self._opened()
             self.trials = {trial.number: trial for trial in _trials(path, rows)}
             """Every trial in the log, by number."""
@@ -168,9 +175,15 @@ class StudyLog:
         # Not synced: what a power cut takes is read again from the runs.
         self._log.append({"event": event, "trial": trial.number, **values, "wall_time": time.time()})
 
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether another process has asked for a stop."""
+        return os.path.lexists(self.path / STOP)
+
     def close(self) -> None:
         """Close the log, and release the lock."""
         try:
             self._log.close()
+            files.remove([self.path / STOP])
         finally:
             self._lock.release()

@@ -152,6 +152,8 @@ class _Run:
             self._ask(logged)
             self._give_jobs()
             answer = self._crew.wait()
+            if self._log.is_asked_to_stop:
+                self._interrupter.stop("rekindle stop")
             if self._interrupter.interruption is not None:
                 self._crew.stop()
                 if self._crew.is_idle:
@@ -197,7 +199,7 @@ class _Run:
 
     def _take(self, outcome: Outcome) -> None:
         if outcome.status == "stopped":
-            # Without a request to the study it was one to this run, by `rekindle stop`, and means the study.
+            # Without a request to the study, it was one to this run, which means the study.
             self._interrupter.stop(f"trial {outcome.trial}, seed {outcome.seed} was asked to stop")
             return
         if outcome.status == "broken":

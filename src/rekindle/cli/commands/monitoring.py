@@ -141,12 +141,15 @@ def stop(
     """Ask a live run, in any process, to checkpoint and stop.
 
     Args:
-        path: A run, or a version or name directory (its newest unfinished run, or else its newest).
+        path: A run, a study, or a version or name directory (its newest unfinished run, or else its newest).
         wait: Wait this long for it to stop, which takes about a second. Exit code 1 if it has not stopped by then.
         as_json: Print a JSON object: asked, live, status, steps.
     """
-    from rekindle.cli.stop import stop_run
+    from rekindle.cli.stop import stop_run, stop_study
+    from rekindle.run.finding import is_study
 
+    if is_study(path):
+        return stop_study(path, wait=wait, as_json=as_json)
     return stop_run(path, wait=wait, as_json=as_json)
 
 
