@@ -45,6 +45,19 @@ def test_a_changed_setting_is_said_and_shown(rekindle: Rekindle, parent: Path) -
     assert rekindle("show", "runs/branch", "--json").json["metadata"]["fork"]["step"] == 200
 
 
+def test_settings_can_be_assigned_by_name(rekindle: Rekindle, parent: Path) -> None:
+    words = ("agent.learning_rate=0.5", "steps=500", "env.arguments.is_slippery=false", "env.max_episode_steps=20")
+    assert rekindle("fork", "runs/lake@200", "-o", "branch", "--create-only", "--set", *words).code == 0
+    made = RunReader("runs/branch").metadata.fork
+    assert made is not None
+    assert made.changes == {
+        "steps": (400, 500),
+        "agent.learning_rate": (0.1, 0.5),
+        "env.arguments": ({}, {"is_slippery": False}),
+        "env.max_episode_steps": (None, 20),
+    }
+
+
 def test_a_fork_can_be_created_only_and_resumed(rekindle: Rekindle, parent: Path) -> None:
     outcome = rekindle("fork", "runs/lake@100", "--create-only", "--agent.gamma", 0.5)
     assert outcome.code == 0
@@ -73,6 +86,9 @@ def test_the_help_shows_the_settings_of_the_run(rekindle: Rekindle, parent: Path
         (("runs/nothing",), "there is no run at runs/nothing"),
         (("runs/lake@200", "--agent.lr", "1"), "--agent.lr is called --agent.learning-rate here"),
         (("runs/lake@200", "--num-envs", "2"), "num_envs is 2"),
+        (("runs/lake@200", "--set", "agent.lerning_rate=1"), "did you mean learning_rate"),
+        (("runs/lake@200", "--set", "stepps=1"), "--set stepps: the run has no such setting"),
+        (("runs/lake@200", "--set", "agent.gamma"), "use KEY=VALUE"),
     ],
 )
 def test_mistakes_are_one_line(rekindle: Rekindle, parent: Path, words: tuple[str, ...], message: str) -> None:

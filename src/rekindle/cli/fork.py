@@ -32,6 +32,8 @@ class ForkChanges(NamedTuple):
     """The environment; None if it stays the same."""
     agent: dict[str, Any]
     training: dict[str, Any]
+    known: TrainerConfig
+    """The config of the run that is forked."""
 
     @classmethod
     def of(
@@ -60,7 +62,30 @@ class ForkChanges(NamedTuple):
             settings = {
                 name: value for name, value in fields_of(agent).items() if plain(value) != known.agent.get(name)
             }
-        return cls(env, settings, changed)
+        return cls(env, settings, changed, known)
+
+    def assigned(self, assignments: Sequence[str]) -> ForkChanges:
+        """With settings like `agent.learning_rate=1e-4` beside the others; raises `ConfigError`."""
+        changes = self
+        for assignment in assignments:
+            key, is_assigned, text = assignment.partition("=")
+            owner, _, name = key.strip().replace("-", "_").rpartition(".")
+            if not is_assigned or not name:
+                raise ConfigError(f"--set {assignment}: use KEY=VALUE, such as agent.learning_rate=1e-4")
+            changes = changes._with(owner, name, argument_value(text.strip()), key)
+        return changes
+
+    def _with(self, owner: str, name: str, value: Any, key: str) -> ForkChanges:
+        if owner == "agent":
+            return self._replace(agent={**self.agent, name: value})
+        if owner == "" and name in TrainerSettings.__struct_fields__:
+            return self._replace(training={**self.training, name: value})
+        env = self.env or self.known.env
+        if env is not None and owner == "env.arguments":
+            return self._replace(env=msgspec.structs.replace(env, arguments={**env.arguments, name: value}))
+        if env is not None and owner == "env" and name in EnvWrapping.__struct_fields__:
+            return self._replace(env=msgspec.structs.replace(env, **{name: value}))
+        raise ConfigError(f"--set {key}: the run has no such setting; `rekindle show` lists those that it has")
 
 
 def fork_training(

@@ -30,6 +30,7 @@ def fork(  # noqa: PLR0913 - these are the options of a command
         Path | None, arg(aliases=["-o"], metavar="NAME", help_behavior_hint="(default: the old name, and -fork)")
     ] = None,
     version: Annotated[str, arg(metavar="VERSION")] = "v1",
+    assignments: Annotated[tuple[str, ...], arg(name="set", metavar="KEY=VALUE...", help_behavior_hint="")] = (),
     training: OmitArgPrefixes[TrainerSettings] = TrainerSettings(),  # noqa: B008 - it is frozen
     arguments: Annotated[dict[str, str], arg(name="env.arguments", metavar="KEY VALUE...", help_behavior_hint="")] = {},  # noqa: B006
     wrapping: Annotated[EnvWrapping, arg(name="env")] = EnvWrapping(),  # noqa: B008
@@ -49,6 +50,7 @@ def fork(  # noqa: PLR0913 - these are the options of a command
             the latest).
         output: Name of the new run, or a path whose last part is its name.
         version: Version of the new run.
+        assignments: Settings to change, by their names in `rekindle show`: agent.gamma=0.9 is --agent.gamma 0.9.
         training: The settings of the training; by default those of the run.
         arguments: Arguments of the environment to change; values are JSON, or text.
         wrapping: Wrappers around the environment; by default those of the run.
@@ -63,7 +65,7 @@ def fork(  # noqa: PLR0913 - these are the options of a command
 
     changes = ForkChanges.of(
         training=training, wrapping=wrapping, arguments=arguments, agent=agent, known=_config_of(source)
-    )
+    ).assigned(assignments)
     return fork_training(
         source,
         output,
@@ -77,7 +79,7 @@ def fork(  # noqa: PLR0913 - these are the options of a command
     )
 
 
-_RENAMED = ("env_module", "env_file", "agent_module", "env.arguments", "json", "help")
+_RENAMED = ("set", "env_module", "env_file", "agent_module", "env.arguments", "json", "help")
 """Options of `fork` with other names than its parameters."""
 
 
