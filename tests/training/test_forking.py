@@ -2,8 +2,10 @@
 
 import hashlib
 import importlib.util
+import multiprocessing
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from rekindle import RunReader, Trainer, verify
 from rekindle.checkpoint import forking
 from rekindle.checkpoint.store import list_steps
 from rekindle.errors import CheckpointError, ConfigError
+from rekindle.run.finding import find_runs
 from rekindle.storage import codec, files
 
 TRAINING: dict[str, Any] = {
@@ -188,6 +191,36 @@ def test_the_best_checkpoint_can_be_forked_if_it_was_kept(tmp_path: Path) -> Non
     (parent / "checkpoints" / f"step_{best}.mpk").unlink()
     with pytest.raises(CheckpointError, match=f"the best agent is of step {best}, and no checkpoint of that step was"):
         rekindle.fork(f"{parent}@best")
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_fork_that_is_killed_leaves_no_run(calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = trained("tabular", tmp_path)
+    point = forking.find_fork_point(f"{parent}@300")
+    share, left = files.share, calls
+
+    def killed(source: Path, target: Path) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os._exit(9)
+        share(source, target)
+
+    process = multiprocessing.get_context("fork").Process(
+        target=lambda: (
+            monkeypatch.setattr(files, "share", killed),
+            forking.fork_run(point, name="child", root=tmp_path),
+        )
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python and JAX warn of forks of processes
+        process.start()
+    process.join(60)
+    assert process.exitcode == 9
+    assert find_runs(tmp_path / "child") == []
+    child = forking.fork_run(point, name="child", root=tmp_path)
+    assert sorted(path.name for path in child.parent.iterdir()) == [".lock", child.name]
+    assert verify(Trainer.resume(child).train().path or "").digests == verify(parent).digests
 
 
 def test_a_damaged_checkpoint_is_not_forked(tmp_path: Path) -> None:
