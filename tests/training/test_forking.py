@@ -193,6 +193,38 @@ def test_the_best_checkpoint_can_be_forked_if_it_was_kept(tmp_path: Path) -> Non
         rekindle.fork(f"{parent}@best")
 
 
+def test_everything_in_a_fork_is_durable_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = trained("tabular", tmp_path, keep_data=True)
+    point = forking.find_fork_point(f"{parent}@300")
+    synced: list[str] = []
+    sync, rename = files.sync_directory, os.rename
+    named: list[set[str]] = []
+
+    def syncing(path: Path) -> None:
+        synced.append(path.name)
+        sync(path)
+
+    def renaming(source: Path, target: Path) -> None:
+        if source.name.startswith(".new-"):
+            assert not any(file.name.endswith(".tmp") for file in source.rglob("*"))
+            named.append({*synced})
+            synced.clear()
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_directory", syncing)
+        patch.setattr(os, "rename", renaming)
+        child = forking.fork_run(point, name="child", root=tmp_path)
+    (before,) = named
+    building = [name for name in before if name.startswith(".new-")]
+    assert {"checkpoints", "replay", "data"} <= before
+    assert len(building) == 1  # the names of its logs, config and metadata
+    assert "v1" in synced  # and then its own name
+    assert verify(child).ok
+
+
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_fork_that_is_killed_leaves_no_run(calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = trained("tabular", tmp_path)
