@@ -116,9 +116,9 @@ def diagnose(
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     as_json: AsJson = False,
 ) -> int:
-    """Make a failed training again from its last good checkpoint, and name the update, layer and row that failed.
+    """Name the update, layer and row in which a training failed.
 
-    Exit code 1 if nothing went wrong again.
+    It is made again from its last good checkpoint; exit code 1 if nothing fails.
 
     Args:
         path: A run, or a version or name directory (its newest run).
