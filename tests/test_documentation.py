@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rekindle.agents.names import NAMES
 from rekindle.cli.commands import COMMANDS
 from rekindle.errors import RekindleError
 from rekindle.storage import codec
@@ -67,6 +68,23 @@ def test_the_navigation_lists_every_page_once() -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
 def test_the_programs_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
     output_of(shortened("\n\n".join(blocks(page, "python"))), tmp_path)
+
+
+def test_settings_of_stable_baselines_have_the_names_that_error_messages_give() -> None:
+    page = ROOT / "docs/how-to/stable-baselines3.md"
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", text(page), re.MULTILINE)
+    assert len(rows) > 20
+    assert [(theirs, ours) for theirs, ours in rows if ours not in NAMES[theirs][0]] == []
+
+
+@pytest.mark.exhaustive
+def test_the_program_for_stable_baselines_runs(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    (program,) = blocks(ROOT / "docs/how-to/stable-baselines3.md", "py")
+    shorter = program.replace("50_000", "2_500").replace("10_000", "500").replace(", progress_bar=True", "")
+    command = [sys.executable, "-c", shorter]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.exhaustive
