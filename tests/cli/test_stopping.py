@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import rekindle
+from rekindle.cli.stopping import stopped_by_signals, was_signalled
 from rekindle.ui.feed import RunFeed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -197,6 +198,15 @@ class TestTrain:
         assert command.end() == 130, command.said
         feed.poll()
         assert feed.shown_status == "stopped"
+
+
+@pytest.mark.parametrize("command", ["train", "resume", "fork", "sweep"])
+def test_a_command_that_trains_knows_that_a_signal_stopped_it(command: str) -> None:
+    with stopped_by_signals([command]):
+        assert not was_signalled()
+        signal.raise_signal(signal.SIGTERM)
+        assert was_signalled()
+    assert not was_signalled()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Stop `train` and `resume` with signals, from the start of the command."""
+"""Stop commands that train with signals, from the start of the command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rekindle.interrupt import Interrupter
 
 __all__ = ["current_interrupter", "stopped_by_signals", "was_signalled"]
 
-_TRAINING = ("train", "resume", "sweep")
+_TRAINING = ("train", "resume", "fork", "sweep")
 _current: ContextVar[Interrupter | None] = ContextVar("_current", default=None)
 
 
