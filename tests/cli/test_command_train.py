@@ -258,7 +258,7 @@ class TestEval:
     def test_a_table_has_no_policy_to_export(self, rekindle: Rekindle, here: Path) -> None:
         outcome = rekindle("export", "runs/tabular-FrozenLake-v1", "-o", "policy.mpk")
         assert outcome.code == 2
-        assert "Tabular cannot be exported" in outcome.err
+        assert "a TabularPolicy cannot be exported: only networks of known layers can" in outcome.err
         assert not (here / "policy.mpk").exists()
 
 
