@@ -49,7 +49,11 @@ def is_alive(process: int) -> bool:
 def test_the_result_does_not_depend_on_the_number_of_processes(
     tmp_path: Path, expected: dict[str, Any], workers: int
 ) -> None:
-    trainer(tmp_path, tmp_path / "perils", workers=workers, eval_workers=2).train()
+    training = trainer(tmp_path, tmp_path / "perils", workers=workers, eval_workers=2)
+    processes: set[int] = set()
+    training.on(EpisodeEnded, lambda _: processes.add(len(workers_of(os.getpid()))))
+    training.train()
+    assert processes == {workers}
     assert digests(tmp_path) == expected
     assert not workers_of(os.getpid())
     libraries = {row["extras"]["libraries"] for row in RunReader(tmp_path / "t").train_episodes()}

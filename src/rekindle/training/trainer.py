@@ -366,15 +366,15 @@ class Trainer:
 
         A new run is created last, after everything that can fail or take long.
         """
-        opening = self._opening
-        run, envs = opening.find(), None
+        opening, envs = self._opening, None
+        is_new = (run := opening.find()) is None
         if run is None:
             envs = self._made_envs(undo)
             run = opening.make(self.config)
         with run.let_go_on_failure():
             run.watch_for_stop(self._interrupter)
             self.config = opening.agree(run, self.config)
-            return run, self._made_envs(undo) if envs is None else envs
+            return run, envs if is_new else self._made_envs(undo)
 
     def _session_on(self, run: TrainingRun) -> TrainingSession:
         config = self.config
