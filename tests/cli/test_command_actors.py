@@ -36,6 +36,8 @@ def test_actors_are_trained_and_resumed_in_another_place(rekindle: Rekindle) -> 
         (("tabular", "FrozenLake-v1", "--actors", 0), "actors is 0"),
         (("tabular", "FrozenLake-v1", "--actors", 2, "--vectorization", "native"), "vectorization is native"),
         (("tabular", "FrozenLake-v1", "--actors", 2, "--actors-on", "moon"), "moon"),
+        (("tabular", "FrozenLake-v1", "--round-steps", 2), "--round-steps would have no effect: it is for actors"),
+        (("tabular", "FrozenLake-v1", "--actors", 2, "--actors-on", "here", "--workers", 2), "add --vectorization"),
     ],
 )
 def test_actors_that_cannot_be_are_refused_in_one_line(
