@@ -29,7 +29,7 @@ from rekindle.errors import AgentError, ConfigError, EnvError, Interrupted, Reki
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
 
-__all__ = ["ActorProcesses"]
+__all__ = ["ActorProcesses", "raise_report"]
 
 # A new interpreter, not a fork: the learner has threads of JAX, and a lock on the run. It does not import the script of
 # the learner, and `-P` keeps the working directory off its path; see `rekindle.envs.workers`.
@@ -221,6 +221,15 @@ _EVALUATED = 2
 """The place of the policy that is evaluated."""
 
 
+def raise_report(answer: State, name: str) -> None:
+    """Raise the error that a worker has reported instead of an answer, if it has."""
+    if "error" in answer:
+        text, kind = answer["error"], answer["kind"]
+        error = AgentError(f"{name}: {text}") if kind == "policy" else _ERRORS[kind](text)
+        error.add_note(f"in the worker process:\n{answer['trace']}")
+        raise error
+
+
 class _Worker:
     """One worker process, and what it shares with the learner."""
 
@@ -299,11 +308,7 @@ class _Worker:
         self._answer = self._answer or cast("State | None", self._link.take_answer())
         if self._answer is None:
             return False
-        if "error" in self._answer:
-            text, kind = self._answer["error"], self._answer["kind"]
-            error = AgentError(f"{self.name}: {text}") if kind == "policy" else _ERRORS[kind](text)
-            error.add_note(f"in the worker process:\n{self._answer['trace']}")
-            raise error
+        raise_report(self._answer, self.name)
         return True
 
     def death(self, patience: float) -> str | None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from rekindle.actors import ActorsHere, Cast, Crew, RoundShape
 from rekindle.actors.actor import ResetOptions
+from rekindle.actors.cluster import ActorsOnRay
 from rekindle.actors.policies import act_of_agent, check_portable
 from rekindle.actors.processes import ActorProcesses
 from rekindle.agent import ChecksLearner, HasPolicy, LearningAgent
@@ -58,6 +59,8 @@ def make_crew(
     made = Cast(factory, shape, config.seed, determinism, reset_options, config.extras)
     if config.actors_on == "processes":
         return ActorProcesses(made, workers=config.workers, patience=config.actor_patience)
+    if config.actors_on == "ray":
+        return ActorsOnRay(made, workers=config.workers, address=config.ray_address, patience=config.actor_patience)
     act = None if isinstance(agent, HasPolicy) else act_of_agent(agent)
     return ActorsHere(made, act=act, vectorization=config.vectorization, workers=config.workers)
 
@@ -67,6 +70,8 @@ def actor_sampler(
 ) -> ActorSampler | FreeSampler:
     """Create what passes the rounds of actors to the session."""
     crew.report = session.warn
+    if isinstance(crew, ActorsOnRay):
+        crew.mark_inexact = session.mark_inexact
     if config.free:
         return FreeSampler(session, cast("ActorProcesses", crew), seed=config.seed, processor=processor)
     return ActorSampler(session, crew, crew.shape, seed=config.seed, pipeline=config.pipeline, processor=processor)

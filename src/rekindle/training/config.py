@@ -52,7 +52,7 @@ _MOST_EPISODES = 10**6
 _CHECKPOINT = re.compile(r"(?:best|latest|(?:best|step)_\d{1,18})\.mpk")
 
 
-ActorsOn = Literal["here", "processes"]
+ActorsOn = Literal["here", "processes", "ray"]
 
 
 class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +81,10 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     free: bool = False
     """Let actors play on without rounds, each with the newest policy. Faster if they differ in speed, but not exact."""
     actors_on: ActorsOn = "processes"
-    """Where actors run: in worker processes, or `here`, in turns with the learner. The result is the same."""
+    """Where actors run: in worker processes, on a Ray cluster, or `here`, in turns with the learner. The result is the
+    same."""
+    ray_address: str | None = None
+    """The address of a running Ray cluster, such as `auto` or `10.0.0.1:6379`; None to start one here."""
     actor_patience: float = 120.0
     """Seconds without a step after which an actor counts as dead, and is started again."""
     determinism: Determinism | None = None
@@ -157,7 +160,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ConfigError(f"data_share is {self.data_share!r}: use a number above 0, and at most 1")
 
     def _check_actors(self) -> None:
-        checked_choice("actors_on", self.actors_on, ("here", "processes"))
+        checked_choice("actors_on", self.actors_on, ("here", "processes", "ray"))
         if self.pipeline not in (0, 1):
             raise ConfigError(f"pipeline is {self.pipeline!r}: use 0 or 1")
         if not self.actor_patience > 0:
@@ -167,7 +170,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         rows = required_count("actors x envs_each", self.actors * self.envs_each, 1, _MOST_MADE)
         required_count("actors x envs_each x round_steps", rows * (self.round_steps or 1), 1, _MOST_ROUND)
         msgspec.structs.force_setattr(self, "num_envs", rows)
-        if self.free and self.actors_on == "here":
+        if self.free and self.actors_on != "processes":
             raise ConfigError(
                 "free actors do not wait for each other, which needs processes: use --actors-on processes"
             )

@@ -72,9 +72,11 @@ class Actors(msgspec.Struct, frozen=True, kw_only=True):
     """1: a round is played while the agent learns from the one before. 0: they take turns."""
     free: bool = False
     """Play on without rounds, each actor with the newest policy; not exact."""
-    on: Literal["here", "processes"] = "processes"
+    on: Literal["here", "processes", "ray"] = "processes"
     workers: int | None = None
     """Worker processes; None for one per processor."""
+    ray_address: str | None = None
+    """The address of a running Ray cluster; None to start one here."""
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -232,6 +232,7 @@ def resume(  # noqa: PLR0913 - these are the options of a command
     jobs: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 1)")] = None,
     actors_on: Annotated[ActorsOn | None, arg(help_behavior_hint="(default: as before)")] = None,
     workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as before)")] = None,
+    ray_address: Annotated[str | None, arg(metavar="ADDRESS", help_behavior_hint="(default: as before)")] = None,
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     ui: Ui = "auto",
     stay: Stay = False,
@@ -248,6 +249,7 @@ def resume(  # noqa: PLR0913 - these are the options of a command
         jobs: Of a study: how many runs to train at the same time.
         actors_on: Where actors run now; the result is the same.
         workers: Number of worker processes.
+        ray_address: The address of a running Ray cluster.
         trusted: What the run's config names and the command may use.
         ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
         stay: With the terminal UI: at the end, stay open and show the summary.
@@ -270,7 +272,13 @@ def resume(  # noqa: PLR0913 - these are the options of a command
         path,
         steps=steps,
         strict=strict,
-        changes={"record": record, "data": data, "actors_on": actors_on, "workers": workers},
+        changes={
+            "record": record,
+            "data": data,
+            "actors_on": actors_on,
+            "workers": workers,
+            "ray_address": ray_address,
+        },
         **trusted.options,
         ui=ui,
         stay=stay,

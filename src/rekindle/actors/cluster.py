@@ -1,0 +1,376 @@
+"""Actors on Ray: on any node of a cluster that you trust, or on one that is started here."""
+
+# Ray's own types are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from rekindle.actors.blas import one_thread
+from rekindle.actors.casting import Cast
+from rekindle.actors.evaluating import EvalPlan, PlayedEpisode
+from rekindle.actors.packing import aligned
+from rekindle.actors.policies import unpacked_policy
+from rekindle.actors.processes import raise_report
+from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
+from rekindle.actors.stage import Stage, error_report
+from rekindle.agent import Policy, State
+from rekindle.errors import ConfigError, EnvError, Interrupted, MissingExtra
+from rekindle.experience import Array
+from rekindle.interrupt import ShouldStop, never
+from rekindle.text import install_command
+
+__all__ = ["ActorsOnRay"]
+
+_MOST_DEATHS = 3
+_LOOK = 0.5
+"""Seconds between two looks at whether to stop."""
+_START = 120.0
+"""Seconds that a worker gets to find a processor, and to start."""
+_GET = 60.0
+"""Seconds to fetch what is ready."""
+
+
+class ActorsOnRay:
+    """Plays rounds on Ray; each Ray actor has several of ours. Every call that waits has a timeout."""
+
+    has_one_thread = True  # or a node says that it differs
+
+    def __init__(
+        self, cast: Cast, *, workers: int | None = None, address: str | None = None, patience: float = 120.0
+    ) -> None:
+        """Connect to the cluster at an address, or start one here."""
+        self.shape = shape = cast.shape
+        self.report: Callable[[str], object] = lambda _: None
+        self.mark_inexact: Callable[[str], object] = lambda _: None
+        """Called if a node differs from the machine of the learner."""
+        self._cast, self._patience = cast, patience
+        count = min(workers or os.cpu_count() or 1, shape.actors)
+        ends = [shape.actors * index // count for index in range(count + 1)]
+        self._restarts, self._seconds = 0, np.zeros(shape.actors)
+        self._order: Order | None = None
+        self._ray = ray = _imported()
+        self._undo = contextlib.ExitStack()
+        self._workers: list[_Worker] = []
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            if not ray.is_initialized():
+                self._connect(address, count)
+            pickled = ray.cloudpickle.dumps(cast)
+            for first, end in itertools.pairwise(ends):
+                self._workers.append(_Worker(ray, range(first, end), pickled))
+            undo.pop_all()
+
+    def _connect(self, address: str | None, count: int) -> None:
+        ray = self._ray
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+        try:
+            if address is not None and address != "auto" and "://" not in address:
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself would wait for minutes
+            if address is None:
+                ray.init(num_cpus=count, include_dashboard=False, **options)
+            else:
+                ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise ConfigError(f"there is no Ray cluster at {address or 'this machine'}: {error}") from None
+        self._undo.callback(ray.shutdown)
+
+    # Rounds
+
+    def start(self, order: Order) -> None:
+        """Begin a round; the policy is sent to the object store once."""
+        self._order, self._policy = order, self._ray.put(np.array(order.policy))
+        for worker in self._workers:
+            worker.deaths = 0
+            worker.play(order, self._policy)
+
+    def collect(self) -> tuple[RoundArrays, list[ActorEnd]]:
+        """Wait for the round; workers that die meanwhile, alone or with their node, are started again."""
+        order = cast("Order", self._order)
+        self._wait_for(
+            self._workers, f"in round {order.number}", lambda worker: worker.play(order, self._policy), never
+        )
+        arrays = RoundArrays.empty(self.shape, self.shape.rows)
+        ends: list[ActorEnd] = []
+        for worker in self._workers:
+            answer = worker.take_answer()
+            for mine, theirs in zip(arrays.each, answer["arrays"], strict=True):
+                mine[:, self.shape.rows_of(worker.actors)] = theirs
+            ends += [ActorEnd.of_tree(end) for end in answer["ends"]]
+        self._seconds += [end.seconds for end in ends]
+        self._order = self._policy = None
+        return arrays, ends
+
+    def evaluate(
+        self, plan: EvalPlan, policy: Array, parts: Sequence[Sequence[int]], should_stop: ShouldStop
+    ) -> list[PlayedEpisode] | None:
+        """Play evaluation episodes between two rounds, each part on another worker; None in the middle of a round."""
+        if self._order is not None:
+            return None
+        count = min(len(parts), len(self._workers))
+        shares = [[number for part in parts[place::count] for number in part] for place in range(count)]
+        workers = self._workers[:count]
+        pickled, there = self._ray.cloudpickle.dumps(plan), self._ray.put(np.array(policy))
+
+        def again(worker: _Worker) -> None:
+            worker.evaluate({"plan": pickled, "numbers": shares[workers.index(worker)]}, there)
+
+        for worker in workers:
+            worker.deaths = 0
+            again(worker)
+        try:
+            self._wait_for(workers, "in an evaluation", again, should_stop)
+        except Interrupted:
+            for worker in workers:
+                worker.is_lost = True
+            raise
+        return [cast("PlayedEpisode", tuple(one)) for worker in workers for one in worker.take_answer()["played"]]
+
+    def _wait_for(
+        self, workers: Sequence[_Worker], when: str, again: Callable[[_Worker], object], should_stop: ShouldStop
+    ) -> None:
+        waiting = list(workers)
+        while waiting:
+            self._ray.wait([worker.answer for worker in waiting], num_returns=1, timeout=_LOOK)
+            for worker in list(waiting):
+                if (death := worker.death(self._patience)) is not None:
+                    self._start_again(worker, f"{death} {when}")
+                    again(worker)
+                elif worker.has_answer():
+                    waiting.remove(worker)
+                    self._compare(worker)
+            if should_stop():
+                raise Interrupted(f"stopped {when}")
+
+    def _start_again(self, worker: _Worker, death: str) -> None:
+        worker.deaths += 1
+        what = f"{self._cast.factory.name}: the Ray actor of {worker.name} {death}"
+        if worker.deaths >= _MOST_DEATHS:
+            raise EnvError(f"{what}, for the third time: the training ends")
+        self._restarts += 1
+        self.report(f"{what}: it is started again, and plays again")
+        worker.start_again()
+
+    def _compare(self, worker: _Worker) -> None:
+        """Say so if a node computes with other libraries, or another processor, than the learner."""
+        if worker.is_compared:
+            return
+        worker.is_compared = True
+        here = {**machine(), "BLAS": "one thread"}
+        different = [
+            f"{name} {there} (here {here[name]})" for name, there in worker.machine.items() if there != here[name]
+        ]
+        if different:
+            self.mark_inexact(
+                f"the node of {worker.name} differs: {', '.join(different)}: results may differ in last bits"
+            )
+
+    def timings(self) -> dict[str, Any]:
+        """Seconds that each actor has played, and workers that were started again, since the last call."""
+        seconds, self._seconds = self._seconds, np.zeros_like(self._seconds)
+        restarts, self._restarts = self._restarts, 0
+        return {"seconds": seconds.tolist(), "restarts": restarts}
+
+    def close(self) -> None:
+        """End the workers, and the cluster if it was started here."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.kill()
+        self._undo.close()
+
+
+def machine() -> dict[str, str]:
+    """What the last bits of an action may depend on."""
+    return {"python": platform.python_version(), "numpy": np.__version__, "processor": _processor()}
+
+
+def _processor() -> str:
+    features: dict[str, bool] = getattr(getattr(np, "_core", None), "_multiarray_umath").__cpu_features__  # noqa: B009
+    found = [name for name in ("AVX512F", "AVX2", "FMA3", "SSE41", "NEON") if features.get(name)]
+    return f"{platform.machine()} {'+'.join(found)}"
+
+
+def _policy(data: Array) -> Policy:
+    """A policy, with its arrays aligned as everywhere."""
+    copy = aligned(len(data))
+    copy[:] = data
+    return unpacked_policy(copy)
+
+
+class RayStage:
+    """What a Ray actor runs: the actors of one worker, and on another thread an answer to whether it is alive."""
+
+    def __init__(self, pickled: bytes, actors: Sequence[int], paths: Sequence[str]) -> None:
+        """`paths` are where the learner finds its modules; they count where they exist."""
+        sys.path += [path for path in paths if path not in sys.path and os.path.isdir(path)]
+        self._pickled, self._range = pickled, range(*actors)
+        self._blas = one_thread()
+        self._machine = {**machine(), "BLAS": "one thread" if self._blas.__enter__() else "any number of threads"}
+        self._stage: Stage | None = None
+        self._beats = 0
+
+    def beats(self) -> int:
+        """Steps so far."""
+        return self._beats
+
+    def _beat(self) -> None:
+        self._beats += 1
+
+    def _made(self) -> Stage:
+        if self._stage is None:
+            import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
+            self._cast: Cast = cloudpickle.loads(self._pickled)
+            self._stage = Stage(self._cast, self._range, beat=self._beat)
+        return self._stage
+
+    def play(self, order: State, policy: Array) -> State:
+        """Play a round."""
+        try:
+            stage = self._made()
+            arrays = RoundArrays.empty(self._cast.shape, stage.rows)
+            ends = stage.play(order, _policy(policy), arrays)
+        except Exception as error:
+            return error_report(error)
+        return {"ends": ends, "arrays": arrays.each, "machine": self._machine}
+
+    def evaluate(self, order: State, policy: Array) -> State:
+        """Play evaluation episodes."""
+        try:
+            return {"played": self._made().evaluate(order, _policy(policy)), "machine": self._machine}
+        except Exception as error:
+            return error_report(error)
+
+
+class _Worker:
+    """One Ray actor, as the learner sees it. What a former incarnation answers is never looked at."""
+
+    def __init__(self, ray: Any, actors: range, pickled: bytes) -> None:
+        self._ray, self.actors, self._pickled = ray, actors, pickled
+        self.name = f"actor {actors.start}" if len(actors) == 1 else f"actors {actors.start} to {actors.stop - 1}"
+        self._kind = ray.remote(RayStage).options(num_cpus=1, max_concurrency=2, max_restarts=0)
+        self.deaths = 0
+        self.machine: dict[str, str] = {}
+        self._start()
+
+    def _start(self) -> None:
+        self._handle = self._kind.remote(
+            self._pickled, [self.actors.start, self.actors.stop], [path for path in sys.path if path]
+        )
+        self._is_at_start, self.is_lost, self.is_compared = True, False, False
+        self._began = time.monotonic()
+        self._is_up = False
+        self._seen: tuple[int, float] | None = None
+        self._asked: Any = self._handle.beats.remote()
+        self._found: State | None = None
+        self._failure: str | None = None
+        self.answer: Any = None
+
+    def play(self, order: Order, policy: Any) -> None:
+        """Let it play a round."""
+        if self.is_lost:
+            self.start_again()
+        starts = order.starts[self.actors.start : self.actors.stop] if self._is_at_start or order.rewinds else None
+        self._is_at_start = False
+        self._send(
+            self._handle.play,
+            {
+                "number": order.number,
+                "env_steps": order.env_steps,
+                "starts": None if starts is None else [start.tree() for start in starts],
+            },
+            policy,
+        )
+
+    def evaluate(self, order: State, policy: Any) -> None:
+        """Let it play evaluation episodes."""
+        if self.is_lost:
+            self.start_again()
+        self._send(self._handle.evaluate, order, policy)
+
+    def _send(self, method: Any, order: State, policy: Any) -> None:
+        self._found = self._failure = None
+        self._seen = (-1, time.monotonic())
+        self.answer = method.remote(order, policy)
+
+    def has_answer(self) -> bool:
+        """Whether it has answered; raises what it has reported."""
+        if self._found is None:
+            return False
+        raise_report(self._found, self.name)
+        return True
+
+    def take_answer(self) -> State:
+        """What it has answered."""
+        return cast("State", self._found)
+
+    def death(self, patience: float) -> str | None:
+        """How the actor died, or that it hangs; None if it is well, or has answered."""
+        ray, now = self._ray, time.monotonic()
+        ready, _ = ray.wait([self.answer], timeout=0)
+        if ready:
+            try:
+                self._found = ray.get(self.answer, timeout=_GET)
+                self.machine = self._found.get("machine", {}) if self._found is not None else {}
+            except ray.exceptions.GetTimeoutError:
+                return f"did not send its answer in {_GET:g} s"
+            except ray.exceptions.RayError as error:
+                return f"died ({type(error).__name__})"
+            return None
+        return self._hang(now, patience)
+
+    def _hang(self, now: float, patience: float) -> str | None:
+        ray = self._ray
+        ready, _ = ray.wait([self._asked], timeout=0)
+        if ready:
+            try:
+                beats = int(ray.get(self._asked, timeout=_GET))
+            except ray.exceptions.RayError as error:
+                return f"died ({type(error).__name__})"
+            self._is_up = True
+            if self._seen is None or beats != self._seen[0]:
+                self._seen = (beats, now)
+            self._asked = self._handle.beats.remote()
+        if not self._is_up:
+            allowed = max(_START, patience)
+            if now - self._began > allowed:
+                raise EnvError(
+                    f"{self.name}: no processor of the Ray cluster was free for {allowed:g} s: use fewer --workers, "
+                    "or add a node"
+                )
+            return None
+        if self._seen is not None and now - self._seen[1] > max(patience, _LOOK * 4):
+            return f"made no step for {patience:g} s"
+        return None
+
+    def start_again(self) -> None:
+        """End what is left of the actor, and start another, on any node."""
+        self.kill()
+        self._start()
+
+    def kill(self) -> None:
+        """End it."""
+        with contextlib.suppress(Exception):  # it may be dead, or the cluster gone
+            self._ray.kill(self._handle, no_restart=True)
+
+
+def _imported() -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"actors on Ray need {error.name}: {install_command('ray')}", name=error.name) from None
