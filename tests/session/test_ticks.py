@@ -148,6 +148,35 @@ def test_the_action_of_an_ended_episode_is_a_row_of_zeros(tmp_path: Path) -> Non
     session.close()
 
 
+@pytest.mark.parametrize("learner", ["inline", "background"])
+def test_one_stream_alone_goes_on_after_a_kill_too(tmp_path: Path, learner: str) -> None:
+    options: dict[str, Any] = {"journal": True, "checkpoint_every": 15, "metrics_every": 10, "learner": learner}
+    session = TrainingSession.open("served", Spaced(), root=tmp_path / "live", **options)
+    ticks = session.serve(Notes())
+    slot = np.array([ticks.slot("alone/0")], np.int64)
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        observation = rng.integers(0, 10, 1)
+        if not ticks.is_open(int(slot[0])):
+            ticks.make(Tick(begins=slot, first=[observation]), b"begin")
+            continue
+        statuses = np.array([number % 7 == 6], np.uint8)
+        extras = {0: {"hits": 1.0}} if statuses[0] else {}
+        tick = Tick(steps=slot, after=[observation], rewards=rng.random(1), statuses=statuses, extras=extras)
+        assert tick.is_one_step
+        ticks.make(tick, b"step")
+    session.flush()
+    root, expected = copied(tmp_path / "live", tmp_path / "found"), digest(tree_of(session))
+    session.close()
+    again = TrainingSession.open("served", Spaced(), root=root, **options)
+    again.serve(Notes()).streams()
+    again.flush()
+    assert again.resumed is not None
+    assert again.resumed.replayed > 0
+    assert digest(tree_of(again)) == expected
+    again.close()
+
+
 def test_a_session_is_served_before_its_first_call(tmp_path: Path) -> None:
     session, ticks, _ = opened(tmp_path)
     drive(ticks, 0, 3)

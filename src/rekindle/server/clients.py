@@ -152,8 +152,13 @@ class Clients:
             client.last, client.tick, client.reply = last, self.tick, b""
 
     def _processed(self, data: bytes, actions: Array) -> None:
-        entries = list(Entry.iter_unpack(data))
         kept = self._form(actions)
+        if len(data) == Entry.size:
+            number, seq, _, _ = Entry.unpack(data)
+            client = self.by_number[number]
+            client.last, client.tick, client.reply = seq, self.tick, kept.tobytes()
+            return
+        entries = list(Entry.iter_unpack(data))
         raw, size = kept.tobytes(), kept[:1].nbytes if len(kept) else 0
         step, begin = 0, size * sum([entry[2] for entry in entries])
         for number, seq, steps, begins in entries:

@@ -47,6 +47,11 @@ class Counters:
         """Requests were answered."""
         now = time.perf_counter()
         self.ticks += 1
+        if len(requests) == 1:
+            self.requests += 1
+            self.steps += len(requests[0].steps)
+            self.latencies.append(now - requests[0].arrived)
+            return
         self.requests += len(requests)
         self.steps += sum(map(len, [request.steps for request in requests]))
         self.latencies.extend(map(float.__sub__, repeat(now), [request.arrived for request in requests]))

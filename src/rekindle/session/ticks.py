@@ -15,13 +15,13 @@ import numpy as np
 
 from rekindle.agent import StreamSlots
 from rekindle.errors import AgentError, ConfigError, InputError
-from rekindle.experience import ActMode, Array, Transitions
+from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
 from rekindle.session.episodes import Episodes
 from rekindle.session.flow import Flow
 from rekindle.session.greedy import Greedy
 from rekindle.session.ledger import Ledger
 from rekindle.session.parts import Parts
-from rekindle.session.records import Body, Decoded, Flag, Kind
+from rekindle.session.records import Body, Decoded, Flag, Kind, raw
 from rekindle.session.table import Phase, StreamId, StreamTable
 from rekindle.session.taken import Claims, Taken
 from rekindle.spaces import REWARDS, STATUSES, ArraySpec
@@ -31,6 +31,7 @@ __all__ = ["Tick", "Ticks", "recorded_tick"]
 _SLOTS = ArraySpec(np.dtype(np.int64))
 _COUNTS = struct.Struct("<6I")
 _NONE = np.zeros(0, np.int64)
+_STATUSES = tuple(EpisodeStatus)
 _NO_ROWS = np.zeros(0, np.uint8)
 _pack = msgspec.msgpack.encode
 
@@ -56,6 +57,13 @@ class Tick(msgspec.Struct):
     """Streams in which an episode begins."""
     first: Sequence[Array] = ()
     """Its first observations."""
+
+    @property
+    def is_one_step(self) -> bool:
+        """Whether it is the step of one stream, and nothing else."""
+        if len(self.steps) != 1 or self.executed is not None:
+            return False
+        return not (len(self.begins) or len(self.close) or len(self.abandon))
 
     @property
     def acting(self) -> StreamSlots:
@@ -126,6 +134,8 @@ class Ticks:
         """Make a tick; returns an action for each step and begin, zeros where an episode ended."""
         with self._flow.call:
             try:
+                if tick.is_one_step:
+                    return self._make_one(tick, note)
                 return self._make(tick, note)
             except InputError as error:  # part of the batch may have been taken: nothing of it can be saved
                 raise AgentError(f"the agent refused a batch: {error}") from error
@@ -172,6 +182,32 @@ class Ticks:
         self._flow.due.finish_call()
         return rows
 
+    def _make_one(self, tick: Tick, note: bytes) -> Array:
+        """The same for the step of one stream alone, which is most of the ticks when a server has little to do."""
+        parts, table, streams = self._parts, self._table, self._parts.streams
+        if streams.restored:
+            streams.restored.clear()
+            streams.replayed.clear()
+        slot, status = int(tick.steps[0]), _STATUSES[int(tick.statuses[0])]
+        after = [array[0] for array in tick.after]
+        self._flow.take(streams.check_step(slot, after, float(tick.rewards[0]), status))
+        is_over = status is not EpisodeStatus.CONTINUING
+        if is_over:
+            self._episodes.end(slot, Claims(), dict(tick.extras.get(0, {})))
+        else:
+            actions = parts.learner.act(table.batch_of_one(after), ActMode.EXPLORE, table.each[slot])
+            table.pending[slot] = actions[0]
+            table.has_pending[slot] = True
+        if parts.inputs is not None:
+            pending = b"" if is_over else table.pending[slot : slot + 1].tobytes()
+            parts.inputs.tick(not is_over, False, encoded_tick(tick, note), pending)
+        rows = np.zeros_like(table.pending[:1]) if is_over else table.pending[slot : slot + 1]
+        if parts.ledger is not None:
+            parts.ledger.took(note, rows)
+        if parts.counts.env_steps >= parts.schedule.next:
+            self._flow.due.finish_call()
+        return rows
+
     def _step(self, tick: Tick) -> Array | None:
         """Take the transitions, and end episodes; returns which steps continue, None if all do."""
         table, slots, statuses = self._table, tick.steps, tick.statuses
@@ -190,6 +226,10 @@ class Ticks:
 def encoded_tick(tick: Tick, note: bytes) -> bytes:
     """A tick as bytes, for its record."""
     extras = _pack(dict(tick.extras)) if tick.extras else b""
+    if tick.is_one_step:  # the same bytes, faster
+        head = _COUNTS.pack(0, 0, 1, 0, len(note), len(extras))
+        slot, reward, status = tick.steps.tobytes(), tick.rewards.tobytes(), tick.statuses.tobytes()
+        return b"".join((head, slot, raw(tick.after), reward, status, extras, note))
     counts = (len(tick.close), len(tick.abandon), len(tick.steps), len(tick.begins), len(note), len(extras))
     parts = [_COUNTS.pack(*counts)]
     parts += [slots.tobytes() for slots in (tick.close, tick.abandon, tick.steps, tick.begins) if len(slots)]

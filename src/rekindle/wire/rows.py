@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from rekindle.checks import all_finite
 from rekindle.errors import RekindleError
 from rekindle.experience import Array
 from rekindle.spaces import SpaceParts, discrete_values
@@ -79,6 +80,7 @@ class RowFormat:
         self._parts = tuple(parts)
         self._plain = self._parts[0] if len(self._parts) == 1 and not self._parts[0].name else None
         self._names = {part.name for part in self._parts}
+        self._has_bounds = any(part.bounds is not None for part in self._parts)
 
     @classmethod
     def of_space(cls, space: Any) -> RowFormat:
@@ -168,6 +170,8 @@ class RowFormat:
 
     def bad_rows(self, arrays: Sequence[Array]) -> Array | None:
         """Which rows have NaN, infinity, or a value outside of a discrete space; None if none has."""
+        if not self._has_bounds and all_finite(arrays):
+            return None
         bad: Array | None = None
         for part, array in zip(self._parts, arrays, strict=True):
             if part.bounds is not None:
