@@ -80,7 +80,7 @@ def serve_session(pipe: Connection, is_learning: bool) -> None:
             if is_learning:
                 from rekindle.agents import DQN
 
-                agent = DQN(agent.observation_space, agent.action_space, seed=0, warm_up=500)
+                agent = DQN(agent.observation_space, agent.action_space, seed=0, warmup_steps=500)
             learner = "background" if is_learning else "inline"
             session = TrainingSession.open(
                 "bench", agent, root=root, journal=True, signals=False, checkpoint_every=None, learner=learner
