@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import http.client
 import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from hosting import Hosted, RandomAgent, hosted
 from node import CLIENT, run_node
 from scripted_server import SECRET, ScriptedServer
+
+from rekindle import TrainingSession
+from rekindle.server import ServerOptions
 
 HERE = Path(__file__).parent
 VECTORS = HERE.parents[1] / "docs/protocol-vectors.json"
@@ -56,3 +62,36 @@ def test_rekindle_js_reports_lost_episodes_and_continues(fault: str, code: str) 
         result = steps_of_node(server, 4)
     last = 1 if fault == "gone" else 2  # the number after that of the welcome
     assert result["log"] == [[0, 1, 1], [1, 2, 2], [2, code], [3, last, last % 3]]
+
+
+def composite_session(root: Path) -> TrainingSession:
+    sight = gym.spaces.Dict(
+        {"eye": gym.spaces.Box(0, 255, (2, 2), np.uint8), "speed": gym.spaces.Box(-1, 1, (1,), np.float32)}
+    )
+    moves = gym.spaces.Dict({"move": gym.spaces.Discrete(2), "turn": gym.spaces.Box(-1, 1, (1,), np.float32)})
+    agent = RandomAgent(sight, moves)
+    return TrainingSession.open("served", agent, root=root, journal=True, signals=False)
+
+
+@pytest.mark.parametrize("encoding", ["msgpack", "json"])
+def test_rekindle_js_does_everything_of_the_protocol_with_a_real_server(tmp_path: Path, encoding: str) -> None:
+    server = Hosted(lambda: composite_session(tmp_path), ServerOptions(port=0, token="open sesame"))
+    try:
+        assert run_node(HERE / "conversation.mjs", CLIENT, server.address, encoding) == "done\n"
+    finally:
+        server.stop()
+
+
+def test_a_server_offers_rekindle_js_to_pages_that_may_connect(tmp_path: Path) -> None:
+    with hosted(tmp_path, origins=("https://game.example",)) as server:
+        for origin, status in (("https://game.example", 200), ("https://other.example", 403)):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+            connection.request("GET", "/client.js", headers={"Origin": origin})
+            answer = connection.getresponse()
+            body = answer.read()
+            connection.close()
+            assert answer.status == status
+            if status == 200:
+                assert body == CLIENT.read_bytes()
+                assert answer.headers["Access-Control-Allow-Origin"] == origin
+                assert answer.headers["Content-Type"].startswith("text/javascript")
