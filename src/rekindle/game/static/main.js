@@ -115,6 +115,9 @@ pilot.onFailure = (error) => {
 };
 pilot.onWork = (milliseconds) => (extraWork += milliseconds);
 addEventListener("pagehide", () => client?.bye());
+addEventListener("pageshow", (event) => {
+  if (event.persisted) location.reload(); // the browser kept the page, but the client has left
+});
 
 // Buttons
 

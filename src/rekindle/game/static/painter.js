@@ -16,6 +16,8 @@ export class Painter {
   #sprites = {};
   #scale = 1;
   #ratio = 1;
+  /** On a small screen, creatures and food are drawn larger than they are. */
+  #zoom = 1;
   #trails;
   #sight = new Float32Array(SIGHT);
   #bursts = new Map();
@@ -44,6 +46,7 @@ export class Painter {
     this.#canvas.width = Math.max(1, Math.round(width * this.#ratio));
     this.#canvas.height = Math.max(1, Math.round((width * this.#ratio * HEIGHT) / WIDTH));
     this.#scale = this.#canvas.width / WIDTH;
+    this.#zoom = Math.max(1, Math.min(1.45, 700 / width));
     this.#sprites = {
       ground: this.#sprite(WIDTH, HEIGHT, (context) => this.#drawGround(context)),
       food: this.#sprite(36, 36, (context) => this.#drawFood(context)),
@@ -66,7 +69,7 @@ export class Painter {
     context.setTransform(this.#scale, 0, 0, this.#scale, 0, 0);
     const { world } = this;
     for (const food of world.food) {
-      const size = 36 * (0.94 + 0.06 * Math.sin(now / 400 + food.x)) * grown(Math.min(world.time - food.born, food.until - world.time), 0.4);
+      const size = 36 * this.#zoom * (0.94 + 0.06 * Math.sin(now / 400 + food.x)) * grown(Math.min(world.time - food.born, food.until - world.time), 0.4);
       context.drawImage(this.#sprites.food, food.x - size / 2, food.y - size / 2, size, size);
     }
     for (const thorn of world.thorns) this.#drawThornAt(context, thorn);
@@ -193,7 +196,7 @@ export class Painter {
     if (creature.isDead) return;
     const since = world.time - creature.ate;
     const bulge = since < 0.35 ? 1 + 0.28 * Math.sin((since / 0.35) * Math.PI) : 1;
-    const scale = grown(world.time - creature.born, 0.5) * bulge;
+    const scale = grown(world.time - creature.born, 0.5) * bulge * this.#zoom;
     const hue = HUES[creature.index % HUES.length];
     context.save();
     context.translate(creature.x, creature.y);
