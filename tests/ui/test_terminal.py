@@ -256,7 +256,7 @@ def test_a_signal_to_the_whole_group_checkpoints_and_stops_what_is_shown(
 ) -> None:
     with training_on_terminal(tmp_path) as terminal:
         os.killpg(terminal.process.pid, number)
-        assert terminal.wait() == 0
+        assert terminal.wait() == 130
         assert terminal.is_sane
     assert has_stopped_with_a_checkpoint(tmp_path, number.name)
 
