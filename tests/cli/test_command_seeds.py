@@ -63,18 +63,22 @@ def test_a_seed_that_fails_does_not_stop_the_others(rekindle: Rekindle, here: Pa
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_stops_all_with_checkpoints(here: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "rekindle", *LAKE, "--steps", "None", "--seeds", "0-2", "--jobs", "2"]
-    # A shell starts what it puts into the background with SIGINT ignored, and that would be inherited.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell starts what it puts into the background with SIGINT ignored, nohup with SIGHUP: that would be inherited.
+    inherited = {name: signal.signal(name, signal.SIG_DFL) for name in (signal.SIGINT, signal.SIGHUP)}
     process = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    signal.signal(signal.SIGINT, inherited)
+    for name, handler in inherited.items():
+        signal.signal(name, handler)
     assert process.stderr is not None
     seen: set[str] = set()
-    while len(seen) < 2:
-        line = process.stderr.readline()
-        assert line, "it ended"
-        seen.add(line[:6])
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    try:
+        while len(seen) < 2:
+            line = process.stderr.readline()
+            assert line, "it ended"
+            seen.add(line[:6])
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.terminate()  # passes it on to the trainings, which would never end
     assert process.returncode == 130
     assert out.count(" stopped ") == 2
     assert out.count("not begun") == 1
