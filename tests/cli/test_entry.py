@@ -36,7 +36,7 @@ def test_the_help_names_every_command(rekindle: Rekindle) -> None:
 def test_the_help_of_a_command_explains_each_argument(rekindle: Rekindle, name: str) -> None:
     outcome = rekindle(name, "--help")
     assert outcome.code == 0
-    assert ("--json" in outcome.out) == (name not in ("serve", "watch", "report", "plot", "dashboard"))
+    assert ("--json" in outcome.out) == (name not in ("game", "serve", "watch", "report", "plot", "dashboard"))
     assert widest(outcome.out) <= 80
 
 
