@@ -142,7 +142,7 @@ def test_it_learns_in_the_background(tmp_path: Path) -> None:
             while action is not None:
                 observation, reward, terminated, truncated, _ = env.step(action)
                 action = stream.step(observation, float(reward), terminated, truncated)
-        while session.updates == 0:  # on a busy machine the learner may not have had a turn yet
+        while agent.updates == 0:  # on a busy machine the learner may not have had a turn yet
             time.sleep(0.001)
     assert session.total_steps == agent.env_steps == 400
     assert agent.updates > 0

@@ -120,7 +120,8 @@ class TestTheCommandLine:
         assert not (here / "runs").exists()
 
     def test_several_seeds_are_trained(self, here: Path) -> None:
-        run(here, *TRAIN, *SETTINGS, *OPTIONS, "--steps", "50", "--seeds", "0-1")
+        command = [word for word in TRAIN if word not in ("--seed", "3")]
+        run(here, *command, *SETTINGS, *OPTIONS, "--steps", "50", "--seeds", "0-1")
         assert len(find_runs(here / "runs")) == 2
 
 

@@ -279,7 +279,7 @@ def test_detaching_from_the_own_training_goes_back_to_lines(tmp_path: Path) -> N
         assert terminal.is_sane
         assert RunReader(tmp_path / "runs" / "lake").is_live
         terminal.press("\x03")
-        assert terminal.wait() == 0
+        assert terminal.wait() == 130
     assert has_stopped_with_a_checkpoint(tmp_path, "SIGINT")
 
 
@@ -296,7 +296,7 @@ def test_a_view_that_is_killed_leaves_the_training_and_the_terminal_alone(tmp_pa
         terminal.until_shown(" of 100,000,000 ")
         assert terminal.is_sane
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.wait() == 0
+        assert terminal.wait() == 130
     assert has_stopped_with_a_checkpoint(tmp_path, "SIGINT")
 
 

@@ -117,6 +117,8 @@ class Rollout:
         """The last step of each stream while its episode continues."""
         self._newest = [np.zeros((0, *spec.shape), spec.dtype) for spec in self._seen.columns.values()]
         """By column, the next observation of the last step of each stream."""
+        self._is_newest_known = np.zeros(0, np.bool_)
+        """For which streams `_newest` holds it."""
 
     def __len__(self) -> int:
         """The number of collected transitions."""
@@ -157,6 +159,7 @@ class Rollout:
                 heads[stream] = end + index
         for newest, part in zip(self._newest, after, strict=True):
             newest[streams] = part
+        self._is_newest_known[streams] = True
         self._grow(end + count)
         self._rows.append([*columns, np.array(previous, np.int64)], count)
 
@@ -194,7 +197,7 @@ class Rollout:
         All together are several times as fast.
         """
         self._make_room(max(slots, default=0) + 1)
-        if len(slots) == 1 or len(set(slots)) < len(slots):
+        if len(slots) == 1 or len(set(slots)) < len(slots) or not self._is_newest_known[streams].all():
             return None
         same = same_rows(observations, [newest[streams] for newest in self._newest])
         return [True] * len(slots) if same is True else same.tolist()
@@ -207,6 +210,9 @@ class Rollout:
             self._newest = [np.zeros(room + part.shape[1:], part.dtype) for part in old]
             for part, before in zip(self._newest, old, strict=True):
                 part[: len(before)] = before
+            self._is_newest_known = np.append(
+                self._is_newest_known, np.zeros(room[0] - len(self._is_newest_known), np.bool_)
+            )
 
     def _leads_to(self, step: int, observations: list[Array], index: int) -> bool:
         """Whether the next observation of a step is one of these, to the bit."""
@@ -265,11 +271,7 @@ class Rollout:
         self._rows = rows
         self._last = {step: (list(last.slots.values()), row) for row, step in enumerate(saved.last_steps)}
         self._heads = dict(saved.heads)
-        self._make_room(max(self._heads, default=0) + 1)
-        for stream, step in self._heads.items():
-            columns, row = self._last[step]
-            for newest, column in zip(self._newest, columns, strict=True):
-                newest[stream] = column[row]
+        self._is_newest_known[:] = False
 
 
 def _same(some: list[Array], others: list[Array]) -> bool:

@@ -376,7 +376,7 @@ class TrainingSession:
 
     @property
     def updates(self) -> int:
-        """Updates so far, over all resumes."""
+        """Updates so far, over all resumes; of a background learner, those that the last call has noticed."""
         self._flow.replay_journal()
         return self._parts.counts.updates if self._ending.is_closed else int(self._parts.learner.updates)
 
