@@ -27,6 +27,7 @@ from rekindle.actors.policies import unpacked_policy
 from rekindle.actors.processes import raise_report
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.stage import Stage, error_report
+from rekindle.actors.supervision import Supervised
 from rekindle.agent import Policy, State
 from rekindle.errors import ConfigError, EnvError, Interrupted, MissingExtra
 from rekindle.experience import Array
@@ -35,7 +36,6 @@ from rekindle.text import install_command
 
 __all__ = ["ActorsOnRay"]
 
-_MOST_DEATHS = 3
 _LOOK = 0.5
 """Seconds between two looks at whether to stop."""
 _START = 120.0
@@ -44,7 +44,7 @@ _GET = 60.0
 """Seconds to fetch what is ready."""
 
 
-class ActorsOnRay:
+class ActorsOnRay(Supervised):
     """Plays rounds on Ray; each Ray actor has several of ours. Every call that waits has a timeout."""
 
     has_one_thread = True  # or a node says that it differs
@@ -54,13 +54,12 @@ class ActorsOnRay:
     ) -> None:
         """Connect to the cluster at an address, or start one here."""
         self.shape = shape = cast.shape
-        self.report: Callable[[str], object] = lambda _: None
+        super().__init__(f"{cast.factory.name}: the Ray actor", shape.actors)
         self.mark_inexact: Callable[[str], object] = lambda _: None
         """Called if a node differs from the machine of the learner."""
         self._cast, self._patience = cast, patience
         count = min(workers or os.cpu_count() or 1, shape.actors)
         ends = [shape.actors * index // count for index in range(count + 1)]
-        self._restarts, self._seconds = 0, np.zeros(shape.actors)
         self._order: Order | None = None
         self._ray = ray = _imported()
         self._undo = contextlib.ExitStack()
@@ -156,15 +155,6 @@ class ActorsOnRay:
             if should_stop():
                 raise Interrupted(f"stopped {when}")
 
-    def _start_again(self, worker: _Worker, death: str) -> None:
-        worker.deaths += 1
-        what = f"{self._cast.factory.name}: the Ray actor of {worker.name} {death}"
-        if worker.deaths >= _MOST_DEATHS:
-            raise EnvError(f"{what}, for the third time: the training ends")
-        self._restarts += 1
-        self.report(f"{what}: it is started again, and plays again")
-        worker.start_again()
-
     def _compare(self, worker: _Worker) -> None:
         """Say so if a node computes with other libraries, or another processor, than the learner."""
         if worker.is_compared:
@@ -178,12 +168,6 @@ class ActorsOnRay:
             self.mark_inexact(
                 f"the node of {worker.name} differs: {', '.join(different)}: results may differ in last bits"
             )
-
-    def timings(self) -> dict[str, Any]:
-        """Seconds that each actor has played, and workers that were started again, since the last call."""
-        seconds, self._seconds = self._seconds, np.zeros_like(self._seconds)
-        restarts, self._restarts = self._restarts, 0
-        return {"seconds": seconds.tolist(), "restarts": restarts}
 
     def close(self) -> None:
         """End the workers, and the cluster if it was started here."""

@@ -16,13 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import numpy as np
-
 from rekindle.actors.blas import ENVIRONMENT
 from rekindle.actors.casting import Cast
 from rekindle.actors.evaluating import EvalPlan, PlayedEpisode
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.shared import Link, Region
+from rekindle.actors.supervision import Supervised
 from rekindle.agent import State
 from rekindle.envs.worker import IGNORED
 from rekindle.errors import AgentError, ConfigError, EnvError, Interrupted, RekindleError
@@ -35,8 +34,6 @@ __all__ = ["ActorProcesses", "raise_report"]
 # the learner, and `-P` keeps the working directory off its path; see `rekindle.envs.workers`.
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from rekindle.actors.worker import serve; \
 serve(sys.argv[1])"
-_MOST_DEATHS = 3
-"""Deaths of a worker in one round after which the training ends."""
 _LOOK = 0.5
 """Seconds between two looks at whether workers make steps."""
 _START = 120.0
@@ -45,7 +42,7 @@ _GRACE = 5.0
 """Seconds that a worker gets to end by itself."""
 
 
-class ActorProcesses:
+class ActorProcesses(Supervised):
     """Plays rounds in worker processes; each has several actors."""
 
     has_one_thread = True  # an environment variable says so
@@ -58,12 +55,10 @@ class ActorProcesses:
         patience: float = 120.0,
     ) -> None:
         self.shape = shape = cast.shape
-        self.report: Callable[[str], object] = lambda _: None
+        super().__init__(f"{cast.factory.name}: the process", shape.actors)
         self._cast, self._patience = cast, patience
         count = min(workers or os.cpu_count() or 1, shape.actors)
         ends = [shape.actors * index // count for index in range(count + 1)]
-        self._restarts = 0
-        self._seconds = np.zeros(shape.actors)
         self._order: Order | None = None
         self._free: dict[int, Order] = {}
         """What workers play without rounds, by their places."""
@@ -189,21 +184,6 @@ class ActorProcesses:
                     again(worker)
             if should_stop():
                 raise Interrupted(f"stopped {when}")
-
-    def _start_again(self, worker: _Worker, death: str) -> None:
-        worker.deaths += 1
-        what = f"{self._cast.factory.name}: the process of {worker.name} {death}"
-        if worker.deaths >= _MOST_DEATHS:
-            raise EnvError(f"{what}, for the third time: the training ends")
-        self._restarts += 1
-        self.report(f"{what}: it is started again, and plays again")
-        worker.start_again()
-
-    def timings(self) -> dict[str, Any]:
-        """Seconds that each actor has played, and workers that were started again, since the last call."""
-        seconds, self._seconds = self._seconds, np.zeros_like(self._seconds)
-        restarts, self._restarts = self._restarts, 0
-        return {"seconds": seconds.tolist(), "restarts": restarts}
 
     def close(self) -> None:
         """End the workers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -16,6 +17,11 @@ from rekindle.ui.output import complain, write_json
 __all__ = ["StopAnswer", "stop_run", "stop_study"]
 
 _POLL = 0.1
+
+
+class _Live(Protocol):
+    @property
+    def is_live(self) -> bool: ...
 
 
 class StopAnswer(msgspec.Struct, frozen=True):
@@ -35,9 +41,7 @@ def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
     asked = reader.is_live
     if asked:
         reader.request_stop("rekindle stop")
-        deadline = time.monotonic() + wait
-        while reader.is_live and time.monotonic() < deadline:
-            time.sleep(_POLL)
+        _wait_for_end(reader, wait)
     summary = summarise(glimpse(reader.path))
     answer = StopAnswer(summary.path, asked, reader.is_live, summary.status, summary.steps)
     if as_json:
@@ -67,9 +71,7 @@ def stop_study(path: Path, *, wait: float, as_json: bool) -> int:
     asked = study.is_live
     if asked:
         study.request_stop()
-        deadline = time.monotonic() + wait
-        while study.is_live and time.monotonic() < deadline:
-            time.sleep(_POLL)
+        _wait_for_end(study, wait)
     answer = StopAnswer(path_text(path), asked, study.is_live, study.status, None)
     if as_json:
         write_json(answer)
@@ -82,6 +84,13 @@ def stop_study(path: Path, *, wait: float, as_json: bool) -> int:
     if not as_json:
         print(printable(f"{answer.path} {'was asked to stop' if answer.live else answer.status}", most=1000))
     return 0
+
+
+def _wait_for_end(source: _Live, seconds: float) -> None:
+    """Wait until no process writes a run or a study, at most so many seconds."""
+    deadline = time.monotonic() + seconds
+    while source.is_live and time.monotonic() < deadline:
+        time.sleep(_POLL)
 
 
 def _others(path: Path) -> str:

@@ -13,18 +13,19 @@ from typing import Any, Self, cast
 
 import msgspec
 
-from rekindle.client.conversation import Conversation, OpenEpisode, Retry, pauses
-from rekindle.client.socket_protocol import SocketProtocol, address_of
+from rekindle.client.base import BaseClient, numbers_of
+from rekindle.client.conversation import Conversation, Retry, pauses
+from rekindle.client.socket_protocol import SocketProtocol
 from rekindle.errors import InputError, ServerError, StreamsLost
 from rekindle.experience import EpisodeStatus
-from rekindle.wire.messages import Actions, Bye, StatsReply, StreamKey, Welcome
+from rekindle.wire.messages import Actions, Bye, StatsReply, StreamKey
 
 __all__ = ["Client"]
 
 _CHUNK = 1 << 16
 
 
-class Client:
+class Client(BaseClient):
     """A client of a session server.
 
     Each call waits for its answer. If the connection is lost, or the server is killed and started again, the client
@@ -63,9 +64,7 @@ class Client:
             answer_seconds: seconds to wait for an answer on a connection, before trying another one.
             tls: settings for `wss://`; None for the usual ones.
         """
-        self._address, self._tls = address_of(address), tls
-        self._patience, self._answer_seconds = patience, answer_seconds
-        self._talk = Conversation(
+        talk = Conversation(
             client=client,
             token=token,
             mode=mode,
@@ -73,10 +72,8 @@ class Client:
             action_space=action_space,
             secret_file=secret_file,
         )
+        super().__init__(address, talk, patience=patience, answer_seconds=answer_seconds, tls=tls)
         self._socket: socket.socket | None = None
-        self._protocol: SocketProtocol | None = None
-        self.reconnects = -1
-        """How often the client had to connect again."""
         self._connected(None, starts_anew=True)
 
     # What you call
@@ -168,28 +165,7 @@ class Client:
 
     def stats(self) -> dict[str, Any]:
         """How the training is going: steps, episodes, updates, clients, streams, the newest metrics."""
-        answer = cast("StatsReply", self._ask(self._talk.stats))
-        return {name: value for name, value in msgspec.to_builtins(answer).items() if name not in ("type", "ref")}
-
-    @property
-    def open_episodes(self) -> dict[StreamKey, OpenEpisode]:
-        """The episodes that were open when the client connected, by stream: go on with them, or begin new ones."""
-        return self._talk.open_episodes
-
-    @property
-    def tick(self) -> int:
-        """The number of the tick that processed the newest request: those of one tick were processed together."""
-        return self._talk.tick
-
-    @property
-    def stop(self) -> str | None:
-        """Why the session is over; None while it is not."""
-        return self._talk.stop
-
-    @property
-    def welcome(self) -> Welcome:
-        """What the server said about itself: its name, spaces and limits."""
-        return cast("Welcome", self._talk.welcome)
+        return numbers_of(cast("StatsReply", self._ask(self._talk.stats)))
 
     def leave(self) -> None:
         """Tell the server that this client will not come back, and disconnect."""
