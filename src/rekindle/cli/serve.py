@@ -18,7 +18,7 @@ from rekindle.run.reader import RunReader
 from rekindle.server import ServerOptions, SessionServer, serve
 from rekindle.session.session import TrainingSession
 from rekindle.text import path_text, whole
-from rekindle.training.algorithms import agent_settings, fields_of, make_agent
+from rekindle.training.algorithms import agent_settings, config_type, fields_of, make_agent
 from rekindle.training.config import TrainerConfig, read_config
 from rekindle.training.rebuilding import checkpoint_files, load, read_spaces, rebuild_agent
 from rekindle.ui.output import complain
@@ -87,6 +87,7 @@ class Opening:
         session: dict[str, Any],
         agent: Any,
     ) -> None:
+        config_type(algorithm)  # an unknown one is an error now, and not when the first client comes
         self._algorithm, self._name, self._version, self._root = algorithm, name, version, root
         self._seed, self._steps, self._session = seed, steps, session
         self._agent = {} if agent is None else fields_of(agent)
