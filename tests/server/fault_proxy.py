@@ -21,6 +21,7 @@ class FaultProxy:
         self._target, self._rng = port, random.Random(seed)
         self._cut, self._delay, self._double = cut, delay, double
         self.cuts = self.delays = self.doubles = self.stalls = 0
+        self._open: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
         self._thread.start()
@@ -37,12 +38,16 @@ class FaultProxy:
         self._ready.set()
         async with server:
             await self._over.wait()
+        await asyncio.gather(*self._open)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(10)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        self._open.add(current)
         try:
             there, to_server = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
@@ -51,6 +56,7 @@ class FaultProxy:
         tasks = [
             asyncio.create_task(self._requests(reader, to_server)),
             asyncio.create_task(self._answers(there, writer)),
+            asyncio.create_task(self._over.wait()),
         ]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
