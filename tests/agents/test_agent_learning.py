@@ -46,7 +46,7 @@ def test_dqn_balances_a_pole_with_its_preset() -> None:
     assert greedy_return(agent, env, after=preset.steps) >= 450
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_sac_swings_a_pendulum_up_and_holds_it() -> None:
     env = gym.make("Pendulum-v1")

@@ -265,7 +265,7 @@ def test_updates_in_one_dispatch_are_equal_to_the_bit_to_one_at_a_time(name: str
     check_one_dispatch(it, [it.batch(rng) for _ in range(7)])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_same_holds_for_optimised_code() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-k", "in_one_dispatch and (td3 or delayed)", __file__]
     subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=3"})

@@ -512,7 +512,7 @@ def test_updates_are_equal_to_the_bit_however_they_are_divided(name: str) -> Non
     assert len(digests) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_same_holds_for_optimised_code() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-k", "however_they_are_divided and not plain", __file__]
     subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=3"})

@@ -99,7 +99,9 @@ class TestKilledDuringRecovery:
         assert training.acknowledged_steps == []
         return training
 
-    @pytest.mark.parametrize("shard", range(SHARDS))
+    @pytest.mark.parametrize(
+        "shard", [0, *(pytest.param(shard, marks=pytest.mark.exhaustive) for shard in range(1, SHARDS))]
+    )
     def test_once_and_twice(self, shard: int, crashed: Training, scratch: Path, reference: Reference) -> None:
         self._sweep(crashed, scratch, reference, shard)
 
@@ -164,7 +166,7 @@ class TestKilledAtRandom:
     """A clock decides when to kill, so that it also happens between calls and inside of them."""
 
     def test_a_few(self, trainings: Trainings, reference: Reference) -> None:
-        kill_at_random(trainings, reference, kills=40, seed=1)
+        kill_at_random(trainings, reference, kills=12, seed=1)
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("seed", range(2, 6))

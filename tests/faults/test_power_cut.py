@@ -141,8 +141,15 @@ def verdict(story: Story, cut: Cut, training: Training) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.parametrize("name", PLOTS)
+def parts_of_plots() -> Iterator[Any]:
+    """Each plot in parts; of the longest, a part for CI and the others for `make test-all`."""
+    for name in PLOTS:
+        for shard in range(SHARDS):
+            is_quick = name != "killed and resumed" or shard == 0
+            yield pytest.param(name, shard, marks=() if is_quick else pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize(("name", "shard"), list(parts_of_plots()))
 def test_nothing_promised_is_lost(name: str, shard: int, stories: Callable[[str], Story], trainings: Trainings) -> None:
     story = stories(name)
     cuts = list(story.cuts().values())
