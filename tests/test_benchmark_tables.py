@@ -61,15 +61,20 @@ def test_the_difference_of_means_has_a_standard_error(script: ModuleType) -> Non
     assert text.endswith("The difference of the means is +10, its standard error 2.")
 
 
-@pytest.mark.parametrize("script", ["car_racing"], indirect=True)
+@pytest.mark.parametrize("script", ["image_learning"], indirect=True)
 def test_a_curve_that_is_not_finished_leaves_gaps(script: ModuleType) -> None:
     results = [
-        {"seed": 0, "evaluations": [[10_000, -20.04], [20_000, 155.5]]},
-        {"seed": 1, "evaluations": [[10_000, 3.0]]},
+        {"env": "a", "seed": 0, "evaluations": [[10_000, -20.04], [20_000, 155.5]]},
+        {"env": "b", "seed": 0, "evaluations": [[5_000, 1.0]]},
+        {"env": "a", "seed": 1, "evaluations": [[10_000, 3.0]]},
     ]
     assert script.table(results).splitlines() == [
         "| env steps | 10,000 | 20,000 |",
         "|---|---:|---:|",
         "| return, seed 0 | -20 | 156 |",
         "| return, seed 1 | 3 |  |",
+        "",
+        "| env steps | 5,000 |",
+        "|---|---:|",
+        "| return, seed 0 | 1 |",
     ]

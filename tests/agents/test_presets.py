@@ -37,7 +37,7 @@ def test_a_schedule_spans_the_run_that_it_is_for() -> None:
     ("algorithm", "env", "name"),
     [
         ("dqn", "CartPole-v1", "CartPole-v1"),
-        ("dqn", "ALE/Pong-v5", "atari"),
+        ("dqn", "ALE/Breakout-v5", "atari"),
         ("ppo", "HalfCheetah-v5", "mujoco"),
         ("sac", "InvertedDoublePendulum-v4", "mujoco"),
         ("td3", "HumanoidStandup-v5", "mujoco"),
