@@ -92,14 +92,17 @@ def serve(  # noqa: PLR0913 - these are the options of a command
         time_limit: With --godot: episodes of this many steps are truncated, if a game does not say it.
         agent: The algorithm's settings.
     """
-    run: dict[str, Any] = {
-        "name": name or f"{algorithm.replace(':', '-')}-{'godot' if godot else 'served'}",
-        "version": version,
-        "root": directory,
-        "seed": seed,
-        "steps": steps,
-        "play": checkpoint if play else None,
-        "session": {
+    from rekindle.cli.served_run import ServedRun
+
+    run = ServedRun(
+        algorithm=algorithm,
+        name=name or f"{algorithm.replace(':', '-')}-{'godot' if godot else 'served'}",
+        version=version,
+        root=directory,
+        seed=seed,
+        steps=steps,
+        play=checkpoint if play else None,
+        session={
             "learner": learner or ("inline" if godot else "background"),
             "checkpoint_every": checkpoint_every,
             "keep_checkpoints": keep_checkpoints,
@@ -107,14 +110,13 @@ def serve(  # noqa: PLR0913 - these are the options of a command
             "journal_sync": journal_sync,
             "journal_keep": journal_keep,
         },
-        "agent": None if isinstance(agent, NoSettings) else agent,
-    }
+        agent=None if isinstance(agent, NoSettings) else agent,
+    )
     if godot:
         from rekindle.cli.godot import serve_games
 
         return serve_games(
-            algorithm,
-            **run,
+            run,
             port=port,
             done=done,
             time_limit=time_limit,
@@ -125,8 +127,7 @@ def serve(  # noqa: PLR0913 - these are the options of a command
     from rekindle.cli.serve import serve_session
 
     return serve_session(
-        algorithm,
-        **run,
+        run,
         spaces=spaces,
         token_file=token_file,
         options={

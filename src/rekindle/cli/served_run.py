@@ -1,0 +1,106 @@
+"""The run of a server: a new one, or the newest unfinished one of the same name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rekindle.cli.modules import find_modules_here, module_of
+from rekindle.errors import ConfigError
+from rekindle.run.directory import TrainingRun
+from rekindle.run.finding import find_run, find_unfinished
+from rekindle.run.reader import RunReader
+from rekindle.session.session import TrainingSession
+from rekindle.text import path_text, whole
+from rekindle.training.algorithms import agent_settings, config_type, fields_of, make_agent
+from rekindle.training.config import TrainerConfig, read_config
+from rekindle.training.rebuilding import checkpoint_files, load, read_spaces, rebuild_agent
+from rekindle.ui.output import complain
+from rekindle.wire.space_trees import space_as_tree
+
+__all__ = ["ServedRun", "say_stopped"]
+
+
+class ServedRun(msgspec.Struct, frozen=True):
+    """What to train or to play, for clients whose spaces may not be known yet."""
+
+    algorithm: str
+    name: str
+    version: str
+    root: Path
+    seed: int
+    steps: int | None
+    play: str | None
+    """The checkpoint to act with, without learning; None to train."""
+    session: dict[str, Any]
+    """Options of the session."""
+    agent: Any
+    """Settings of the agent; None for the defaults."""
+
+    def check(self) -> None:
+        """Raise `ConfigError` if there is no such algorithm: now, and not when the first client comes."""
+        find_modules_here([*module_of(self.algorithm), *module_of(getattr(self.agent, "network", None))])
+        config_type(self.algorithm)
+
+    def known_spaces(self) -> tuple[Any, Any] | None:
+        """The spaces of the run to continue; None if there is none."""
+        found = find_unfinished(self.root / self.name / self.version)
+        if found is None:
+            return None
+        config = read_config(RunReader(found))
+        if config.spaces is None:
+            raise ConfigError(f"{found} was not created by rekindle serve: use another --name")
+        return read_spaces(config.spaces, name=str(found / "config.json"))
+
+    def open(self, observation_space: Any, action_space: Any, **more: Any) -> TrainingSession:
+        """Continue the newest unfinished run, or start one; `more` are further options of the session."""
+        options, given = {**self.session, **more}, {} if self.agent is None else fields_of(self.agent)
+        agent = make_agent(self.algorithm, observation_space, action_space, seed=self.seed, settings=given)
+        config = TrainerConfig(
+            seed=self.seed,
+            steps=self.steps,
+            algorithm=self.algorithm,
+            agent=agent_settings(agent, self.algorithm, given),
+            spaces={
+                "observation_space": space_as_tree(observation_space),
+                "action_space": space_as_tree(action_space),
+            },
+            eval_episodes=0,
+            checkpoint_every=options["checkpoint_every"],
+            keep_checkpoints=options["keep_checkpoints"],
+            metrics_every=options["metrics_every"],
+        )
+        run = TrainingRun.create_or_resume(
+            self.name,
+            self.version,
+            root=self.root,
+            seed=self.seed,
+            config=config,
+            agent=type(agent).__name__,
+            max_steps=self.steps,
+            training=config.identity,
+        )
+        with run.let_go_on_failure():
+            if run.is_resumed and (changed := read_config(run.reader).differences(config)):
+                raise ConfigError(f"{run.path} is another training: {'; '.join(changed)}. Use another --name")
+            return TrainingSession(agent, run=run, max_steps=self.steps, journal=True, signals=False, **options)
+
+    def played(self, checkpoint: str) -> TrainingSession:
+        """A session that only acts, with the agent of a checkpoint."""
+        run = find_run(self.root / self.name / self.version)
+        config = read_config(RunReader(run))
+        if config.algorithm != self.algorithm:
+            raise ConfigError(f"{run} was trained with {config.algorithm}, not with {self.algorithm}")
+        files = checkpoint_files(run, checkpoint)
+        agent = rebuild_agent(run, modules=module_of(self.algorithm))
+        step = load(agent, files[0])
+        complain(f"playing with the agent of {path_text(run)} at step {whole(step)}; nothing is learned")
+        return TrainingSession(agent, signals=False)
+
+
+def say_stopped(session: TrainingSession) -> None:
+    """Say why and where a training stopped."""
+    where = f"{whole(session.total_steps)} steps, {whole(session.episodes)} episodes"
+    complain(f"stopped ({session.stop_reason}) at {where}")
