@@ -29,9 +29,9 @@ from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.stage import Stage, error_report
 from rekindle.actors.supervision import Supervised
 from rekindle.agent import Policy, State
-from rekindle.errors import ConfigError, EnvError, Interrupted, MissingExtra
+from rekindle.errors import ConfigError, EnvError, MissingExtra
 from rekindle.experience import Array
-from rekindle.interrupt import ShouldStop, never
+from rekindle.interrupt import ShouldStop
 from rekindle.text import install_command
 
 __all__ = ["ActorsOnRay"]
@@ -44,7 +44,7 @@ _GET = 60.0
 """Seconds to fetch what is ready."""
 
 
-class ActorsOnRay(Supervised):
+class ActorsOnRay(Supervised["_Worker"]):
     """Plays rounds on Ray; each Ray actor has several of ours. Every call that waits has a timeout."""
 
     has_one_thread = True  # or a node says that it differs
@@ -54,10 +54,10 @@ class ActorsOnRay(Supervised):
     ) -> None:
         """Connect to the cluster at an address, or start one here."""
         self.shape = shape = cast.shape
-        super().__init__(f"{cast.factory.name}: the Ray actor", shape.actors)
+        super().__init__(f"{cast.factory.name}: the Ray actor", shape.actors, patience)
         self.mark_inexact: Callable[[str], object] = lambda _: None
         """Called if a node differs from the machine of the learner."""
-        self._cast, self._patience = cast, patience
+        self._cast = cast
         count = min(workers or os.cpu_count() or 1, shape.actors)
         ends = [shape.actors * index // count for index in range(count + 1)]
         self._order: Order | None = None
@@ -100,9 +100,7 @@ class ActorsOnRay(Supervised):
     def collect(self) -> tuple[RoundArrays, list[ActorEnd]]:
         """Wait for the round; workers that die meanwhile, alone or with their node, are started again."""
         order = cast("Order", self._order)
-        self._wait_for(
-            self._workers, f"in round {order.number}", lambda worker: worker.play(order, self._policy), never
-        )
+        self._wait_for(self._workers, f"in round {order.number}", lambda worker: worker.play(order, self._policy))
         arrays = RoundArrays.empty(self.shape, self.shape.rows)
         ends: list[ActorEnd] = []
         for worker in self._workers:
@@ -120,40 +118,18 @@ class ActorsOnRay(Supervised):
         """Play evaluation episodes between two rounds, each part on another worker; None in the middle of a round."""
         if self._order is not None:
             return None
-        count = min(len(parts), len(self._workers))
-        shares = [[number for part in parts[place::count] for number in part] for place in range(count)]
-        workers = self._workers[:count]
         pickled, there = self._ray.cloudpickle.dumps(plan), self._ray.put(np.array(policy))
 
-        def again(worker: _Worker) -> None:
-            worker.evaluate({"plan": pickled, "numbers": shares[workers.index(worker)]}, there)
+        def ask(worker: _Worker, numbers: list[int]) -> None:
+            worker.evaluate({"plan": pickled, "numbers": numbers}, there)
 
-        for worker in workers:
-            worker.deaths = 0
-            again(worker)
-        try:
-            self._wait_for(workers, "in an evaluation", again, should_stop)
-        except Interrupted:
-            for worker in workers:
-                worker.is_lost = True
-            raise
-        return [cast("PlayedEpisode", tuple(one)) for worker in workers for one in worker.take_answer()["played"]]
+        return self._evaluated(self._workers, parts, ask, should_stop)
 
-    def _wait_for(
-        self, workers: Sequence[_Worker], when: str, again: Callable[[_Worker], object], should_stop: ShouldStop
-    ) -> None:
-        waiting = list(workers)
-        while waiting:
-            self._ray.wait([worker.answer for worker in waiting], num_returns=1, timeout=_LOOK)
-            for worker in list(waiting):
-                if (death := worker.death(self._patience)) is not None:
-                    self._start_again(worker, f"{death} {when}")
-                    again(worker)
-                elif worker.has_answer():
-                    waiting.remove(worker)
-                    self._compare(worker)
-            if should_stop():
-                raise Interrupted(f"stopped {when}")
+    def _wait(self, waiting: Sequence[_Worker]) -> None:
+        self._ray.wait([worker.answer for worker in waiting], num_returns=1, timeout=_LOOK)
+
+    def _answered(self, worker: _Worker) -> None:
+        self._compare(worker)
 
     def _compare(self, worker: _Worker) -> None:
         """Say so if a node computes with other libraries, or another processor, than the learner."""

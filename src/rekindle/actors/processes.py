@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from rekindle.actors.blas import ENVIRONMENT
@@ -24,9 +24,9 @@ from rekindle.actors.shared import Link, Region
 from rekindle.actors.supervision import Supervised
 from rekindle.agent import State
 from rekindle.envs.worker import IGNORED
-from rekindle.errors import AgentError, ConfigError, EnvError, Interrupted, RekindleError
+from rekindle.errors import AgentError, ConfigError, EnvError, RekindleError
 from rekindle.experience import Array
-from rekindle.interrupt import ShouldStop, never
+from rekindle.interrupt import ShouldStop
 
 __all__ = ["ActorProcesses", "raise_report"]
 
@@ -42,7 +42,7 @@ _GRACE = 5.0
 """Seconds that a worker gets to end by itself."""
 
 
-class ActorProcesses(Supervised):
+class ActorProcesses(Supervised["_Worker"]):
     """Plays rounds in worker processes; each has several actors."""
 
     has_one_thread = True  # an environment variable says so
@@ -55,8 +55,8 @@ class ActorProcesses(Supervised):
         patience: float = 120.0,
     ) -> None:
         self.shape = shape = cast.shape
-        super().__init__(f"{cast.factory.name}: the process", shape.actors)
-        self._cast, self._patience = cast, patience
+        super().__init__(f"{cast.factory.name}: the process", shape.actors, patience)
+        self._cast = cast
         count = min(workers or os.cpu_count() or 1, shape.actors)
         ends = [shape.actors * index // count for index in range(count + 1)]
         self._order: Order | None = None
@@ -146,44 +146,15 @@ class ActorProcesses(Supervised):
         if self._order is not None or self._free:
             return None
         self._policies[_EVALUATED].view(len(policy))[:] = policy
-        count = min(len(parts), len(self._workers))
-        shares = [[number for part in parts[place::count] for number in part] for place in range(count)]
-        workers, pickled = self._workers[:count], _pickled_by_value(plan)
-        orders = {id(worker): share for worker, share in zip(workers, shares, strict=True)}
+        pickled = _pickled_by_value(plan)
 
-        def again(worker: _Worker) -> None:
-            worker.evaluate(orders[id(worker)], len(policy), pickled)
+        def ask(worker: _Worker, numbers: list[int]) -> None:
+            worker.evaluate(numbers, len(policy), pickled)
 
-        for worker in workers:
-            worker.deaths = 0
-            again(worker)
-        try:
-            self._wait_for(workers, "in an evaluation", again, should_stop)
-        except Interrupted:
-            for worker in workers:
-                worker.is_lost = True
-            raise
-        return [tuple(one) for worker in workers for one in worker.take_answer()["played"]]
+        return self._evaluated(self._workers, parts, ask, should_stop)
 
-    def _wait_for(
-        self,
-        workers: Sequence[_Worker],
-        when: str,
-        again: Callable[[_Worker], object],
-        should_stop: ShouldStop = never,
-    ) -> None:
-        """Wait until all have answered; `again` repeats the order of one that had to be started again."""
-        waiting = list(workers)
-        while waiting:
-            _wait(waiting, _LOOK)
-            for worker in list(waiting):
-                if worker.has_answer():
-                    waiting.remove(worker)
-                elif (death := worker.death(self._patience)) is not None:
-                    self._start_again(worker, f"{death} {when}")
-                    again(worker)
-            if should_stop():
-                raise Interrupted(f"stopped {when}")
+    def _wait(self, waiting: Sequence[_Worker]) -> None:
+        _wait(waiting, _LOOK)
 
     def close(self) -> None:
         """End the workers."""
@@ -354,7 +325,7 @@ def _started(arguments: str, descriptors: list[int]) -> subprocess.Popen[bytes]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait(workers: list[_Worker], seconds: float) -> None:
+def _wait(workers: Sequence[_Worker], seconds: float) -> None:
     """Wait until a worker has an answer or dies."""
     poll = select.poll()
     for worker in workers:

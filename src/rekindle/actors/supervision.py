@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.errors import EnvError
+from rekindle.actors.evaluating import PlayedEpisode
+from rekindle.errors import EnvError, Interrupted
+from rekindle.interrupt import ShouldStop, never
 
 __all__ = ["Supervised", "Worker"]
 
@@ -21,18 +24,35 @@ class Worker(Protocol):
 
     name: str
     deaths: int
+    is_lost: bool
+    """Whether it may still be at work on an order that nobody waits for."""
+
+    def has_answer(self) -> bool:
+        """Whether it has done what it was asked to."""
+        ...
+
+    def take_answer(self) -> dict[str, Any]:
+        """The result; raises the error of an environment."""
+        ...
+
+    def death(self, patience: float) -> str | None:
+        """How it died, or that it made no step for so many seconds; None if it lives."""
+        ...
 
     def start_again(self) -> None:
         """Replace it by a new one."""
         ...
 
 
-class Supervised:
-    """Counts what workers do, and starts those again that died."""
+SomeWorker = TypeVar("SomeWorker", bound=Worker)
 
-    def __init__(self, what: str, actors: int) -> None:
+
+class Supervised(Generic[SomeWorker]):
+    """Waits for workers, counts what they do, and starts those again that died."""
+
+    def __init__(self, what: str, actors: int, patience: float) -> None:
         """`what` are the environment and the kind of worker, for messages."""
-        self._what = what
+        self._what, self._patience = what, patience
         self.report: Callable[[str], object] = lambda _: None
         """Is called with a message when a worker is started again."""
         self._restarts = 0
@@ -46,6 +66,60 @@ class Supervised:
         self._restarts += 1
         self.report(f"{what}: it is started again, and plays again")
         worker.start_again()
+
+    @abstractmethod
+    def _wait(self, waiting: Sequence[SomeWorker]) -> None:
+        """Wait a while, at most until one has an answer."""
+
+    def _answered(self, worker: SomeWorker) -> None:
+        """A worker has an answer."""
+
+    def _wait_for(
+        self,
+        workers: Sequence[SomeWorker],
+        when: str,
+        again: Callable[[SomeWorker], object],
+        should_stop: ShouldStop = never,
+    ) -> None:
+        """Wait until all have answered; `again` repeats the order of one that had to be started again."""
+        waiting = list(workers)
+        while waiting:
+            self._wait(waiting)
+            for worker in list(waiting):
+                if worker.has_answer():
+                    waiting.remove(worker)
+                    self._answered(worker)
+                elif (death := worker.death(self._patience)) is not None:
+                    self._start_again(worker, f"{death} {when}")
+                    again(worker)
+            if should_stop():
+                raise Interrupted(f"stopped {when}")
+
+    def _evaluated(
+        self,
+        workers: Sequence[SomeWorker],
+        parts: Sequence[Sequence[int]],
+        ask: Callable[[SomeWorker, list[int]], object],
+        should_stop: ShouldStop,
+    ) -> list[PlayedEpisode]:
+        """Let each worker play its share of the parts: the numbers of evaluation episodes."""
+        count = min(len(parts), len(workers))
+        workers = workers[:count]
+        shares = [[number for part in parts[place::count] for number in part] for place in range(count)]
+
+        def again(worker: SomeWorker) -> None:
+            ask(worker, shares[workers.index(worker)])
+
+        for worker in workers:
+            worker.deaths = 0
+            again(worker)
+        try:
+            self._wait_for(workers, "in an evaluation", again, should_stop)
+        except Interrupted:
+            for worker in workers:
+                worker.is_lost = True
+            raise
+        return [cast("PlayedEpisode", tuple(one)) for worker in workers for one in worker.take_answer()["played"]]
 
     def timings(self) -> dict[str, Any]:
         """Seconds that each actor has played, and workers that were started again, since the last call."""
