@@ -206,7 +206,7 @@ class TestManyStarts:
             assert len(set(pool.map(start, range(24)))) == 24
 
     def test_of_many_that_start_or_resume_at_once_one_makes_the_run(self, tmp_path: Path) -> None:
-        ready = threading.Barrier(6)
+        ready = threading.Barrier(20)
 
         def start(_: int) -> TrainingRun | None:
             ready.wait()
@@ -215,8 +215,8 @@ class TestManyStarts:
             except RunLocked:
                 return None
 
-        with ThreadPoolExecutor(6) as pool:
-            runs = [run for run in pool.map(start, range(6)) if run is not None]
+        with ThreadPoolExecutor(20) as pool:
+            runs = [run for run in pool.map(start, range(20)) if run is not None]
         (run,) = runs
         run.close()
         assert find_runs(tmp_path) == [run.path]

@@ -80,8 +80,13 @@ class TrainingRun:
         If several processes call this at the same time, only one of them creates the run.
         """
         new = new_run(root, name, version, **options)
-        with starting(new.directory):
-            return cls.resume_unfinished(name, version, root=root) or cls._make(new)
+        while True:
+            # Outside of `starting`: many processes that find the run in use need not wait for each other.
+            if (found := cls.resume_unfinished(name, version, root=root)) is not None:
+                return found
+            with starting(new.directory):
+                if find_unfinished(new.directory) is None:
+                    return cls._make(new)
 
     @classmethod
     def _make(cls, new: NewRun) -> TrainingRun:
