@@ -718,6 +718,14 @@ class TestConfig:
         with pytest.raises(ConfigError, match="names the module os, which is imported only if"):
             Trainer.resume(tmp_path / "t")
 
+    def test_all_modules_that_only_the_run_names_are_in_one_message(self, tmp_path: Path) -> None:
+        make(tmp_path, env=env_worlds.Path, agent=toy).train()
+        path = rekindle.RunReader(tmp_path / "t").path / "config.json"
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps({**config, "algorithm": "dqn", "agent": {"network": "mine:Wide"}}))
+        with pytest.raises(ConfigError, match="too: --env-module env_worlds --agent-module mine, or modules="):
+            Trainer.resume(tmp_path / "t")
+
     def test_a_directory_without_a_config_cannot_be_resumed_by_its_path(self, tmp_path: Path) -> None:
         rekindle.TrainingRun.create("plain", root=tmp_path).close()
         with pytest.raises(ConfigError, match=r"has no config\.json: only its own script can continue it"):

@@ -348,13 +348,17 @@ def check_unedited(reader: RunReader, config: TrainerConfig) -> None:
 
 def check_modules(allowed: Sequence[str], *, env: Sequence[str] = (), agent: Sequence[str] = ()) -> None:
     """Refuse to import modules that only the run's config names: anyone who can write the config could run code."""
+    flags: dict[str, str] = {}
     for flag, named in (("--env-module", env), ("--agent-module", agent)):
-        for module in named:
-            if module not in allowed:
-                raise ConfigError(
-                    f"the run's config names the module {module}, which is imported only if you name it too: "
-                    f"{flag} {module}, or modules=[{module!r}] in Python"
-                )
+        flags.update({module: flag for module in named if module not in allowed and module not in flags})
+    if not flags:
+        return
+    one, are, them = ("module", "is", "it") if len(flags) == 1 else ("modules", "are", "them")
+    options = " ".join(f"{flag} {module}" for module, flag in flags.items())
+    raise ConfigError(
+        f"the run's config names the {one} {' and '.join(flags)}, which {are} imported only if you name {them} too: "
+        f"{options}, or modules={list(flags)} in Python"
+    )
 
 
 def check_files(named: Sequence[str], allowed: Sequence[str]) -> None:
