@@ -187,3 +187,7 @@ def test_a_signal_or_rekindle_stop_stops_a_sweep_with_checkpoints(tmp_path: Path
     assert "go on with rekindle resume" in errors
     statuses = {RunReader(path.parent).status for path in (tmp_path / "lake").glob("*/*/metadata.json")}
     assert statuses <= {"finished", "stopped"}
+    if way == "signal":
+        shown = rekindle("show", tmp_path / "lake").flat
+        assert f"Continue it rekindle resume {tmp_path / 'lake'}" in shown
+        assert " running " not in shown

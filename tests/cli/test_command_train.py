@@ -377,7 +377,7 @@ def test_a_first_signal_checkpoints_and_stops(here: Path, number: signal.Signals
     command = [sys.executable, "-m", "rekindle", *map(str, LAKE), "--steps", "None", "--metrics-every", "100"]
     process = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    assert process.stderr.readline().startswith("step ")
+    assert any(line.startswith("step ") for line in process.stderr)
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130

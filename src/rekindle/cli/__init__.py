@@ -19,9 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         # Handle signals first: the other imports take seconds, during which a training may be stopped too.
+        from rekindle.cli.starting import stages_shown
         from rekindle.cli.stopping import stopped_by_signals
 
-        with stopped_by_signals(arguments):
+        with stopped_by_signals(arguments), stages_shown(arguments if argv is None else ()):
             from rekindle.cli.entry import run
 
             return run(arguments)

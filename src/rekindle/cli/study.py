@@ -19,6 +19,7 @@ from rekindle.envs.factory import required_files
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.run.creation import checked_name
 from rekindle.run.settings import setting_text
+from rekindle.stages import stage
 from rekindle.sweep import Study, StudySettings, Trial, built_in_space, read_space, run_study, space_text
 from rekindle.sweep.importance import importance
 from rekindle.sweep.trials import ranked
@@ -103,6 +104,7 @@ def _run(path: Path, settings: StudySettings, *, jobs: int, as_json: bool) -> in
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}: use at least 1")
     tell = _Progress(settings.trials)
+    stage(f"training {settings.trials} trials with {len(settings.seeds)} seeds each, {jobs} at a time")
     try:
         run_study(path, settings, jobs=jobs, interrupter=current_interrupter(), on_trial=tell)
     except Interrupted as error:
@@ -174,18 +176,23 @@ def _print(details: StudyDetails) -> None:
         note = f"the best {_MOST_TRIALS} of {ended}; --json has all" if ended > _MOST_TRIALS else ""
         out.print(headline("Trials", note))
         columns = (number("trial"), number("score"), "status", words("seeds"), words("settings", least=30))
-        out.print(table(columns, [_row(trial) for trial in shown]))
+        out.print(table(columns, [_row(trial, is_running=details.status == "running") for trial in shown]))
     if details.importance:
         out.print(headline("Importance", "how much of the difference between trials a setting explains"))
         items = sorted(details.importance.items(), key=lambda item: -item[1])
         out.print(facts((name, f"{share:4.0%} {'█' * round(30 * share)}") for name, share in items))
+    if details.status not in ("running", "finished"):
+        out.print(headline("Continue it"))
+        print_whole(out, cell(f"rekindle resume {details.path}"))
     if details.best is not None:
         out.print(headline("Train with these settings"))
         print_whole(out, cell(f"rekindle train --like {details.path}@best --seeds 100-104"))
 
 
-def _row(trial: Trial) -> list[Cell]:
+def _row(trial: Trial, *, is_running: bool) -> list[Cell]:
     status = status_cell(trial.status) if trial.status != "pruned" else cell("pruned", "dim")
+    if trial.status == "running" and not is_running:
+        status = cell("open", "dim")
     scores = " ".join(decimal(score) for score in trial.scores) or NOTHING
     settings = ", ".join(f"{_short(name)} {setting_text(value)}" for name, value in trial.settings.items())
     return [str(trial.number), decimal(trial.value), status, scores, trial.reason or settings]

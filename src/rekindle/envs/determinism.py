@@ -16,6 +16,7 @@ from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
 from rekindle.rng import episode_seed
 from rekindle.spaces import Layout
+from rekindle.stages import stage
 from rekindle.traces import EpisodeTrace
 
 __all__ = ["Determinism", "LEAST_PROBE_STEPS", "PROBE_STEPS", "judge", "play", "probe", "probe_lengths"]
@@ -59,6 +60,7 @@ def probe(factory: EnvFactory, *, steps: int = PROBE_STEPS, should_stop: ShouldS
     environment raises, and `Interrupted` between two steps once `should_stop()` is true.
     """
     lengths = probe_lengths(steps)
+    stage(f"probing {factory.name}: can an episode be repeated?")
     with contextlib.closing(EnvSlot(factory)) as slot:
         refuse_stateful_wrappers(slot.env, factory.name)
         actions = RandomActions(slot.action_space)

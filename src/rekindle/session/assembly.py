@@ -38,6 +38,7 @@ from rekindle.session.saving import Saver
 from rekindle.session.schedule import Schedule
 from rekindle.session.streams import Streams
 from rekindle.session.table import StreamTable
+from rekindle.stages import stage
 from rekindle.stats import StatsTracker
 from rekindle.storage import codec
 
@@ -154,6 +155,7 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
             if isinstance(callback, Stateful):
                 parts.attached.add(f"callback {index}: {type(callback).__qualname__}", callback)
         if isinstance(agent, WarmsUp) and not parts.interrupter.is_stopped:
+            stage(f"compiling {type(agent).__name__}")
             agent.warm_up()
         if run is not None:
             parts.interrupter.watch(run.stop_file)

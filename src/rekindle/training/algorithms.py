@@ -24,6 +24,7 @@ from rekindle.agent import LearningAgent
 from rekindle.agents.names import advice_on
 from rekindle.agents.settings import network_setting
 from rekindle.errors import ConfigError, RekindleError
+from rekindle.stages import stage
 
 __all__ = [
     "ALGORITHMS",
@@ -131,6 +132,7 @@ def make_agent(
     others: Mapping[str, Sequence[str]] | None = None,
 ) -> LearningAgent:
     """Create an agent; `settings` may be in their JSON form, such as lists for tuples; `others`: see `converted`."""
+    stage(f"creating the agent {name}")
     make = _agent_class(name)
     if name in ALGORITHMS:
         _check_actions(name, type(action_space).__name__)

@@ -13,6 +13,7 @@ from rekindle.envs.factory import close_env
 from rekindle.envs.wrappers import refuse_stateful_wrappers
 from rekindle.errors import ConfigError
 from rekindle.interrupt import ShouldStop, never
+from rekindle.stages import stage
 from rekindle.storage.files import absolute
 from rekindle.training.config import TrainerConfig
 
@@ -29,6 +30,7 @@ _NEED_DATA = (_IMITATES, "iql", "awac")
 
 def environment_spaces(factory: EnvFactory) -> Spaces:
     """The spaces of an environment; raises `ConfigError` if a wrapper of it keeps what a resume cannot restore."""
+    stage(f"creating {factory.name}")
     example = factory()
     try:
         refuse_stateful_wrappers(example, factory.name)

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, TextIO
 
 from rekindle.events import Evaluated, MetricsFlushed, TrainingStarted
+from rekindle.stages import listening, stage
 from rekindle.terminal import can_rewrite, in_notebook, width_of
 from rekindle.text import compact, decimal, printable, time_text, whole
 
@@ -56,13 +57,19 @@ class Progress:
         """Print progress inside the context, and not after it; the last line stays."""
         self._is_paused = False
         try:
-            yield
+            with listening(self._note_stage):
+                yield
         finally:
             if self._is_live and self._last_steps >= 0:
                 self._write("\n")
             self._is_paused = True
 
+    def _note_stage(self, text: str) -> None:
+        if text:
+            self._say(text)
+
     def _start(self, event: TrainingStarted) -> None:
+        stage("training" if self._is_live else "")
         self._started = (event.stamp.env_steps, time.monotonic())
         self._is_stopping, self._last_steps = False, -1
         if event.resumed_from is not None:

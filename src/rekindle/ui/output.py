@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from rekindle.stages import stage
 from rekindle.storage import documents, files
 from rekindle.text import printable
 
@@ -24,6 +25,7 @@ _write_json: ContextVar[Callable[[str], object] | None] = ContextVar("_write_jso
 
 def complain(message: str) -> None:
     """Print one line to standard error, unless nobody can read it: a training whose terminal was closed continues."""
+    stage("")
     with contextlib.suppress(OSError):
         sys.stderr.write(f"rekindle: {printable(' '.join(message.split()), most=2000)}\n")
 
