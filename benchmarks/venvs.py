@@ -12,9 +12,12 @@ PACKAGES = {
     "sb3": ["stable-baselines3", "gymnasium[atari,mujoco]", "opencv-python-headless"],
     "d3rlpy": ["d3rlpy==2.8.1"],
     "sbx": ["stable-baselines3", "gymnasium[mujoco]", "sbx-rl==0.28.0"],
+    "rejax": ["rejax==0.1.3", "gymnax==0.0.9", "jax==0.10.2", "jaxlib==0.10.2", "optax==0.2.8"],
 }
-"""What is installed after torch 2.13.0; `constraints.txt` says which version, so that environments are the same."""
-UNCONSTRAINED = {"d3rlpy"}
+"""What is installed; `constraints.txt` says which version, so that environments are the same."""
+WITH_TORCH = {"sb3", "d3rlpy", "sbx"}
+"""Peers before which torch 2.13.0 is installed."""
+UNCONSTRAINED = {"d3rlpy", "rejax"}
 """Peers that need other versions."""
 
 
@@ -26,7 +29,7 @@ def python_of(name: str) -> Path:
         print(f"installing {name} in {home}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
         limits = [] if name in UNCONSTRAINED else ["-c", str(ROOT / "constraints.txt")]
-        for packages in (["torch==2.13.0"], PACKAGES[name]):
+        for packages in [["torch==2.13.0"]] * (name in WITH_TORCH) + [PACKAGES[name]]:
             subprocess.run([str(python), "-m", "pip", "install", "-qq", *limits, *packages], check=True)
         ready.touch()
     return python

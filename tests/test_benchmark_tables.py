@@ -47,6 +47,18 @@ def test_the_overhead_is_a_share_of_the_run_with_logs(script: ModuleType) -> Non
     assert found == {"off_us": 80, "on_us": 100, "share": 0.05, "most": 0.1, "reached": True}
 
 
+@pytest.mark.parametrize("script", ["many_envs"], indirect=True)
+def test_the_ratio_to_rejax_is_the_median_of_the_ratios_of_the_repeats(script: ModuleType) -> None:
+    def timed(num_envs: int, **sides: list[float]) -> list[dict[str, object]]:
+        return [{**result, "num_envs": num_envs} for result in measured("", **sides)]
+
+    results = timed(64, rekindle=[6.0, 14.0, 8.0], rejax=[6.0, 10.0, 7.0]) + timed(1024, rekindle=[9.0])
+    assert script.table(results).splitlines()[2:] == ["| 64 | 6.0 | 6.0 | 1.14 | 1.2 | yes |"]
+    results += timed(1024, rejax=[8.0])
+    assert script.table(results).endswith("| 1,024 | 9.0 | 8.0 | 1.12 | 1.0 | no |")
+    assert list(script.missing(results, 2, 1024)) == [(1, 1024, "rekindle"), (1, 1024, "rejax")]
+
+
 @pytest.mark.parametrize("script", ["halfcheetah"], indirect=True)
 def test_the_difference_of_means_has_a_standard_error(script: ModuleType) -> None:
     finals = {"rekindle": [10.0, 12.0, 14.0], "sb3": [1.0, 1.0, 4.0]}

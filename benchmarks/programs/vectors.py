@@ -1,0 +1,65 @@
+"""PPO on a vector of CartPole environments, for `benchmarks/many_envs.py`: what `rekindle train` does.
+
+python vectors.py NUM_ENVS ROLLOUTS
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from timing import Stopwatch, keep_to_one_processor
+
+from rekindle.training import Components, Synchronous, Trainer
+from rekindle.training.progress import Progress
+from rekindle.training.sampling import Round
+
+STEPS_EACH, EPOCHS, MINIBATCHES = 128, 4, 4
+
+
+class Timed:
+    """The usual loop, with a look at the clock."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+
+    def train_loop(self, components: Components) -> Iterator[Round]:
+        for made in Synchronous().train_loop(components):
+            self._watch.look(components.session.total_steps)
+            yield made
+
+
+def main() -> None:
+    num_envs, rollouts = map(int, sys.argv[1:])
+    keep_to_one_processor()
+    rollout_steps = num_envs * STEPS_EACH
+    watch = Stopwatch(rollout_steps)
+    with tempfile.TemporaryDirectory() as root:
+        trainer = Trainer(
+            "CartPole-v1",
+            "ppo",
+            steps=rollouts * rollout_steps,
+            num_envs=num_envs,
+            vectorization="native",
+            name="vectors",
+            root=root,
+            agent_settings={
+                "hidden_sizes": (64, 64),
+                "rollout_steps": rollout_steps,
+                "minibatch_size": rollout_steps // MINIBATCHES,
+                "epochs": EPOCHS,
+                "learning_rate": 3e-4,
+                "entropy_coef": 0.01,
+                "clip_value": 0.2,
+            },
+            eval_episodes=0,
+            strategy=Timed(watch),
+        )
+        Progress(trainer)
+        trainer.train()
+        watch.report(rollouts * rollout_steps)
+
+
+if __name__ == "__main__":
+    main()
