@@ -76,4 +76,4 @@ class Stopwatch:
         if self._started is None:
             raise SystemExit(f"the clock never started: there were {env_steps} of {self._first} steps")
         first, started = self._started
-        print(json.dumps({"cpu_us": round(1e6 * (cpu_seconds() - started) / (env_steps - first), 1)}))
+        print(json.dumps({"cpu_us": round(1e6 * (cpu_seconds() - started) / (env_steps - first), 2)}))

@@ -61,12 +61,19 @@ class Case:
             **{"hidden_sizes": (7, 6), "rollout_steps": ROWS, "minibatch_size": 4, **config},
         )
         self.head, self.weights, self.config = self.agent._head, self.agent._weights, self.agent.config
+        normalises = self.config.normalise_advantages
 
         def loss(params: Any, indices: Any, inputs: dict[str, Any]) -> Any:
             batch = RolloutBatch.of(inputs["rollout"], indices, ROWS)
             update: Any = self.agent._algorithm
-            return update.loss(params, batch, inputs["schedules"])
+            return update.loss(params, batch.normalised() if normalises else batch, inputs["schedules"])
 
+        def share(inputs: dict[str, Any]) -> Any:
+            """The loss of a batch as it is."""
+            update: Any = self.agent._algorithm
+            return lambda params, batch: update.loss(params, batch, inputs["schedules"])
+
+        self.share = share
         self.loss, self.gradient = jax.jit(loss), jax.jit(jax.grad(loss, has_aux=True))
         self.is_continuous = self.head.kind == "gaussian"
 
@@ -204,6 +211,21 @@ def test_the_gradient_is_that_of_small_differences(name: str) -> None:
         step[index] = 1e-6
         above, below = (reference_loss(it, wide + sign * step, inputs, indices)["loss"] for sign in (1, -1))
         assert gradient[index] == pytest.approx((above - below) / 2e-6, rel=2e-3, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ["discrete", "discrete, clipped value, raw advantages", "several, masked"])
+@pytest.mark.parametrize("most_rows", [1, 2, 3])
+def test_the_gradient_of_a_minibatch_is_the_sum_of_those_of_its_pieces(name: str, most_rows: int) -> None:
+    rng, it = np.random.default_rng(5), case(name)
+    params = it.params(rng)
+    inputs, indices = it.inputs(rng, params), it.indices(rng)
+    whole, pieces = (
+        jax.jit(lambda: RolloutBatch.of(inputs["rollout"], indices, ROWS).gradient(it.share(inputs), params, rows))()  # noqa: B023
+        for rows in (ROWS, most_rows)
+    )
+    jax.tree_util.tree_map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6), whole, pieces
+    )
 
 
 # What actions are scored with

@@ -125,7 +125,7 @@ def test_the_advantages_the_loss_and_the_gradients_of_ppo(seed: int, kind: str) 
     gradients = train(model, {"policy": (model.policy.optimizer, dict(model.policy.named_parameters()))})
     update: Any = agent._algorithm
     loss = jax.value_and_grad(update.loss, has_aux=True)
-    batch = RolloutBatch.of(columns, np.arange(ROWS, dtype=np.int32), ROWS)
+    batch = RolloutBatch.of(columns, np.arange(ROWS, dtype=np.int32), ROWS).normalised()
     (value, metrics), gradient = loss(new, batch, agent._inputs(columns, agent.env_steps)["schedules"])
     assert 0 < float(metrics["clip_fraction"]) < 1
     assert float(metrics["clip_fraction"]) == pytest.approx(logged(model, "clip_fraction"))

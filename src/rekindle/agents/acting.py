@@ -30,7 +30,7 @@ from rekindle.policy.network import Forward, Layer, Normaliser, draw_noise, forw
 from rekindle.policy.policy import NetworkPolicy, exploring
 from rekindle.spaces import Layout
 
-__all__ = ["Actor", "CompiledPolicy", "device_of"]
+__all__ = ["Actor", "CompiledPolicy", "device_of", "is_on_cpu"]
 
 Network = TypeVar("Network", bound=eqx.Module)
 
@@ -50,6 +50,11 @@ def device_of(setting: str | None, name: str) -> Any:
         return jax.devices(platform)[int(index or 0)]
     except (RuntimeError, ValueError, IndexError) as error:
         raise ConfigError(f"{name} is {setting!r}: {error}; use a platform such as 'cpu' or 'gpu:1'") from None
+
+
+def is_on_cpu(setting: str | None) -> bool:
+    """Whether the device of such a setting is a CPU."""
+    return jax.default_backend() == "cpu" if setting is None else setting.partition(":")[0] == "cpu"
 
 
 class Actor(Generic[Network]):

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.agents.acting import Actor, device_of
+from rekindle.agents.acting import Actor, device_of, is_on_cpu
 from rekindle.agents.configs import OnPolicyConfig
 from rekindle.agents.distributions import Distribution, distribution_of
 from rekindle.agents.encoders import encoder, feature_size
@@ -57,6 +57,9 @@ from rekindle.policy.encoding import Encoding
 from rekindle.policy.network import Layer
 
 __all__ = ["ActorCritic", "PPO", "PPOConfig", "PPOState", "PPOUpdate"]
+
+_MOST_ROWS = 1024
+"""Rows whose gradient is computed together on a CPU: the outputs of the layers then stay in the cache of a core."""
 
 
 class PPOConfig(OnPolicyConfig, frozen=True, kw_only=True):
@@ -162,8 +165,17 @@ class PPOUpdate:
     algorithm = "ppo"
     metrics = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
 
-    def __init__(self, config: PPOConfig, weights: Weights[ActorCritic], distribution: Distribution) -> None:
+    def __init__(
+        self,
+        config: PPOConfig,
+        weights: Weights[ActorCritic],
+        distribution: Distribution,
+        *,
+        most_rows: int | None = None,
+    ) -> None:
+        """`most_rows` limits the rows of a minibatch whose gradient is computed together; None for no limit."""
         self._config, self._weights, self._distribution = config, weights, distribution
+        self._most_rows = most_rows or config.minibatch_size
         self.schedules = {
             "learning_rate": config.learning_rate,
             "clip": config.clip,
@@ -188,7 +200,11 @@ class PPOUpdate:
     def _made(
         self, state: PPOState, batch: RolloutBatch, schedules: Mapping[str, Any]
     ) -> tuple[PPOState, dict[str, jax.Array]]:
-        (loss, metrics), gradient = jax.value_and_grad(self.loss, has_aux=True)(state.params, batch, schedules)
+        if self._config.normalise_advantages:
+            batch = batch.normalised()
+        (loss, metrics), gradient = batch.gradient(
+            lambda params, rows: self.loss(params, rows, schedules), state.params, self._most_rows
+        )
         rate, target_kl = schedules["learning_rate"], self._config.target_kl
         params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, rate)
         is_over = state.is_over if target_kl is None else metrics["kl"] > target_kl
@@ -198,13 +214,10 @@ class PPOUpdate:
     def loss(
         self, params: Parts, batch: RolloutBatch, schedules: Mapping[str, Any]
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The loss of a minibatch, and metrics beside it."""
+        """The loss of a minibatch, or the share of a piece of it, and metrics beside it."""
         config, clip, mean, advantages = self._config, schedules["clip"], batch.mean, batch.advantages
         log_probs, entropies, values = self.score(params, batch.observations, batch.mask, batch.actions)
 
-        if config.normalise_advantages and len(advantages) > 1:
-            centred = advantages - mean(advantages)
-            advantages = centred / (jnp.sqrt(mean(jnp.square(centred), less=1)) + 1e-8)
         log_ratios = log_probs - batch.log_probs
         ratios = jnp.exp(log_ratios)
         gains = jnp.minimum(ratios * advantages, jnp.clip(ratios, 1 - clip, 1 + clip) * advantages)
@@ -254,11 +267,13 @@ class PPO(OnPolicyAgent[PPOConfig]):
             observation_space, config, actions=distribution.masked, mask_sizes=distribution.mask_sizes
         )
         weights = Weights(ActorCritic(config, encoding, distribution, network, initial))
+        # Not for images: XLA on a CPU is slow with a convolution inside a loop.
+        has_pieces = is_on_cpu(config.learning_device) and not encoding.images
         super().__init__(
             observation_space,
             action_space,
             config,
-            PPOUpdate(config, weights, distribution),
+            PPOUpdate(config, weights, distribution, most_rows=_MOST_ROWS if has_pieces else None),
             Actor(
                 weights,
                 encoding,

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -20,6 +21,9 @@ from rekindle.experience import Array
 from rekindle.policy.encoding import Encoding
 
 __all__ = ["Minibatch", "OffPolicyUpdate", "OnPolicyUpdate", "RolloutBatch", "Update"]
+
+
+_each = jax.tree_util.tree_map
 
 
 class Update(Protocol):
@@ -124,11 +128,13 @@ class RolloutBatch(NamedTuple):
     returns: jax.Array
     counts: jax.Array | None
     """Which rows count, where a minibatch is not full; None if all do."""
+    total: Any
+    """How many rows count in the whole minibatch, if this is a piece of one."""
 
     @classmethod
     def of(cls, rollout: Mapping[str, Any], indices: jax.Array | Array, rollout_steps: int) -> RolloutBatch:
         """These rows of a rollout; an index past its end is a row that does not count."""
-        columns = jax.tree_util.tree_map(lambda column: jnp.take(column, indices, axis=0, mode="clip"), rollout)
+        columns = _each(lambda column: jnp.take(column, indices, axis=0, mode="clip"), rollout)
         counts = jnp.asarray(indices) < rollout_steps if rollout_steps % len(indices) else None
         log_probs, values, advantages, returns = columns["numbers"].T
         return cls(
@@ -140,13 +146,42 @@ class RolloutBatch(NamedTuple):
             advantages,
             returns,
             counts,
+            len(indices) if counts is None else counts.sum(),
         )
 
     def mean(self, column: jax.Array, *, less: int = 0) -> jax.Array:
-        """The mean of a column, over the rows that count."""
+        """The mean of a column, over the rows that count; of a piece, its share of the mean of the minibatch."""
         if self.counts is None:
-            return column.sum() / (len(column) - less)
-        return jnp.where(self.counts, column, 0).sum() / jnp.maximum(self.counts.sum() - less, 1)
+            return column.sum() / (self.total - less)
+        return jnp.where(self.counts, column, 0).sum() / jnp.maximum(self.total - less, 1)
+
+    def normalised(self) -> RolloutBatch:
+        """With advantages of mean 0 and deviation 1."""
+        if len(self.advantages) == 1:
+            return self
+        centred = self.advantages - self.mean(self.advantages)
+        return self._replace(advantages=centred / (jnp.sqrt(self.mean(jnp.square(centred), less=1)) + 1e-8))
+
+    def gradient(
+        self, loss: Callable[[Parts, RolloutBatch], Any], params: Parts, rows: int
+    ) -> tuple[tuple[jax.Array, dict[str, jax.Array]], Parts]:
+        """A loss that is made of means, its metrics and its gradient, from at most so many rows at a time."""
+        graded = jax.value_and_grad(loss, has_aux=True)
+        pieces = math.ceil(len(self.advantages) / rows)
+        first = len(self.advantages) - (pieces - 1) * rows
+        sums = graded(params, self._piece(0, first))
+        if pieces == 1:
+            return sums
+
+        def add(index: jax.Array, sums: Any) -> Any:
+            return _each(jnp.add, sums, graded(params, self._piece(first + index * rows, rows)))
+
+        return jax.lax.fori_loop(0, pieces - 1, add, sums)
+
+    def _piece(self, start: jax.Array | int, rows: int) -> RolloutBatch:
+        columns = self._replace(total=None)
+        piece = _each(lambda column: jax.lax.dynamic_slice_in_dim(column, start, rows), columns)
+        return piece._replace(total=self.total)
 
 
 class OnPolicyUpdate(Update, Protocol):
