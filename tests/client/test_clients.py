@@ -1,6 +1,7 @@
 """The clients: blocking, asyncio, and for Gymnasium environments."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hosting import ACTIONS, STATES, Hosted, RandomAgent, hosted
 
 from rekindle import TrainingSession
 from rekindle.client import AsyncClient, Client, GymClient
+from rekindle.client.conversation import pauses
 from rekindle.errors import ConfigError, InputError, ServerError
 from rekindle.server import ServerOptions
 
@@ -123,3 +125,9 @@ def test_a_server_that_cannot_be_reached_is_one_clear_error() -> None:
         Client("ws://127.0.0.1:1/session", patience=0.1)
     with pytest.raises(ConfigError, match="ws://"):
         Client("http://127.0.0.1:1")
+
+
+def test_a_client_tries_at_least_every_second_to_connect_again() -> None:
+    waits = list(itertools.islice(pauses(), 30))
+    assert max(waits) <= 1.0
+    assert waits[0] <= 0.05

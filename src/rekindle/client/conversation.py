@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -61,8 +61,8 @@ class OpenEpisode(NamedTuple):
     """The action that was chosen last, and whose outcome was not reported."""
 
 
-def pauses() -> Any:
-    """Seconds to wait before each further attempt to connect."""
+def pauses() -> Iterator[float]:
+    """Seconds to wait before each further attempt to connect: at most 1, so that clients are soon back."""
     longest = 0.05
     while True:
         yield longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients out; not a secret
