@@ -1,8 +1,7 @@
 """What agents that learn from rollouts of their newest policy have in common: everything but the algorithm.
 
 Collecting rollouts, scoring them with the policy that chose their actions, learning from them in epochs of
-minibatches, acting, and going on later. The algorithm is an `OnPolicyUpdate`: its state, and one update as a pure
-function.
+minibatches, acting, and resuming. The algorithm is an `OnPolicyUpdate`: its state, and an update as a pure function.
 """
 
 # JAX's own types are partial.
