@@ -235,10 +235,7 @@ class _Scan:
             return
         room, self.stopped_at = header
         number = segment.first
-        while self.stopped_at + LENGTH.size <= len(data) and LENGTH.unpack_from(data, self.stopped_at)[0]:
-            record = _record_at(data, self.stopped_at)
-            if record is None or record.number != number:
-                break
+        while (record := _record_at(data, self.stopped_at)) is not None and record.number == number:
             yield record
             self.stopped_at += RECORD.size + len(record.data)
             if record.kind == END:

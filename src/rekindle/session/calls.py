@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -24,6 +25,8 @@ __all__ = ["Calls"]
 logger = logging.getLogger("rekindle")
 
 _SLOTS = ArraySpec(np.dtype(np.int64))
+_KINDS: list[int] = [0, *Kind]
+"""In the order of their numbers: a list is quicker to look a kind up in than a dict."""
 _STATUS = {int(status): status for status in EpisodeStatus}  # an enum is slow to look up its members
 
 
@@ -35,11 +38,21 @@ class Calls:
         self._ticks = Ticks(parts, flow)
         self._read: tuple[Decoded, int, Body] | None = None
         """The newest record of one action, the row of its stream, and the record from the action on."""
+        frequent: dict[int, Callable[[Decoded], None]] = {
+            Kind.ACT: self._act,
+            Kind.BEGIN: self._act,
+            Kind.STEP: self._step,
+            Kind.OBSERVE: self._observe,
+            Kind.ACT_MANY: self._act_many,
+            Kind.OBSERVE_MANY: self._observe_many,
+            Kind.TICK: self._tick,
+        }
+        self._by_kind = [frequent.get(kind, self._make_rare) for kind in _KINDS]
 
     def make(self, record: Decoded) -> None:
         """Make a call; raises `CheckpointError` if it cannot be made."""
         try:
-            self._make(record)
+            self._by_kind[record.kind](record)
         except InputError as error:
             # A step after which the agent refused to act has a record too, and is refused again.
             if record.kind is not Kind.STEP or record.flags & Flag.ACTION:
@@ -47,20 +60,8 @@ class Calls:
         except (KeyError, TypeError, ValueError, struct.error, msgspec.MsgspecError) as error:
             raise _failed(record, error) from error
 
-    def _make(self, record: Decoded) -> None:
+    def _make_rare(self, record: Decoded) -> None:
         match record.kind:
-            case Kind.ACT | Kind.BEGIN:
-                self._act(record)
-            case Kind.STEP:
-                self._step(record)
-            case Kind.OBSERVE:
-                self._observe(record)
-            case Kind.ACT_MANY:
-                self._act_many(record)
-            case Kind.OBSERVE_MANY:
-                self._observe_many(record)
-            case Kind.TICK:
-                self._ticks.make(*recorded_tick(record, self._table)[:2])
             case Kind.ANNOUNCE | Kind.START_EPISODE | Kind.CLOSE_EPISODE | Kind.CLOSE_STREAM:
                 self._end(record)
             case Kind.LEARN:
@@ -112,6 +113,9 @@ class Calls:
         actions, rewards, statuses = body.action(rows), body.array(REWARDS, rows), body.array(STATUSES, rows)
         transitions = Transitions(before, actions, rewards, body.observation(rows), statuses)
         self._flow.observe_many(transitions, self._names(record, slots))
+
+    def _tick(self, record: Decoded) -> None:
+        self._ticks.make(*recorded_tick(record, self._table)[:2])
 
     def _names(self, record: Decoded, slots: Array) -> list[int | str] | None:
         return [self._table.id_of(slot) for slot in slots.tolist()] if record.flags & Flag.STREAMS else None

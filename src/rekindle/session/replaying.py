@@ -35,6 +35,11 @@ logger = logging.getLogger("rekindle")
 
 _PROGRESS_EVERY = 1.0
 """Seconds between two messages about a long replay."""
+# An enum is slow to look up its members.
+_STREAM, _CLOSED = Kind.STREAM, Kind.CLOSED
+_PLAIN = {Kind.ACT, Kind.ACT_MANY, Kind.OBSERVE, Kind.OBSERVE_MANY, Kind.BEGIN, Kind.STEP, Kind.TICK}
+_IS_PLAIN = [kind in _PLAIN for kind in (0, *Kind)]
+"""By the number of a kind: whether hooks, learners and streams have nothing to do with it."""
 
 
 class Stops(Protocol):
@@ -121,14 +126,22 @@ class Replay:
 
     def _is_stopped_here(self) -> bool:
         """Let `stops` look at the session between two calls; returns whether the replay is over."""
+        if self._stops is None:
+            return False
         number = self._records.number
-        if self._stops is None or number not in self._stops.numbers or not self._stops.look(number):
+        if number not in self._stops.numbers or not self._stops.look(number):
             return False
         self._end(number)
         return True
 
     def _make_next(self) -> None:
         if self._is_stopped_here():
+            return
+        record = self._records.peek()
+        if record is not None and _stands_alone(record):
+            self._records.next()
+            self._early.clear()
+            self._make(record)
             return
         self._pass_restarts(is_between_calls=True)
         early = self._records.take_early()
@@ -152,9 +165,9 @@ class Replay:
         self._prepare(record)
         self.calls += 1
         try:
-            if record.kind is Kind.STREAM:
-                self.reached(Kind.STREAM)
-            elif record.kind is Kind.CLOSED:
+            if record.kind is _STREAM:
+                self.reached(_STREAM)
+            elif record.kind is _CLOSED:
                 self._closing.close_again(record.context)
             else:
                 self._calls.make(record)
@@ -201,6 +214,9 @@ class Replay:
         if record.flags & Flag.ACTION:
             self._compare_actions(record)
         self._inputs.is_recorded = True
+        following = self._records.peek()
+        if following is not None and _stands_alone(following):
+            return
         self._pass_restarts()
         if self._records.is_at_end():
             self._end(self._records.number)
@@ -367,6 +383,11 @@ class _Records:
                 return True
             place += 1
         return False
+
+
+def _stands_alone(record: Decoded) -> bool:
+    """Whether it is a call that nothing was recorded for before or after, as nearly all are."""
+    return _IS_PLAIN[record.kind] and not record.flags & Flag.CONTEXT
 
 
 def _is_early(record: Decoded) -> bool:
