@@ -227,6 +227,7 @@ def test_a_child_need_not_wait_for_the_thread_that_looks_for_the_stop_file(tmp_p
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_child_as_if_there_were_no_training(number: signal.Signals) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without it
     interrupter = Interrupter()
     with interrupter.signals(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

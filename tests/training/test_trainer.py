@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -192,8 +193,9 @@ class TestApproximateResume:
         ids=["moody", "moody vector", "native"],
     )
     def test_what_cannot_be_brought_back_is_closed_as_truncated_and_said(
-        self, tmp_path: Path, options: dict[str, Any], lost: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], lost: str
     ) -> None:
+        monkeypatch.setattr(env_worlds.Moody, "_moods", itertools.count())  # whichever tests have used it before
         leave_at(make(tmp_path, **options), 31)
         report = make(tmp_path, **options).train()
         assert report.status == "finished"
