@@ -23,6 +23,7 @@ from rekindle.ui import screen as screen_module
 from rekindle.ui.app import WatchApp
 from rekindle.ui.dialogs import HelpScreen, LeaveScreen, SummaryScreen
 from rekindle.ui.feed import RunFeed
+from rekindle.ui.lines import Lines
 from rekindle.ui.plot import Plot
 from rekindle.ui.screen import WatchScreen
 from rekindle.ui.themes import DARK, LIGHT, LINES, chart_colours
@@ -35,6 +36,7 @@ Piloted = Callable[..., WatchApp]
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the run so often that a test need not wait."""
     monkeypatch.setattr(screen_module, "_POLL", 0.15)
+    monkeypatch.setattr(screen_module, "_DRAW", 0.0)
 
 
 def piloted(path: Path, play: Play, *, size: tuple[int, int] = (120, 40), **options: Any) -> WatchApp:
@@ -136,6 +138,66 @@ def test_a_resume_that_cuts_the_logs_back_is_followed(live: Writer) -> None:
         run.close()
 
     piloted(live.path, play, stay=True)
+
+
+def test_a_live_run_is_not_drawn_at_every_look(live: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen_module, "_DRAW", 3600.0)
+
+    async def play(pilot: Pilot[Any]) -> None:
+        app: Any = pilot.app
+        before = text_of(app, "#counters")
+        live.episodes_of([7.5])
+        await until(pilot, lambda: app.watched.feed.episodes == 61)
+        await pilot.pause()
+        assert text_of(app, "#counters") == before
+        live.end()
+        await until(pilot, lambda: "episodes 61" in text_of(app, "#counters"))
+
+    piloted(live.path, play, stay=True)
+
+
+def test_only_what_changed_is_drawn(live: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+
+    def noted(kind: type, method: str) -> None:
+        original = getattr(kind, method)
+
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            drawn.append(f"{self.id} {str(arguments[1]).strip() if method == 'update_cell_at' else ''}".strip())
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(kind, method, call)
+
+    async def play(pilot: Pilot[Any]) -> None:
+        app: Any = pilot.app
+        await pilot.pause()
+        for kind, method in ((Static, "update"), (DataTable, "update_cell_at"), (Lines, "show")):
+            noted(kind, method)
+        live.metrics_of(agent__loss=0.25)
+        await until(pilot, lambda: "metrics 0.13" in drawn)  # the mean of both rows of this step
+        assert not {"events", "checkpoints"} & {*drawn}
+        assert "metrics loss" not in drawn
+        drawn.clear()
+        app.watched.show()
+        assert {"head", "progress", "counters", "metrics loss", "events", "checkpoints"} <= {*drawn}
+
+    piloted(live.path, play)
+
+
+def test_a_long_event_is_wrapped_beside_its_time(live: Writer) -> None:
+    async def play(pilot: Pilot[Any]) -> None:
+        app: Any = pilot.app
+        panel = app.watched.query_one("#events", Lines)
+        panel.show([(Text("12:00:00 "), Text("word " * 30)), (Text("12:00:01 "), Text("short"))])
+        await pilot.pause()
+        lines = [panel.render_line(y).text.rstrip() for y in range(3)]
+        assert lines[0].startswith("12:00:00 word")
+        assert lines[1].startswith("         word")
+        assert panel.virtual_size.height > 2
+        await pilot.pause()
+        assert "12:00:00 word word" in screen_text(app)
+
+    piloted(live.path, play)
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

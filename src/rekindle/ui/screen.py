@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import ClassVar, Literal, cast
 
-from rich.table import Table
 from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, VerticalScroll
+from textual.containers import Container
 from textual.content import Content
 from textual.coordinate import Coordinate
 from textual.events import Resize
@@ -19,9 +18,11 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static, Tab, Tabs
 
 from rekindle.errors import RekindleError
-from rekindle.text import NOTHING, bytes_text, compact, decimal, printable, time_text, whole
+from rekindle.text import NOTHING, compact, decimal, printable, time_text, whole
+from rekindle.ui.details import CheckpointFile
 from rekindle.ui.dialogs import HelpScreen, LeaveChoice, LeaveScreen, SummaryScreen
-from rekindle.ui.feed import Happening, Level, RunFeed, is_lower_better
+from rekindle.ui.feed import Happening, RunFeed, is_lower_better
+from rekindle.ui.lines import Lines, checkpoint_rows, event_rows
 from rekindle.ui.plot import Plot
 from rekindle.ui.tables import cell
 from rekindle.ui.themes import LINES
@@ -33,16 +34,12 @@ Leaving = Literal["ended", "detached", "kill", "signal"]
 
 _POLL = 1.0
 """Seconds between two reads of the run."""
+_DRAW = 2.0
+"""Seconds between two drawings of a live run, except for its clock."""
 _READING = 0.1
 """Seconds of reading between two frames, while there is much to read."""
 _WIDE, _TALL = 112, 20
 _MOST_EVENTS = 200
-_MARKS: dict[Level, tuple[str, str]] = {
-    "note": ("·", "text-muted"),
-    "good": ("✓", "success"),
-    "warning": ("!", "warning"),
-    "error": ("✗", "error"),
-}
 _STATUS_COLOURS = {"running": "success", "finished": "success", "stopped": "warning"}
 
 
@@ -63,7 +60,6 @@ class WatchScreen(Screen[None]):
         scrollbar-color-active: $primary; scrollbar-background-active: $background;
     }
     #panels > *:focus { border: round $primary; border-title-color: $primary; }
-    #panels Static { height: auto; padding: 0 1; }
     #panels > * { display: none; }
     #panels > .selected { display: block; }
     WatchScreen.wide #panels { height: 40%; grid-size: 2 2; grid-rows: 3fr 2fr; grid-columns: 64 1fr; }
@@ -134,7 +130,10 @@ class WatchScreen(Screen[None]):
         self._was_live = is_companion  # a short training may have ended already
         self._share_read = 0.0
         self._shown = -1
+        self._drawn_at = -_DRAW
         self._shown_events: list[Happening] = []
+        self._shown_checkpoints: list[CheckpointFile] | None = None
+        self._shown_texts: dict[str, Text] = {}
 
     def compose(self) -> ComposeResult:
         """From the top: headline, progress, plot, details."""
@@ -146,10 +145,8 @@ class WatchScreen(Screen[None]):
         yield Plot(id="plot")
         with Container(id="panels"):
             yield DataTable[Text](id="metrics", cursor_type="row", cell_padding=0, classes="selected")
-            with VerticalScroll(id="events"):
-                yield Static()
-            with VerticalScroll(id="checkpoints"):
-                yield Static()
+            yield Lines(id="events")
+            yield Lines(id="checkpoints")
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -183,23 +180,35 @@ class WatchScreen(Screen[None]):
 
     def show(self, *, anew: bool = True) -> None:
         """Update the screen; with `anew=False`, only if something has changed."""
+        if anew:  # a theme has other colours for the same words
+            self._shown_texts.clear()
         self._show_clock()
-        if self.feed.changes == self._shown and not anew:
+        is_early = self.feed.is_live and time.monotonic() - self._drawn_at < _DRAW
+        if not anew and (is_early or self.feed.changes == self._shown):
             return
         self._shown = self.feed.changes
-        self.query_one("#counters", Static).update(self._counters(), layout=False)
+        self._drawn_at = time.monotonic()
+        self._update("counters", self._counters())
         self._show_tabs()
         self._show_plot()
-        self._show_metrics()
+        self._show_metrics(anew=anew)
         events = self.feed.happenings[-_MOST_EVENTS:]
         if anew or events != self._shown_events:
             self._shown_events = events
-            self.query_one("#events Static", Static).update(self._events())
-        self.query_one("#checkpoints Static", Static).update(self._checkpoints())
+            self.query_one("#events", Lines).show(event_rows(events, self._style))
+        if anew or self.feed.checkpoints != self._shown_checkpoints:
+            self._shown_checkpoints = list(self.feed.checkpoints)
+            self.query_one("#checkpoints", Lines).show(checkpoint_rows(self._shown_checkpoints, self._style))
 
     def _show_clock(self) -> None:
         self._show_head()
-        self.query_one("#progress", Static).update(self._progress(), layout=False)
+        self._update("progress", self._progress())
+
+    def _update(self, name: str, text: Text) -> None:
+        """Show another text in a line, if it is another one."""
+        if self._shown_texts.get(name) != text:
+            self._shown_texts[name] = text
+            self.query_one(f"#{name}", Static).update(text, layout=False)
 
     @property
     def _app(self) -> App[Leaving]:
@@ -222,7 +231,7 @@ class WatchScreen(Screen[None]):
         right = f"{'up' if feed.is_live else 'took'} {time_text(feed.uptime)}"
         left.truncate(max(10, self.size.width - 4 - len(right)), overflow="ellipsis", pad=True)
         left.append(f"  {right}", self._style("text-muted"))
-        self.query_one("#head", Static).update(left, layout=False)
+        self._update("head", left)
 
     @property
     def _steps(self) -> str:
@@ -302,9 +311,9 @@ class WatchScreen(Screen[None]):
             made.append("nothing logged yet   ", muted)
         smoothing = f"smoothing {plot.smoothing:.0%}" if plot.smoothing else "not smoothed"
         made.append(f"{plot.view}, {smoothing}", muted)
-        self.query_one("#legend", Static).update(made, layout=False)
+        self._update("legend", made)
 
-    def _show_metrics(self) -> None:
+    def _show_metrics(self, *, anew: bool) -> None:
         table, muted = self.query_one(DataTable[Text]), self._style("text-muted")
         rows: list[tuple[str, list[Text]]] = []
         for name in self.feed.names:
@@ -321,30 +330,10 @@ class WatchScreen(Screen[None]):
         else:
             for index, (_, row) in enumerate(rows):
                 for column, value in enumerate(row):
-                    table.update_cell_at(Coordinate(index, column), value)
+                    at = Coordinate(index, column)
+                    if anew or table.get_cell_at(at) != value:
+                        table.update_cell_at(at, value)
         self._row_names = [name for name, _ in rows]
-
-    def _events(self) -> Table:
-        made = Table.grid(padding=(0, 1))
-        muted = self._style("text-muted")
-        for happening in reversed(self._shown_events):
-            mark, name = _MARKS[happening.level]
-            colour = self._style(name)
-            when = datetime.fromtimestamp(happening.time, UTC).astimezone().strftime("%H:%M:%S")
-            step = "" if happening.step is None else compact(happening.step)
-            text = cell(happening.text, "" if happening.level == "note" else colour)
-            made.add_row(Text(when, muted), Text(f"{step:>6}", muted), Text(mark, colour), text)
-        return made
-
-    def _checkpoints(self) -> Text:
-        made = Text()
-        for checkpoint in reversed(self.feed.checkpoints):
-            made.append_text(cell(f"{checkpoint.file:<20}"))
-            made.append(f"{bytes_text(checkpoint.size):>8}", self._style("text-muted"))
-            marks = ["latest"] * checkpoint.latest
-            marks += [f"best {decimal(checkpoint.score)}"] * checkpoint.best
-            made.append(f"  {', '.join(marks)}\n", self._style("success"))
-        return made if self.feed.checkpoints else Text("none yet", self._style("text-muted"))
 
     def on_resize(self, event: Resize) -> None:
         """Choose the layout for the size of the terminal."""
