@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from rekindle.agents import compiled
 from rekindle.agents.compiled import CompiledCode
 
 TRAIN = """
@@ -93,3 +95,48 @@ def test_the_oldest_entries_go_when_there_are_too_many(tmp_path: Path) -> None:
     cache.get("0")  # is used, and so not the oldest
     cache.remove_oldest(999)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "7", "8", "9"]
+
+
+def test_another_version_of_jax_has_another_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = compiled._machine()
+    assert compiled._machine() == machine
+    for name in ("jax.__version__", "jaxlib_version"):
+        with monkeypatch.context() as changed:
+            changed.setattr(f"rekindle.agents.compiled.{name}", "0.0.1")
+            assert compiled._machine() != machine
+
+
+def test_entries_that_are_written_at_once_are_whole(tmp_path: Path) -> None:
+    cache = CompiledCode(tmp_path)
+    values = [bytes([number]) * 200_000 for number in range(4)]
+
+    def write(value: bytes) -> None:
+        for _ in range(25):
+            cache.put("key", value)
+
+    writers = [threading.Thread(target=write, args=(value,)) for value in values]
+    for writer in writers:
+        writer.start()
+    seen = set[bytes | None]()
+    while any(writer.is_alive() for writer in writers):
+        seen.add(cache.get("key"))
+    assert seen <= {None, *values}
+    assert cache.get("key") in values
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+@pytest.mark.exhaustive
+def test_two_trainings_that_fill_it_at_once_and_entries_of_others_change_no_bit(tmp_path: Path) -> None:
+    plain, _ = train("off")
+    environment = {**os.environ, "REKINDLE_COMPILED": str(tmp_path)}
+    command = [sys.executable, "-c", TRAIN]
+    pair = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[0].split()[0] for process in pair] == [plain, plain]
+    assert train(tmp_path) == (plain, 0)
+    (machine,) = tmp_path.iterdir()
+    entries = [path.name for path in machine.iterdir()]
+    assert not [name for name in entries if name.startswith(".")]
+    cache = CompiledCode(machine)
+    for name in entries:  # what another version of JAX may have written: whole, but no code for this one
+        cache.put(name, b"code of another version")
+    assert train(tmp_path)[0] == plain
