@@ -179,7 +179,8 @@ def test_an_exported_policy_chooses_the_same_actions_in_onnxruntime_web(name: st
     policy = trained(name)
     save_onnx(policy, tmp_path / "policy.onnx")
     observations = sampled(POLICIES[name][1], ROWS)
-    expected = actions_for(policy, policy.output(observations), observations)
+    values = policy.output(observations)
+    expected = actions_for(policy, values, observations)
     given = inputs_of(tmp_path / "policy.onnx", observations)
     for index, array in enumerate(given.values()):
         (tmp_path / f"{index}.bin").write_bytes(array.tobytes())
@@ -189,11 +190,15 @@ def test_an_exported_policy_chooses_the_same_actions_in_onnxruntime_web(name: st
     subprocess.run(["node", "main.mjs"], cwd=tmp_path, check=True, timeout=300)
     found = json.loads((tmp_path / "outputs.json").read_text())
     assert found.keys() == {"output", *expected}
+    output = np.array(found["output"], np.float32).reshape(values.shape)
+    np.testing.assert_allclose(output, values, rtol=0, atol=MOST_DIFFERENCE)
+    chosen = actions_for(policy, output, observations)
     for part, action in expected.items():
         value = np.array(found[part], np.float64).reshape(action.shape)
         if action.dtype.kind == "f":
             np.testing.assert_allclose(value, action, rtol=0, atol=MOST_DIFFERENCE, err_msg=part)
         else:
+            np.testing.assert_array_equal(value, chosen[part], err_msg=part)
             assert np.mean(value == action) > 0.999, part
 
 

@@ -96,15 +96,19 @@ def test_an_observation_of_1e30_is_named_with_the_row_that_has_it(most: float | 
     seen = [*fault.transition["observations"], *fault.transition["next_observations"]]
     assert max(map(abs, seen)) == pytest.approx(1e30)
     assert fault.layer.startswith("QNetwork.advantage.modules")
+    assert fault.row is not None
+    assert 0 <= fault.row < 16
 
 
 @pytest.mark.exhaustive
 def test_an_overflow_in_one_layer_is_named(tmp_path: Path) -> None:
     path = trained(tmp_path, "dqn", {**OFF_POLICY, "network": "faulty_worlds:overflowing"})
     assert RunReader(path).status == "failed"
-    fault = diagnosed(path).fault
+    found = diagnosed(path)
+    fault = found.fault
     assert fault is not None
     assert (fault.kind, fault.layer, fault.operation) == ("not finite", "QNetwork.body.module.second", "exp")
+    assert fault.update == found.metrics[-1]["update"]
     assert fault.row is not None
     assert "gives inf" in fault.message
 
