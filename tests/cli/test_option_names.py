@@ -36,6 +36,13 @@ def test_an_option_of_another_library_is_told_by_its_name_here(
     assert len(outcome.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("words", ["--algo ppo --env CartPole-v1", "ppo --env=CartPole-v1", "--env-id X --algo ppo"])
+def test_the_algorithm_and_the_environment_are_no_options(rekindle: Rekindle, words: str) -> None:
+    outcome = rekindle("train", *words.split())
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert "are the first two arguments, as in rekindle train ppo CartPole-v1" in outcome.err
+
+
 def test_every_option_that_there_is_passes(rekindle: Rekindle) -> None:
     every = ["--runs", "r", "--resume", "no", "--from", "x", "--env-module", "m", "--env.arguments", "a", "1", "--json"]
     every += ["--agent.frame-stack", "4", "--env.frame_stack", "4", "--with-optimiser", "--ui", "none", "--stay"]

@@ -309,6 +309,12 @@ def test_other_directories_are_passed_over(tmp_path: Path) -> None:
     assert find_runs(tmp_path) == [run]
 
 
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    TrainingRun.create("dqn-maze-Corridor", root=tmp_path).close()
+    with pytest.raises(RunError, match=r"no run at .*dqn-Corridor: .*; did you mean .*/dqn-maze-Corridor\?"):
+        find_run(tmp_path / "dqn-Corridor")
+
+
 def test_a_path_that_is_no_directory_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"there is no run at .*absent: it is not a directory"):
         find_run(tmp_path / "absent")

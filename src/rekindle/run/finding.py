@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 from pathlib import Path
@@ -67,7 +68,9 @@ def find_run(path: str | Path, *, unfinished_first: bool = False) -> Path:
     """
     top = Path(path)
     if not os.path.isdir(top):
-        raise RunError(f"there is no run at {top}: it is not a directory; a run is runs/<name>/<version>/<date_time>")
+        near = difflib.get_close_matches(top.name, [path.name for path in _subdirectories(top.parent)], n=1)
+        advice = f"did you mean {top.parent / near[0]}?" if near else "a run is runs/<name>/<version>/<date_time>"
+        raise RunError(f"there is no run at {top}: it is not a directory; {advice}")
     runs = find_runs(top)
     if not runs or len(runs[-1].relative_to(top).parts) > 2:
         raise RunError(

@@ -9,7 +9,7 @@ from rekindle.envs import EnvWrapping
 from rekindle.errors import ConfigError
 from rekindle.training import TrainerSettings
 
-__all__ = ["check_option_names"]
+__all__ = ["check_option_names", "refuse_named_positionals"]
 
 
 def check_option_names(arguments: Sequence[str], *, agent: Sequence[str], others: Sequence[str]) -> None:
@@ -38,6 +38,16 @@ def check_option_names(arguments: Sequence[str], *, agent: Sequence[str], others
             raise ConfigError(f"{flag} is called {options[here.ours]} here{f': {here.note}' if here.note else ''}")
         if name in options:
             raise ConfigError(f"there is no option {flag}; use {options[name]}")
+
+
+def refuse_named_positionals(arguments: Sequence[str]) -> None:
+    """Raise `ConfigError` for `--algo ppo --env CartPole-v1`, as other libraries have it."""
+    for word in arguments:
+        if word.partition("=")[0] in ("--algo", "--algorithm", "--env", "--env-id"):
+            raise ConfigError(
+                f"there is no option {word.partition('=')[0]}; the algorithm and the environment are the first two "
+                "arguments, as in rekindle train ppo CartPole-v1"
+            )
 
 
 def _dashed(name: str) -> str:

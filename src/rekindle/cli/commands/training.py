@@ -19,7 +19,7 @@ from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, S
 from rekindle.cli.commands.config_file import read_config_file
 from rekindle.cli.commands.conflicts import check_conflicts
 from rekindle.cli.commands.likeness import like_defaults, trial_name
-from rekindle.cli.commands.naming import check_option_names
+from rekindle.cli.commands.naming import check_option_names, refuse_named_positionals
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.envs import EnvWrapping
 from rekindle.envs.determinism import PROBE_STEPS
@@ -138,6 +138,7 @@ def train_command(arguments: Sequence[str]) -> Callable[..., int]:
 
     With `--like`, the defaults are the settings of a trial.
     """
+    refuse_named_positionals(arguments)
     defaults = like_defaults(arguments)
     return algorithm_command(train, arguments, {"words": tuple(arguments), **defaults}, uses_presets=not defaults)
 
