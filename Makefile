@@ -59,6 +59,7 @@ bench: $(READY) ## Measure what sessions, memories, agents and being watched cos
 	@$(BIN)/python benchmarks/replay.py
 	@$(BIN)/python benchmarks/data.py
 	@$(BIN)/python benchmarks/updates.py
+	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/watching.py
 	@$(BIN)/python benchmarks/dashboard.py
 	@$(BIN)/python benchmarks/game.py
