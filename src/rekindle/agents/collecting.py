@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,6 +18,11 @@ from rekindle.replay import Rollout
 from rekindle.replay.rollout import Steps
 
 __all__ = ["Collector", "Minibatches"]
+
+_NOBODY = -1
+"""Instead of the version of a policy: no action is open."""
+_Slot = Annotated[int, msgspec.Meta(ge=0, lt=1 << 24)]
+_Version = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Collector:
@@ -38,8 +43,8 @@ class Collector:
         self.is_learning = False
         """Whether one is being learned from."""
         self._current, self._waiting = Rollout(*self._spaces), Rollout(*self._spaces)
-        self._chosen_by: dict[int, int] = {}
-        """By stream, the version of the policy that chose its open action."""
+        self._chosen_by: NDArray[np.int64] = np.zeros(0, np.int64)
+        """By stream, the version of the policy that chose its open action; -1 if no action is open."""
 
     @property
     def is_ahead(self) -> bool:
@@ -62,21 +67,19 @@ class Collector:
 
     # Collecting
 
-    def chose(self, streams: list[int]) -> None:
-        """The newest policy chose the open actions of these streams."""
-        self._chosen_by.update(dict.fromkeys(streams, self.version))
-
-    def chose_with(self, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
-        """Policies of these versions chose them."""
-        self._chosen_by.update(zip(streams.tolist(), versions.tolist(), strict=True))
+    def chose(self, streams: StreamSlots, versions: NDArray[np.int64] | None = None) -> None:
+        """Policies of these versions chose the open actions of these streams; without versions, the newest did."""
+        self._make_room(streams)
+        self._chosen_by[streams] = self.version if versions is None else versions
 
     def add(self, transitions: Transitions, streams: StreamSlots) -> None:
         """Collect transitions; raises `InputError` if there are more at once than two rollouts hold."""
         count, most = len(transitions), self._rollout_steps
         if count > 2 * most:
             raise InputError(f"{count} transitions at once do not fit: rollout_steps is {most}")
-        chosen_by, newest, slots = self._chosen_by, self.version, streams.tolist()
-        versions = np.array([chosen_by.get(stream, newest) for stream in slots], np.int64)
+        self._make_room(streams)
+        versions = self._chosen_by[streams]
+        versions[versions == _NOBODY] = self.version
         if self._can_take(versions):
             self._append(transitions, streams, versions)
         else:
@@ -90,14 +93,18 @@ class Collector:
                     self._current.cut(streams[rows])
                     self.stale_steps += 1
                 start = rows.stop
-        for stream in slots:
-            chosen_by.pop(stream, None)
+        self._chosen_by[streams] = _NOBODY
 
     def cut(self, streams: StreamSlots) -> None:
         """Link nothing to the last transitions of these streams."""
         self._current.cut(streams)
-        for stream in streams.tolist():
-            self._chosen_by.pop(stream, None)
+        self._make_room(streams)
+        self._chosen_by[streams] = _NOBODY
+
+    def _make_room(self, streams: StreamSlots) -> None:
+        more = int(streams.max(initial=_NOBODY)) + 1 - len(self._chosen_by)
+        if more > 0:
+            self._chosen_by = np.append(self._chosen_by, np.full(max(more, len(self._chosen_by)), _NOBODY))
 
     def _can_take(self, versions: NDArray[np.int64]) -> bool:
         """Whether there is room, and the policies that chose will be one of the last two when it is learned from."""
@@ -147,10 +154,11 @@ class Collector:
 
     def state(self) -> State:
         """As saved."""
+        chosen = np.flatnonzero(self._chosen_by != _NOBODY)
         return {
             "rollout": self._current.state(),
             "waiting": self._waiting.state() if self.is_waiting else None,
-            "chosen_by": [list(pair) for pair in sorted(self._chosen_by.items())],
+            "chosen_by": [[stream, int(self._chosen_by[stream])] for stream in chosen.tolist()],
             "policy_version": self.version,
             "stale_steps": self.stale_steps,
         }
@@ -167,9 +175,10 @@ class Collector:
         collector._current, collector._waiting = current, waiting or collector._waiting
         collector.is_waiting, collector.is_learning = waiting is not None, is_learning
         try:
-            collector._chosen_by = dict(msgspec.convert(state.get("chosen_by"), list[tuple[int, int]]))
+            chosen = msgspec.convert(state.get("chosen_by"), list[tuple[_Slot, _Version]])
         except msgspec.ValidationError as error:
             raise StateError(f"not the versions of open actions: {error}") from None
+        collector.chose(*np.array(chosen, np.int64).reshape(-1, 2).T)
         return collector
 
     def _rollout(self, state: Any, what: str) -> Rollout | None:

@@ -129,12 +129,12 @@ class OnPolicyAgent(Generic[Config]):
         output, mask = self._actor.output(observations, None), self._encoding.mask(observations)
         if mode is not _EXPLORE:
             return self._head.choose(output, mask, None)
-        self._collector.chose(streams.tolist())
+        self._collector.chose(streams)
         return self._head.choose(output, mask, self._exploring)
 
     def chose(self, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
         """Take note that policies of these versions chose the open actions of these streams."""
-        self._collector.chose_with(streams, versions)
+        self._collector.chose(streams, versions)
 
     def predict(self, observations: Any) -> Any:
         """The greedy action for one observation, or one for each row of a batch."""

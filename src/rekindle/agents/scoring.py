@@ -21,7 +21,7 @@ from rekindle.agents.distributions import Distribution
 from rekindle.agents.trees import tree_state
 from rekindle.agents.weights import Parts
 from rekindle.errors import Interrupted, StateError
-from rekindle.experience import Array
+from rekindle.experience import Array, EpisodeStatus
 from rekindle.interrupt import ShouldStop, never
 from rekindle.policy.encoding import Encoded, Encoding, row_count
 from rekindle.policy.network import Normaliser
@@ -57,7 +57,7 @@ class Scored(NamedTuple):
     log_probs: Array
     values: Array
     last_values: Array
-    """What each stream is worth after its last step."""
+    """What each stream is worth after its last step; 0 if that terminated its episode."""
 
 
 class Scorer:
@@ -91,12 +91,15 @@ class Scorer:
         encoded, mask = self._encoding.encode(steps.observations), self._encoding.mask(steps.observations)
         actions, observations = self._distribution.flat(steps.actions), acting.seen(encoded)
         log_probs, values = self.rows(acting, observations, mask, actions, should_stop)
-        older = steps.versions < version
-        if older.any():
-            others = self.rows(previous, previous.seen(encoded), mask, actions, should_stop)
-            log_probs, values = (np.where(older, *pair) for pair in zip(others, (log_probs, values), strict=True))
-        last = acting.seen(self._encoding.encode(steps.last_observations))
-        _, last_values = self.rows(acting, last, None, None, should_stop)
+        older = np.flatnonzero(steps.versions < version)
+        if len(older):
+            some, masks, chosen = each_array((encoded, mask, actions), lambda column: column[older])
+            log_probs[older], values[older] = self.rows(previous, previous.seen(some), masks, chosen, should_stop)
+        last_values = np.zeros(len(steps.last_steps), np.float32)
+        going_on = np.flatnonzero(steps.statuses[steps.last_steps] != EpisodeStatus.TERMINATED)
+        if len(going_on):
+            last = self._encoding.encode(each_array(steps.last_observations, lambda column: column[going_on]))
+            _, last_values[going_on] = self.rows(acting, acting.seen(last), None, None, should_stop)
         return Scored(encoded, observations, mask, actions, log_probs, values, last_values)
 
     def rows(

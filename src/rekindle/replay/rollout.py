@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -78,7 +79,90 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         return Advantages(advantages.astype(np.float32), (advantages + value).astype(np.float32))
 
 
+class _LastSteps(NamedTuple):
+    """Steps that no other follows, and by column the next observation of each."""
+
+    steps: RowNumbers
+    observations: list[Array]
+
+    def some(self, places: NDArray[np.int64] | NDArray[np.bool_]) -> _LastSteps:
+        """Those at these places."""
+        return _LastSteps(self.steps[places], [part[places] for part in self.observations])
+
+    @staticmethod
+    def joined(parts: Sequence[_LastSteps]) -> _LastSteps:
+        """All of them, in order."""
+        every = _LastSteps(
+            np.concatenate([part.steps for part in parts]),
+            [np.concatenate(columns) for columns in zip(*(part.observations for part in parts), strict=True)],
+        )
+        return every.some(np.argsort(every.steps))
+
+
+class _Tails:
+    """The last step of each stream in a rollout, as arrays with an entry for each stream."""
+
+    def __init__(self, seen: ObservationColumns) -> None:
+        self._step: RowNumbers = np.full(0, NONE, np.int64)
+        """`NONE` for a stream without a step."""
+        self._is_open = np.zeros(0, np.bool_)
+        """Whether its episode goes on, so that the next step of the stream may follow."""
+        self._after = [np.zeros((0, *spec.shape), spec.dtype) for spec in seen.columns.values()]
+        """By column, the observation after it."""
+
+    def follow(
+        self, first: int, streams: StreamSlots, before: list[Array], after: list[Array], statuses: Array
+    ) -> tuple[RowNumbers, _LastSteps | None]:
+        """Let a transition of each of these streams be a step, numbered from `first` on.
+
+        Returns the step that each of them follows, or `NONE`, and the steps that nothing will follow any more, if there
+        are any.
+        """
+        steps, there = self._step[streams], [part[streams] for part in self._after]
+        follows = self._is_open[streams] & same_rows(before, there)
+        previous, left = steps, None
+        if not follows.all():
+            previous = np.where(follows, steps, NONE)
+            left = _LastSteps(steps, there).some(previous != steps)
+        self._step[streams], self._is_open[streams] = np.arange(first, first + len(steps)), statuses == _CONTINUING
+        for part, others in zip(self._after, after, strict=True):
+            part[streams] = others
+        return previous, left
+
+    def put(self, streams: StreamSlots, steps: _LastSteps) -> None:
+        """Let these be the last steps of streams, whose episodes go on."""
+        self.make_room(int(streams.max(initial=-1)) + 1)
+        self._step[streams], self._is_open[streams] = steps.steps, True
+        for part, others in zip(self._after, steps.observations, strict=True):
+            part[streams] = others
+
+    def cut(self, streams: StreamSlots) -> None:
+        """Let nothing follow the last steps of these streams."""
+        self.make_room(int(streams.max(initial=-1)) + 1)
+        self._is_open[streams] = False
+
+    def heads(self) -> list[tuple[int, int]]:
+        """Each stream whose episode goes on, and its last step."""
+        streams = np.flatnonzero(self._is_open)
+        return list(zip(streams.tolist(), self._step[streams].tolist(), strict=True))
+
+    def last_steps(self) -> _LastSteps:
+        """The last step of each stream that has one."""
+        return _LastSteps(self._step, self._after).some(self._step != NONE)
+
+    def make_room(self, streams: int) -> None:
+        """Have an entry for each of so many streams."""
+        if streams > len(self._step):
+            more = max(streams - len(self._step), len(self._step))
+            self._step = np.append(self._step, np.full(more, NONE, np.int64))
+            self._is_open = np.append(self._is_open, np.zeros(more, np.bool_))
+            self._after = [
+                np.append(part, np.zeros((more, *part.shape[1:]), part.dtype), axis=0) for part in self._after
+            ]
+
+
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Slot = Annotated[int, msgspec.Meta(ge=0, lt=1 << 24)]
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +171,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: dict[str, Any]
     last_steps: list[_Count]
     last_observations: dict[str, Any]
-    heads: list[tuple[_Count, _Count]]
+    heads: list[tuple[_Slot, _Count]]
 
 
 class Rollout:
@@ -111,14 +195,9 @@ class Rollout:
                 "previous": _NUMBER,
             },
         )
-        self._last: dict[int, tuple[list[Array], int]] = {}
-        """The next observations of steps without a following step: columns, and the row in them."""
-        self._heads: dict[int, int] = {}
-        """The last step of each stream while its episode continues."""
-        self._newest = [np.zeros((0, *spec.shape), spec.dtype) for spec in self._seen.columns.values()]
-        """By column, the next observation of the last step of each stream."""
-        self._is_newest_known = np.zeros(0, np.bool_)
-        """For which streams `_newest` holds it."""
+        self._tails = _Tails(self._seen)
+        self._left: list[_LastSteps] = []
+        """Steps that nothing follows, though their streams have later ones."""
 
     def __len__(self) -> int:
         """The number of collected transitions."""
@@ -132,6 +211,12 @@ class Rollout:
         count = len(transitions)
         if streams.shape != (count,):
             raise InputError(f"there are {count} transitions, but the streams have the shape {streams.shape}")
+        slots: list[int] = streams.tolist()
+        if len(set(slots)) < count:
+            for row in range(count):
+                rows = slice(row, row + 1)
+                self.append(transitions.part(rows), streams[rows], versions[rows])
+            return
         before = self._seen.fitted(transitions.observations, "observation", count)
         after = self._seen.fitted(transitions.next_observations, "next_observation", count)
         statuses = fitted(transitions.statuses, _STATUS, "status", count)
@@ -142,36 +227,22 @@ class Rollout:
             statuses,
             fitted(versions, _NUMBER, "version", count),
         ]
-        slots: list[int] = streams.tolist()
-        after = [part.copy() for part in after]
-        goes_on = self._go_on(streams, slots, before)
-        heads, last, end = self._heads, self._last, len(self._rows)
-        previous: list[int] = []
-        for index, (stream, status) in enumerate(zip(slots, statuses.tolist(), strict=True)):
-            head = heads.pop(stream, NONE)
-            if head != NONE and (self._leads_to(head, before, index) if goes_on is None else goes_on[index]):
-                del last[head]
-            else:
-                head = NONE
-            previous.append(head)
-            last[end + index] = (after, index)
-            if status == _CONTINUING:
-                heads[stream] = end + index
-        for newest, part in zip(self._newest, after, strict=True):
-            newest[streams] = part
-        self._is_newest_known[streams] = True
+        end = len(self._rows)
+        self._tails.make_room(max(slots, default=-1) + 1)
+        previous, left = self._tails.follow(end, streams, before, after, statuses)
+        if left is not None:
+            self._left.append(left)
         self._grow(end + count)
-        self._rows.append([*columns, np.array(previous, np.int64)], count)
+        self._rows.append([*columns, previous], count)
 
     def cut(self, streams: StreamSlots) -> None:
         """End the episodes of these streams: nothing is linked to their last transitions."""
-        for stream in streams.tolist():
-            self._heads.pop(stream, None)
+        self._tails.cut(streams)
 
     def clear(self) -> None:
         """Remove all transitions; later ones are not linked to them."""
         self._rows.clear(0)
-        self._last, self._heads = {}, {}
+        self._tails, self._left = _Tails(self._seen), []
 
     def steps(self) -> Steps:
         """All collected transitions; the arrays are views, valid until the rollout changes."""
@@ -180,6 +251,7 @@ class Rollout:
         previous: RowNumbers = rows["previous"]
         linked = np.flatnonzero(previous != NONE)
         following[previous[linked]] = linked
+        last = self._last_steps()
         return Steps(
             observations=self._seen.observations([rows[name] for name in self._seen.columns]),
             actions=rows["action"],
@@ -187,37 +259,9 @@ class Rollout:
             statuses=rows["status"],
             versions=rows["version"],
             following=following,
-            last_steps=np.array(sorted(self._last), np.int64),
-            last_observations=self._seen.observations(list(self._last_observations().values())),
+            last_steps=last.steps,
+            last_observations=self._seen.observations(last.observations),
         )
-
-    def _go_on(self, streams: StreamSlots, slots: list[int], observations: list[Array]) -> list[bool] | None:
-        """Whether each of these is, to the bit, where its stream stood; None if that is to be asked of each by itself.
-
-        All together are several times as fast.
-        """
-        self._make_room(max(slots, default=0) + 1)
-        if len(slots) == 1 or len(set(slots)) < len(slots) or not self._is_newest_known[streams].all():
-            return None
-        same = same_rows(observations, [newest[streams] for newest in self._newest])
-        return [True] * len(slots) if same is True else same.tolist()
-
-    def _make_room(self, streams: int) -> None:
-        """Let `_newest` have a row for each of so many streams."""
-        if streams > len(self._newest[0]):
-            room = (max(streams, 2 * len(self._newest[0])),)
-            old = self._newest
-            self._newest = [np.zeros(room + part.shape[1:], part.dtype) for part in old]
-            for part, before in zip(self._newest, old, strict=True):
-                part[: len(before)] = before
-            self._is_newest_known = np.append(
-                self._is_newest_known, np.zeros(room[0] - len(self._is_newest_known), np.bool_)
-            )
-
-    def _leads_to(self, step: int, observations: list[Array], index: int) -> bool:
-        """Whether the next observation of a step is one of these, to the bit."""
-        columns, row = self._last[step]
-        return _same([column[row] for column in columns], [part[index] for part in observations])
 
     def _grow(self, count: int) -> None:
         if count > self._rows.capacity:
@@ -225,23 +269,20 @@ class Rollout:
             rows.restore(0, self._rows.read(0, self._rows.end))
             self._rows = rows
 
-    def _last_observations(self) -> dict[str, Array]:
-        """By column, the next observations of the steps without a following step, in the order of the steps."""
-        ordered = [self._last[step] for step in sorted(self._last)]
-        return {
-            name: np.array([columns[index][row] for columns, row in ordered], spec.dtype).reshape(-1, *spec.shape)
-            for index, (name, spec) in enumerate(self._seen.columns.items())
-        }
+    def _last_steps(self) -> _LastSteps:
+        """All steps without a following step, in order."""
+        return _LastSteps.joined([*self._left, self._tails.last_steps()])
 
     # State
 
     def state(self) -> State:
         """All collected transitions."""
+        last = self._last_steps()
         return {
             "steps": self._rows.read(0, len(self)),
-            "last_steps": sorted(self._last),
-            "last_observations": self._last_observations(),
-            "heads": [list(head) for head in sorted(self._heads.items())],
+            "last_steps": last.steps.tolist(),
+            "last_observations": dict(zip(self._seen.columns, last.observations, strict=True)),
+            "heads": [list(head) for head in self._tails.heads()],
         }
 
     @refuses_misfits
@@ -269,11 +310,8 @@ class Rollout:
         if not sound:
             raise StateError("not the state of a rollout: its steps are not linked as a rollout links them")
         self._rows = rows
-        self._last = {step: (list(last.slots.values()), row) for row, step in enumerate(saved.last_steps)}
-        self._heads = dict(saved.heads)
-        self._is_newest_known[:] = False
-
-
-def _same(some: list[Array], others: list[Array]) -> bool:
-    """Whether these are equal to the bit."""
-    return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))
+        every = _LastSteps(np.array(saved.last_steps, np.int64), list(last.read(0, len(last)).values()))
+        streams, heads = np.array(saved.heads, np.int64).reshape(-1, 2).T
+        is_head = np.isin(every.steps, heads)
+        self._tails, self._left = _Tails(self._seen), [every.some(~is_head)]
+        self._tails.put(streams, every.some(np.searchsorted(every.steps, heads)))
