@@ -219,6 +219,44 @@ def test_an_episode_is_logged_with_counters_stream_and_extras(tmp_path: Path) ->
     assert record == EpisodeRecord(1.5, 2, EpisodeStatus.TRUNCATED, {"hits": 2.0, "starts": 0.0})
 
 
+def ends_of_three(session: TrainingSession) -> list[int | str]:
+    """Make a last step of an episode on each of three streams."""
+    zeros = np.zeros((3, 1), np.float32)
+    statuses = np.array([1, 2, 1], np.uint8)
+    return session.observe_many(Transitions(zeros, np.zeros(3, np.int64), np.arange(3.0), zeros + 1, statuses))
+
+
+def test_the_ends_of_several_episodes_are_announced_together_as_they_are_one_by_one(tmp_path: Path) -> None:
+    extras: dict[int | str, dict[str, float]] = {0: {"hits": 1.0}, 1: {}, 2: {"hits": 3.0}}
+    found: list[Any] = []
+    for name, together in (("together", True), ("apart", False)):
+        with opened(tmp_path / name, PolicyAgent(), checkpoint_every=3) as session:
+            taken = checkpoints_noted(session)
+            assert ends_of_three(session) == [0, 1, 2]
+            if together:
+                records = session.on_episodes(extras)
+            else:
+                records = {stream: session.on_episode(extras=extras[stream], stream=stream) for stream in extras}
+            rows = reader_of(session).train_episodes()
+            found.append((records, taken, [{**row, "wall_time": None} for row in rows]))
+    assert found[0] == found[1]
+    assert [row["stream"] for row in found[0][2]] == [0, 1, 2]
+
+
+def test_if_a_callback_raises_what_was_announced_before_is_written(tmp_path: Path) -> None:
+    def refuse(event: Event) -> None:
+        if isinstance(event, EpisodeEnded) and event.stream == 1:
+            raise RuntimeError("no more")
+
+    with opened(tmp_path, callbacks=[refuse]) as session:
+        ends_of_three(session)
+        with pytest.raises(RuntimeError, match="no more"):
+            session.on_episodes({0: {}, 1: {}, 2: {}})
+        assert [row["stream"] for row in reader_of(session).train_episodes()] == [0, 1]
+        assert session.on_episodes({2: {}})[2].total_reward == 2.0
+        assert len(reader_of(session).train_episodes()) == 3
+
+
 def test_an_agent_that_reports_episodes_is_told_when_one_starts() -> None:
     agent = PolicyAgent()
     session = TrainingSession(agent)

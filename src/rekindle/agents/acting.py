@@ -37,7 +37,7 @@ Network = TypeVar("Network", bound=eqx.Module)
 _MOST_MULTIPLICATIONS = 1 << 20
 """Rows times weights up to which numpy is quicker than a dispatch."""
 _MOST_NUMPY_ROWS = 128
-_MOST_ROWS, _MOST_IMAGES = 256, 64
+_MOST_ROWS, _MOST_IMAGES = 1024, 64
 """Rows in one dispatch."""
 
 

@@ -95,7 +95,7 @@ class AutoresetEnvs:
             final_infos = infos.get("final_info", {})
         if self._resets_next:
             self.resting = statuses != 0
-        extras = {row: numbers_in(_row_info(final_infos, row)) for row in ended.tolist()}
+        extras = {row: numbers_in(_row_info(final_infos, row)) if final_infos else {} for row in ended.tolist()}
         return Outcome(observations, np.asarray(rewards, np.float64), statuses, extras, following)
 
     def _observations(self, raw: Any) -> Observations:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
+from rekindle.checks import checked_extras
 from rekindle.events import EpisodeEnded
 from rekindle.session.parts import Ended, Parts
 from rekindle.session.table import StreamId
@@ -28,6 +31,12 @@ class Episodes:
         if self._parts.kept is not None:
             self._parts.kept.cut(slot)
         return self.add(stream, record) if record.length else record  # of length 0, all of it was dropped
+
+    def end_many(self, ended: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, EpisodeRecord]:
+        """End the episodes of several streams, each with its extras, and write their rows together."""
+        slot, claims = self._streams.table.slot, Claims()
+        with self._parts.logbook.rows_together():
+            return {stream: self.end(slot(stream), claims, checked_extras(extras)) for stream, extras in ended.items()}
 
     def announce_all(self) -> None:
         """End every episode whose end was not announced."""

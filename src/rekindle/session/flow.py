@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rekindle.checks import checked_extras
-from rekindle.errors import ConfigError, InputError, Interrupted
+from rekindle.errors import InputError, Interrupted
 from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
 from rekindle.rng import episode_seed
 from rekindle.session.due import Due
@@ -256,6 +256,15 @@ class Flow:
             self.due.finish_call()
             return record
 
+    def announce_many(self, ended: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, EpisodeRecord]:
+        """End the episodes of several streams, each with its extras."""
+        if self._inputs is not None:  # it records calls one by one
+            return {stream: self.announce(self.slot(stream), Claims(), extras) for stream, extras in ended.items()}
+        with self.call:
+            records = self._episodes.end_many(ended)
+            self.due.finish_call()
+            return records
+
     def close_episode(self, slot: int) -> None:
         """Close an open episode at its last complete transition, as truncated."""
         with self.call:
@@ -400,7 +409,7 @@ class Flow:
 
     def reset(self, slot: int, env: ResettableEnv, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset an environment with the episode's seed, or replay the episode that was open before a resume."""
-        self.refuse_with_journal("stream.reset(env)", "reset the environment yourself, and call stream.begin")
+        self._parts.refuse_with_journal("stream.reset(env)", "reset the environment yourself, and call stream.begin")
         with self.call:
             streams, table = self._streams, self._table
             streams.check_announced(slot)
@@ -433,14 +442,6 @@ class Flow:
         except BaseException as error:
             self.call.env_error = error
             raise
-
-    def refuse_with_journal(self, what: str, instead: str) -> None:
-        """Raise if the session has an input journal, which makes calls again and cannot bring back a world."""
-        if self._inputs is not None:
-            raise ConfigError(
-                f"{what} brings back the state of an environment or object after a resume, but this session has an "
-                f"input journal (journal=True), whose world goes on by itself: {instead}"
-            )
 
     def next_seed(self, slot: int) -> int:
         """The seed of the stream's current episode."""

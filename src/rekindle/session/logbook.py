@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,20 @@ class Logbook:
         self._add_record("episode/", record)
         if self._run is not None:
             self._write(self._run.log_train_episode, record, {**msgspec.structs.asdict(stamp), "stream": stream})
+
+    @contextlib.contextmanager
+    def rows_together(self) -> Generator[None]:
+        """Inside `with`, the rows of training episodes wait in memory, so that one write takes all of them."""
+        log = None if self._run is None else self._run.log("train_episodes")
+        if log is None or log.is_deferred:
+            yield
+            return
+        log.is_deferred = True
+        try:
+            yield
+        finally:
+            log.is_deferred = False
+            self._write(log.write_out)
 
     def add_evaluation(self, record: EpisodeRecord, *, final: bool) -> None:
         """Add an evaluation episode, and log it."""

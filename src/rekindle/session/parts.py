@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.agent import LearningAgent, State
 from rekindle.checkpoint.store import Checkpoint
 from rekindle.checks import refuses_misfits
-from rekindle.errors import AgentError
+from rekindle.errors import AgentError, ConfigError
 from rekindle.interrupt import Interrupter
 from rekindle.rng import generator_from_state, generator_state
 from rekindle.session.attached import Attached
@@ -105,6 +105,14 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
         error = AgentError(f"the metric {name} is not finite: training has diverged; the last good checkpoint is kept")
         self.learner.fail(error)
         return error
+
+    def refuse_with_journal(self, what: str, instead: str) -> None:
+        """Raise if the session has an input journal, which makes calls again and cannot bring back a world."""
+        if self.inputs is not None:
+            raise ConfigError(
+                f"{what} brings back the state of an environment or object after a resume, but this session has an "
+                f"input journal (journal=True), whose world goes on by itself: {instead}"
+            )
 
     def state(self) -> State:
         """The session's part of a checkpoint."""

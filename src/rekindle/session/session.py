@@ -183,11 +183,7 @@ class TrainingSession:
         return self._flow.act(self._flow.slot(stream), observation)
 
     def act_many(
-        self,
-        observations: Any,
-        mode: ActMode | str = _EXPLORE,
-        *,
-        streams: Sequence[StreamId] | Array | None = None,
+        self, observations: Any, mode: ActMode | str = _EXPLORE, *, streams: Sequence[StreamId] | Array | None = None
     ) -> Any:
         """Return an action for each row of a batch; row i belongs to stream i unless `streams` is given."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
@@ -204,7 +200,7 @@ class TrainingSession:
     ) -> list[StreamId]:
         """Report one transition of each of several streams; row i belongs to stream i unless `streams` is given.
 
-        Returns the streams whose episode ended; call `on_episode` for each of them.
+        Returns the streams whose episode ended; call `on_episode` for each of them, or `on_episodes`.
         """
         return self._flow.observe_many(transitions, streams)
 
@@ -219,6 +215,10 @@ class TrainingSession:
     ) -> EpisodeRecord:
         """Announce that a stream's episode has ended; totals, if given, must agree with the counted ones."""
         return self._flow.announce(self._flow.slot(stream), Claims(total_reward, steps, status), extras)
+
+    def on_episodes(self, extras: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, EpisodeRecord]:
+        """Announce that the episodes of several streams have ended, each with its extras; returns their records."""
+        return self._flow.announce_many(extras) if extras else {}
 
     def on_episode_start(self, *, stream: StreamId = 0) -> None:
         """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""
@@ -275,7 +275,7 @@ class TrainingSession:
     def attach(self, name: str, item: Stateful) -> None:
         """Save an object with the checkpoint; if the resumed checkpoint has a state of that name, load it now."""
         self._ending.check_open()
-        self._flow.refuse_with_journal(
+        self._parts.refuse_with_journal(
             "attach()", "give what must be saved to a callback with state() and load_state()"
         )
         self._parts.attached.add(name, item)

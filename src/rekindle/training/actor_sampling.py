@@ -183,10 +183,9 @@ class ActorSampler:
             ended = cast("list[int]", session.observe_many(transitions))
         except InputError as error:
             raise EnvError(f"round {played.number}, step {index}: {error} (env step {session.total_steps})") from error
-        records: dict[int, EpisodeRecord] = {}
-        for row in ended:
-            records[row] = session.on_episode(extras=played.extras.get((index, row)), stream=row)
-        return Round(range(self._shape.rows), transitions.rewards, transitions.statuses, records)
+        records = session.on_episodes({row: played.extras.get((index, row), {}) for row in ended})
+        named = cast("dict[int, EpisodeRecord]", records)
+        return Round(range(self._shape.rows), transitions.rewards, transitions.statuses, named)
 
     def _abandon(self, row: int) -> None:
         """Close an episode that could not be continued where an actor was started again."""

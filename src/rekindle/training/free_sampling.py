@@ -149,10 +149,9 @@ class FreeSampler:
             ended = cast("list[int]", session.observe_many(transitions, streams=rows))
         except InputError as error:
             raise EnvError(f"chunk {played.number}, step {index}: {error} (env step {session.total_steps})") from error
-        records: dict[int, EpisodeRecord] = {}
-        for row in ended:
-            records[row] = session.on_episode(extras=played.extras.get((index, row - rows.start)), stream=row)
-        return Round(rows, transitions.rewards, transitions.statuses, records)
+        records = session.on_episodes({row: played.extras.get((index, row - rows.start), {}) for row in ended})
+        named = cast("dict[int, EpisodeRecord]", records)
+        return Round(rows, transitions.rewards, transitions.statuses, named)
 
     def _log(self, staleness: int) -> None:
         session, now = self._session, time.perf_counter()

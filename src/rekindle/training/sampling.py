@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -153,8 +153,8 @@ class _Ends:
             ended = cast("list[int]", session.observe_many(transitions, streams=streams))
         except InputError as error:
             raise EnvError(f"{self._env}: {error} (env step {session.total_steps})") from error
-        named = {row: numbers_in(extras[row], self._extras) for row in ended}
-        return ended, {row: session.on_episode(extras=named[row], stream=row) for row in ended}
+        records = session.on_episodes({row: numbers_in(extras[row], self._extras) for row in ended})
+        return ended, cast("dict[int, EpisodeRecord]", records)
 
 
 class _Processed:
@@ -273,7 +273,7 @@ class AutoresetSampler:
 
     def __init__(self, session: TrainingSession, envs: AutoresetEnvs, starts: _Starts, ends: _Ends) -> None:
         self._session, self._envs, self._starts, self._ends = session, envs, starts, ends
-        self._to_start: Array = np.ones(envs.num_envs, np.bool_)
+        self._to_start: Array | None = np.ones(envs.num_envs, np.bool_)
         self._observations: Observations | None = None
         for stream in starts.streams:
             if stream.is_open:  # it cannot be restored
@@ -288,38 +288,43 @@ class AutoresetSampler:
     def sample(self) -> Round:
         """Make one step in each row; rows that only reset themselves make no transition."""
         envs = self._envs
-        if self._to_start.any():
+        if self._to_start is not None:
             seeds = [stream.episode_seed for stream in self._starts.streams]
             self._observations = envs.reset(self._to_start, seeds, self._starts.options(self._starts.streams[0]))
-        observations = cast("Observations", self._observations)
-        rows = np.flatnonzero(~envs.resting)
-        actions = self._idle_actions.copy()
-        if len(rows):
-            # Without names, as all of them are meant, it is faster.
-            streams = None if len(rows) == envs.num_envs else rows
-            chosen = self._session.act_many(_taken(observations, rows), streams=streams)
-            if self._structure is not None:
-                chosen = self._structure.flat(chosen, "actions", rows=len(rows))
+            self._to_start = None
+        # None stands for all rows, which is the usual case, and faster.
+        rows = np.flatnonzero(~envs.resting) if envs.resting.any() else None
+        if rows is not None and not len(rows):
+            self._step(self._idle_actions, None)
+            return Round((), (), (), {})
+        names = range(envs.num_envs) if rows is None else rows.tolist()
+        observations = _taken(cast("Observations", self._observations), rows)
+        actions = self._session.act_many(observations, streams=rows)
+        if self._structure is not None:
+            actions = self._structure.flat(actions, "actions", rows=len(names))
+        outcome = self._step(actions, rows)
+        transitions = Transitions(
+            observations,
+            actions,
+            _taken(outcome.rewards, rows),
+            _taken(outcome.observations, rows),
+            _taken(outcome.statuses, rows),
+        )
+        ended, records = self._ends.hand_over(transitions, names, outcome.extras)
+        if ended and not envs.resets_itself:
+            self._to_start = np.zeros(envs.num_envs, np.bool_)
+            self._to_start[list(ended)] = True
+        return Round(names, transitions.rewards, transitions.statuses, records)
+
+    def _step(self, actions: Array, rows: Array | None) -> Outcome:
+        """Step all rows, with these actions of some of them."""
+        if rows is not None:
+            chosen, actions = actions, self._idle_actions.copy()
             actions[rows] = chosen
         executed = actions if self._structure is None else self._structure.nested(actions)
-        outcome = _stepped(envs, executed, self._session)
+        outcome = _stepped(self._envs, executed, self._session)
         self._observations = outcome.observations if outcome.following is None else outcome.following
-        records: dict[int, EpisodeRecord] = {}
-        ended: Sequence[int] = ()
-        if len(rows):
-            transitions = Transitions(
-                _taken(observations, rows),
-                actions[rows],
-                outcome.rewards[rows],
-                _taken(outcome.observations, rows),
-                outcome.statuses[rows],
-            )
-            names = range(envs.num_envs) if len(rows) == envs.num_envs else rows.tolist()
-            ended, records = self._ends.hand_over(transitions, names, outcome.extras)
-        self._to_start = np.zeros(envs.num_envs, np.bool_)
-        if not envs.resets_itself:
-            self._to_start[list(ended)] = True
-        return Round(rows.tolist(), outcome.rewards[rows], outcome.statuses[rows], records)
+        return outcome
 
 
 def _stepped(envs: Envs, actions: Any, session: TrainingSession) -> Outcome:
@@ -332,7 +337,13 @@ def _stepped(envs: Envs, actions: Any, session: TrainingSession) -> Outcome:
         raise named from error
 
 
-def _taken(observations: Observations, rows: Array) -> Observations:
-    if isinstance(observations, Mapping):
-        return {name: column[rows] for name, column in observations.items()}
-    return observations[rows]
+_Values = TypeVar("_Values", bound="Observations | Array")
+
+
+def _taken(values: _Values, rows: Array | None) -> _Values:
+    """Some rows of observations or of a column; None for all."""
+    if rows is None:
+        return values
+    if isinstance(values, Mapping):
+        return cast("_Values", {name: column[rows] for name, column in values.items()})
+    return cast("_Values", values[rows])
