@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def test_a_live_run_shows_everything_at_a_glance(live: Writer) -> None:
             "up ",
             "50% 600/1,200",
             "env steps 600 updates 300 episodes 60",
-            "● train 0.98 ● eval 0.75 full, smoothing 2%",
+            "● train 0.98 ● eval 0.75 by env step, full, smoothing 2%",
             "return train 0.98",
             "evaluated 2 episodes: return 0.75",
             "step_600.mpk",
@@ -240,6 +241,22 @@ def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:
     piloted(writer.path, play)
 
 
+@pytest.mark.parametrize("keys", [[], ["o"], ["question_mark"]], ids=["the screen", "the summary", "the keys"])
+def test_another_theme_leaves_no_colour_of_the_first(finished: Path, keys: list[str]) -> None:
+    def colours(theme: str, *pressed: str) -> set[str]:
+        found: set[str] = set()
+
+        async def play(pilot: Pilot[Any]) -> None:
+            await pilot.press(*pressed)
+            await pilot.pause()
+            found.update(re.findall(r"#[0-9a-f]{6}", pilot.app.export_screenshot()))
+
+        piloted(finished, play, theme=theme, size=(160, 50))
+        return found
+
+    assert colours("dark", *keys, "t") == colours("light", *keys)
+
+
 def test_a_damaged_log_is_told(live: Writer) -> None:
     with (live.path / "metrics.jsonl").open("ab") as file:
         file.write(b"nonsense\n")
@@ -280,6 +297,21 @@ def test_text_and_curves_stand_out_from_what_is_behind_them(theme: Any) -> None:
     assert min(contrast(colours[f"band {index}"], theme.background) for index in range(len(LINES))) >= 1.5
 
 
+def test_arrows_stand_where_there_are_more_tabs(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.metrics_of(**{f"agent__metric_with_a_name_{number}": 1.0 for number in range(6)})
+
+    async def play(pilot: Pilot[Any]) -> None:
+        app: Any = pilot.app
+        await until(pilot, lambda: (text_of(app, "#earlier"), text_of(app, "#later")) == ("", "→"))
+        await pilot.press("left")  # from the first to the last
+        await until(pilot, lambda: (text_of(app, "#earlier"), text_of(app, "#later")) == ("←", ""))
+        await pilot.resize_terminal(240, 40)
+        await until(pilot, lambda: (text_of(app, "#earlier"), text_of(app, "#later")) == ("", ""))
+
+    piloted(writer.path, play, size=(80, 24))
+
+
 # Keys
 
 NAMES = ["return", "length", "depth", "epsilon", "loss", "steps_per_sec"]
@@ -291,13 +323,17 @@ KEYS: list[tuple[str, Callable[[Plot, WatchApp], bool]]] = [
     ("left_square_bracket", lambda plot, app: active_tab(app) == "return"),
     ("p", lambda plot, app: active_tab(app) == "steps_per_sec"),
     ("n", lambda plot, app: active_tab(app) == "return"),
+    ("right", lambda plot, app: active_tab(app) == "length"),
+    ("left", lambda plot, app: active_tab(app) == "return"),
     *((str(place), lambda plot, app, name=name: active_tab(app) == name) for place, name in enumerate(NAMES, 1)),
     *((str(place), lambda plot, app: active_tab(app) == NAMES[-1]) for place in range(len(NAMES) + 1, 10)),
     ("r", lambda plot, app: (plot.view, plot.range) == ("recent", (480.0, 600.0))),
     ("f", lambda plot, app: (plot.view, plot.range) == ("full", (0.0, 600.0))),
     ("plus", lambda plot, app: (plot.view, plot.range) == ("zoom", (150.0, 450.0))),
-    ("left", lambda plot, app: plot.range == (75.0, 375.0)),
-    ("right", lambda plot, app: plot.range == (150.0, 450.0)),
+    ("shift+left", lambda plot, app: plot.range == (75.0, 375.0)),
+    ("shift+right", lambda plot, app: plot.range == (150.0, 450.0)),
+    ("less_than_sign", lambda plot, app: plot.range == (75.0, 375.0)),
+    ("greater_than_sign", lambda plot, app: plot.range == (150.0, 450.0)),
     ("minus", lambda plot, app: (plot.view, plot.range) == ("full", (0.0, 600.0))),
     ("equals_sign", lambda plot, app: plot.range == (150.0, 450.0)),
     ("f", lambda plot, app: plot.view == "full"),
@@ -341,8 +377,9 @@ def test_every_key_does_what_it_says(live: Writer) -> None:
 def test_every_key_is_tried_and_explained() -> None:
     bound = {key for binding in WatchScreen.BINDINGS for key in binding.key.split(",")}  # type: ignore[union-attr]
     assert bound == {key for key, _ in KEYS}
-    names = {"question_mark": "?", "plus": "+", "minus": "-"}
-    synonyms = {"ctrl+c", "equals_sign", "right_square_bracket", "left_square_bracket"}
+    names = {"question_mark": "?", "plus": "+", "minus": "-", "less_than_sign": "<", "greater_than_sign": ">"}
+    synonyms = {"ctrl+c", "equals_sign", "n", "p", "right_square_bracket", "left_square_bracket"}
+    synonyms |= {"shift+left", "shift+right"}
     explained = " ".join(key for key, _ in WatchScreen.KEYS).split()
     assert {names.get(key, key) for key in bound - synonyms} - set("2345678") <= set(explained)
 

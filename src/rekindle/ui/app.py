@@ -45,6 +45,7 @@ class WatchApp(App[Leaving]):
             for number in _SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
         self.push_screen(self.watched)
+        self.theme_changed_signal.subscribe(self, lambda _: self.watched.show())
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.signal = number
@@ -57,4 +58,3 @@ class WatchApp(App[Leaving]):
     def action_toggle_theme(self) -> None:
         """Switch between dark and light."""
         self.theme = THEMES["light" if self.current_theme.dark else "dark"].name
-        self.watched.show()

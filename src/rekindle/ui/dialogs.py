@@ -88,7 +88,10 @@ def _choice(name: str, text: str) -> Text:
 class _Reading(ModalScreen[None]):
     """A text that several keys close."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter,question_mark,o", "dismiss")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,question_mark,o", "dismiss"),
+        Binding("t", "app.toggle_theme"),
+    ]
 
     async def action_dismiss(self, result: None = None) -> None:
         """Close it."""

@@ -23,6 +23,7 @@ from rekindle.ui.details import CheckpointFile
 from rekindle.ui.dialogs import HelpScreen, LeaveChoice, LeaveScreen, SummaryScreen
 from rekindle.ui.feed import Happening, RunFeed, is_lower_better
 from rekindle.ui.lines import Lines, checkpoint_rows, event_rows
+from rekindle.ui.metric_tabs import MetricTabs
 from rekindle.ui.plot import Plot
 from rekindle.ui.tables import cell
 from rekindle.ui.themes import LINES
@@ -50,7 +51,6 @@ class WatchScreen(Screen[None]):
     WatchScreen { background: $background; }
     #head, #progress, #counters, #legend { height: 1; padding: 0 1; }
     #head { background: $panel; }
-    #tabs { height: 2; }
     #plot { padding: 0 1; }
     #panels { height: 8; layout: grid; grid-size: 1; }
     #panels > * {
@@ -78,14 +78,14 @@ class WatchScreen(Screen[None]):
         Binding("q", "leave", "leave"),
         Binding("ctrl+c", "interrupt", show=False),
         Binding("question_mark", "help", "keys", key_display="?"),
-        Binding("n,right_square_bracket", "metric(1)", "metric", key_display="n/p"),
-        Binding("p,left_square_bracket", "metric(-1)", "previous", show=False),
+        Binding("right,n,right_square_bracket", "metric(1)", "metric", key_display="←/→", priority=True),
+        Binding("left,p,left_square_bracket", "metric(-1)", "previous", show=False, priority=True),
         Binding("f", "view('full')", "full"),
         Binding("r", "view('recent')", "recent"),
         Binding("plus,equals_sign", "zoom(0.5)", "zoom", key_display="+/-"),
         Binding("minus", "zoom(2.0)", "zoom out", show=False),
-        Binding("left", "pan(-0.25)", "back", show=False, priority=True),
-        Binding("right", "pan(0.25)", "forward", show=False, priority=True),
+        Binding("shift+left,less_than_sign", "pan(-0.25)", "back", show=False, priority=True),
+        Binding("shift+right,greater_than_sign", "pan(0.25)", "forward", show=False, priority=True),
         Binding("s", "smooth", "smooth"),
         Binding("m", "panel('metrics')", "panels", key_display="m/e/c"),
         Binding("e", "panel('events')", "events", show=False),
@@ -98,12 +98,12 @@ class WatchScreen(Screen[None]):
         ("q", "leave: stop, kill, detach or cancel"),
         ("ctrl+c", "the same; stops a training that was started here"),
         ("ctrl+q", "detach at once; training continues"),
-        ("n p", "next, previous metric"),
+        ("right left", "next, previous metric; also n, p"),
         ("1 to 9", "a metric by its position"),
         ("f", "full: the whole run"),
         ("r", "recent: the last fifth"),
         ("+ -", "zoom in, out"),
-        ("left right", "pan"),
+        ("< >", "pan; also shift+left, shift+right"),
         ("s", "next level of smoothing"),
         ("m e c", "metrics, events, checkpoints"),
         ("o", "summary of the run so far"),
@@ -140,7 +140,7 @@ class WatchScreen(Screen[None]):
         yield Static(id="head")
         yield Static(id="progress")
         yield Static(id="counters")
-        yield Tabs(id="tabs")
+        yield MetricTabs()
         yield Static(id="legend")
         yield Plot(id="plot")
         with Container(id="panels"):
@@ -155,7 +155,6 @@ class WatchScreen(Screen[None]):
             panel.border_title = panel.id
         table = self.query_one(DataTable[Text])
         table.add_columns("metric", "", *(f"{name:>10}" for name in ("last", "mean 100", "best")), f"{'at step':>8}")
-        self.query_one(Tabs).can_focus = False
         self.poll()
         table.focus()
 
@@ -310,7 +309,7 @@ class WatchScreen(Screen[None]):
         elif not values:
             made.append("nothing logged yet   ", muted)
         smoothing = f"smoothing {plot.smoothing:.0%}" if plot.smoothing else "not smoothed"
-        made.append(f"{plot.view}, {smoothing}", muted)
+        made.append(f"by {'update' if self.feed.is_offline else 'env step'}, {plot.view}, {smoothing}", muted)
         self._update("legend", made)
 
     def _show_metrics(self, *, anew: bool) -> None:
