@@ -38,8 +38,8 @@ def test_runs_of_one_name_are_a_mean_and_a_band(rekindle: Rekindle) -> None:
     assert outcome.code == 0
     assert outcome.out.startswith("a.svg (")
     shown = texts(Path("a.svg"))
-    assert "several: mean and std of 2 runs" in shown
-    assert shown.endswith("| one")
+    assert "| several (2 runs) | one" in shown
+    assert "means over runs, with bands of one standard deviation" in shown
     assert "episode/return" in shown
     assert "eval/return" not in shown
 
@@ -50,8 +50,25 @@ def test_runs_of_one_name_with_other_settings_are_lines_of_their_own(rekindle: R
             make_run(Path("runs"), "several", seed=seed, agent={"rate": rate})
     assert rekindle("plot", "runs", "-o", "a.svg").code == 0
     shown = texts(Path("a.svg"))
-    assert "several, rate 0.1: mean and std of 2 runs" in shown
-    assert "several, rate 0.2: mean and std of 2 runs" in shown
+    assert "several, rate 0.1 (2 runs)" in shown
+    assert "several, rate 0.2 (2 runs)" in shown
+
+
+def test_panels_share_a_legend_in_which_no_two_lines_look_the_same(rekindle: Rekindle) -> None:
+    for number in range(12):
+        make_run(Path("runs"), f"lake{number}")
+    assert rekindle("plot", "runs", "--metrics", "episode/return", "agent/loss", "-o", "a.svg").code == 0
+    shown = texts(Path("a.svg"))
+    assert [shown.count(f"| lake{number} |") for number in range(2, 11)] == [1] * 9
+    styles = re.findall(r'id="legend_1".*', Path("a.svg").read_text(), re.DOTALL)[0]
+    lines = re.findall(r'<path d="M [^"]*" style="fill: none; ([^"]*)"', styles)
+    assert len(lines) == len(set(lines)) == 12
+
+
+def test_a_plot_for_dark_pages_has_a_dark_ground(rekindle: Rekindle) -> None:
+    path = make_run(Path("runs"))
+    assert rekindle("plot", path, "-o", "a.svg", "--theme", "dark").code == 0
+    assert "fill: #14161a" in Path("a.svg").read_text()
 
 
 def test_a_mean_is_the_mean_and_stands_where_half_of_the_runs_have_values() -> None:

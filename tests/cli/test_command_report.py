@@ -101,7 +101,24 @@ def test_several_seeds_of_a_training_are_one_line_with_a_verdict(tmp_path: Path,
     page = report(rekindle, *paths, output=tmp_path / "report.html")
     assert "Side by side" not in page.text
     assert "two is better than one by" in page.text
-    assert "return, trainonetwo" in page.text  # the legend has one entry for each training
+    assert "Mean curvesonetwo" in page.text  # one legend for all charts, with one entry for each training
+    assert page.tags.count("details") == 8
+
+
+def test_a_directory_stands_for_every_run_below_it(tmp_path: Path, rekindle: Rekindle) -> None:
+    for seed in range(2):
+        make_run(tmp_path / "runs", "lake", f"v{seed}", seed=seed)
+    page = report(rekindle, tmp_path / "runs", output=tmp_path / "report.html")
+    assert "Report on 2 runs" in page.text
+
+
+def test_many_runs_are_rows_of_one_table(tmp_path: Path, rekindle: Rekindle) -> None:
+    paths = [make_run(tmp_path, f"lake{number}") for number in range(9)]
+    page = report(rekindle, *paths, output=tmp_path / "report.html")
+    assert page.text.index("lake0/v1/") < page.text.index("lake8/v1/") < page.text.index("Curves")
+    lines = {line for name, line in page.attributes if name == "style" and line.startswith("stroke:")}
+    assert len(lines) == 8
+    assert any(name == "stroke-dasharray" for name, _ in page.attributes)  # the ninth line differs from the first
 
 
 def test_a_page_loads_nothing_and_runs_nothing(tmp_path: Path, rekindle: Rekindle) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,25 @@ RETURNS = ("episode/return", "eval/return")
 """The default metrics."""
 PROFILE = "profile"
 """The metric that is no curve over steps: the share of runs above each score."""
-_COLOURS = ("#b3400a", "#0a62a0", "#7d3bb8", "#1a6b33", "#835400", "#b3231d")
+_COLOURS = {
+    "light": ("#c8540a", "#2563c9", "#0b7a6b", "#7c3fd0", "#b8286f", "#6b6a00", "#0c7fa8", "#8a4b2d", "#4d5560"),
+    "dark": ("#ff9a57", "#6ea8ff", "#3fcdb4", "#b99aff", "#ff86bd", "#d2cf5c", "#6fd2f5", "#d9a688", "#aab2bd"),
+}
+"""Distinguishable for colour-blind people; after the last one, the colours come again with other dashes."""
+_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+_GROUND = {"light": ("#ffffff", "#1f2328"), "dark": ("#14161a", "#e8e6e3")}
+"""The colours of the ground and of text."""
+_MOST_LABELS = 40
+"""The most lines that the legend names."""
+_LETTER = 0.078
+"""Inches of the width of a letter in the legend."""
 _GRID = 400
 """Number of points of a mean over runs."""
 _LARGEST = 1e100
 _FORMATS = (".png", ".svg")
 
 Numbers = NDArray[np.float64]
+Theme = Literal["light", "dark"]
 
 
 class _Curve(NamedTuple):
@@ -47,7 +59,9 @@ class _Curve(NamedTuple):
         return Points(self.steps, self.values, self.values, self.values).smoothed(share)
 
 
-def plot_runs(paths: Sequence[Path], output: Path, *, metrics: Sequence[str], smoothing: float) -> int:
+def plot_runs(
+    paths: Sequence[Path], output: Path, *, metrics: Sequence[str], smoothing: float, theme: Theme = "light"
+) -> int:
     """Plot each metric of all runs, and print the path of the image."""
     if output.suffix.lower() not in _FORMATS:
         raise ConfigError(f"{output}: a plot is a {' or '.join(_FORMATS)} file")
@@ -65,7 +79,7 @@ def plot_runs(paths: Sequence[Path], output: Path, *, metrics: Sequence[str], sm
         missing = [metric for metric in wanted if metric not in panels]
         there = sorted({name for reader in readers for name in _names(reader)})
         raise ConfigError(f"there is no {missing[0]} in these runs; there are {', '.join(there) or 'no metrics'}")
-    picture = _drawn(panels, output.suffix.lower().removeprefix("."), smoothing, _unit(readers))
+    picture = _drawn(panels, output.suffix.lower().removeprefix("."), smoothing, _unit(readers), theme)
     write_output(output, picture)
     count = "1 run" if len(readers) == 1 else f"{len(readers)} runs"
     print(printable(f"{output} ({bytes_text(len(picture))}): {count}", most=1000))
@@ -153,55 +167,112 @@ def _names(reader: RunReader) -> list[str]:
     return [*RETURNS, *(name for name in log_columns(reader.path / "metrics.jsonl") if name not in counters)]
 
 
-def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: float, unit: str) -> bytes:
+class _Look(NamedTuple):
+    """How the line of a training is drawn, in every panel."""
+
+    label: str
+    runs: int
+    colour: str
+    dash: Literal["-", "--", ":", "-."]
+
+
+def _drawn(panels: dict[str, dict[str, list[_Curve]]], kind: str, smoothing: float, unit: str, theme: Theme) -> bytes:
     try:
         import matplotlib
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ModuleNotFoundError as error:
         raise MissingExtra(f"plot needs {error.name}: {install_command('plot')}", name=error.name) from None
     matplotlib.rcdefaults()  # ignore a matplotlibrc in the working directory, which may be a downloaded run
-    figure = Figure(figsize=(6.4 * len(panels), 4), dpi=150, layout="constrained")
-    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    ground, text = _GROUND[theme]
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
+    figure = Figure(figsize=(6.4 * len(panels), 4), dpi=150, layout=layout, facecolor=ground)
+    looks = _looks(panels, theme)
     for axes, (metric, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         # An evaluation is already a mean.
         share = 0.0 if metric.startswith("eval/") else smoothing
         for name, runs in curves.items():
-            colour = _COLOURS[names.index(name) % len(_COLOURS)]
             if metric == PROFILE:
-                _draw_profile(axes, name, runs, colour)
+                _draw_profile(axes, runs, looks[name])
             else:
-                _draw(axes, name, runs, share, colour)
-        title, horizontal = ("share of runs above a score", "score") if metric == PROFILE else (metric, unit)
-        axes.set_title(title, loc="left", fontsize=11, parse_math=False)
-        axes.set_xlabel(horizontal)
+                _draw(axes, runs, share, looks[name])
+        vertical, horizontal = ("share of runs above a score", "score") if metric == PROFILE else (metric, unit)
+        axes.set_ylabel(vertical, color=text, parse_math=False)
+        axes.set_xlabel(horizontal, color=text)
         axes.xaxis.set_major_formatter("{x:,g}" if metric == PROFILE else "{x:,.0f}")
+        axes.set_facecolor(ground)
+        axes.tick_params(colors=text)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        for text in axes.legend(frameon=False, fontsize=9).get_texts():
-            text.set_parse_math(False)
+        axes.spines[["bottom", "left"]].set_color(text)
+    _draw_legend(figure, list(looks.values()), text)
     data = io.BytesIO()
     figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return data.getvalue()
 
 
-def _draw_profile(axes: Any, name: str, profile: list[_Curve], colour: str) -> None:
+def _looks(panels: dict[str, dict[str, list[_Curve]]], theme: Theme) -> dict[str, _Look]:
+    """The look of each training, by its name."""
+    colours, looks = _COLOURS[theme], dict[str, _Look]()
+    for name in dict.fromkeys(name for curves in panels.values() for name in curves):
+        index = len(looks)
+        counts = [len(curves[name]) for metric, curves in panels.items() if name in curves and metric != PROFILE]
+        most = max(counts, default=1)
+        label = printable(name, most=60)
+        dash = _DASHES[index // len(colours) % len(_DASHES)]
+        label = label if most == 1 else f"{label} ({most} runs)"
+        looks[name] = _Look(label, most, colours[index % len(colours)], dash)
+    return looks
+
+
+def _draw_legend(figure: Any, looks: Sequence[_Look], text: str) -> None:
+    """One legend for all panels, below them, in as many columns as there is room for."""
+    from matplotlib.lines import Line2D
+
+    labels = [look.label for look in looks[:_MOST_LABELS]]
+    lines = [Line2D([], [], color=look.colour, linestyle=look.dash) for look in looks[:_MOST_LABELS]]
+    if len(looks) > _MOST_LABELS:
+        labels.append(f"and {len(looks) - _MOST_LABELS} more")
+        lines.append(Line2D([], [], color="none"))
+    width = float(figure.get_figwidth())
+    columns = max(1, min(len(labels), int(width / (_LETTER * (max(map(len, labels)) + 6)))))
+    note = "means over runs, with bands of one standard deviation" if any(look.runs > 1 for look in looks) else None
+    rows = -(-len(labels) // columns) + (note is not None)
+    figure.set_figheight(float(figure.get_figheight()) + 0.22 * rows)
+    legend = figure.legend(
+        lines,
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+        labelcolor=text,
+        title=note,
+        title_fontsize=9,
+    )
+    legend.get_title().set_color(text)
+    for shown in legend.get_texts():
+        shown.set_parse_math(False)
+
+
+def _draw_profile(axes: Any, profile: list[_Curve], look: _Look) -> None:
     share, low, high = profile
-    axes.plot(share.steps, share.values, color=colour, label=printable(name, most=60))
-    axes.fill_between(share.steps, low.values, high.values, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(share.steps, share.values, color=look.colour, linestyle=look.dash)
+    axes.fill_between(share.steps, low.values, high.values, color=look.colour, alpha=0.2, linewidth=0)
 
 
-def _draw(axes: Any, name: str, runs: list[_Curve], share: float, colour: str) -> None:
-    label = printable(name, most=60)
+def _draw(axes: Any, runs: list[_Curve], share: float, look: _Look) -> None:
+    line = {"color": look.colour, "linestyle": look.dash}
     if len(runs) == 1:
         (curve,) = runs
         if share:
-            axes.plot(curve.steps, curve.values, color=colour, alpha=0.2, linewidth=0.7)
+            axes.plot(curve.steps, curve.values, color=look.colour, alpha=0.2, linewidth=0.7)
         marker = "o" if len(curve.steps) < 60 and not share else None
-        axes.plot(curve.steps, curve.smoothed(share), color=colour, label=label, marker=marker, markersize=3)
+        axes.plot(curve.steps, curve.smoothed(share), **line, marker=marker, markersize=3)
         return
     steps, mean, deviation = _mean(runs, share)
-    axes.plot(steps, mean, color=colour, label=f"{label}: mean and std of {len(runs)} runs")
-    axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(steps, mean, **line)
+    axes.fill_between(steps, mean - deviation, mean + deviation, color=look.colour, alpha=0.2, linewidth=0)
 
 
 def _mean(runs: list[_Curve], share: float) -> tuple[Numbers, Numbers, Numbers]:

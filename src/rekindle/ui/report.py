@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import base64
-import os
-import stat
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rekindle.errors import RunError
 from rekindle.markup import escaped, facts, table
-from rekindle.run.chart import Drawn, chart, smoothing_of
+from rekindle.run.chart import Drawn, chart, legend, smoothing_of
 from rekindle.run.curve import Extreme
+from rekindle.run.finding import find_runs
 from rekindle.run.overview import glimpse, run_facts
 from rekindle.run.settings import flat_settings, setting_text
 from rekindle.storage import files
 from rekindle.text import NOTHING, bytes_text, decimal, path_text, whole
 from rekindle.ui.feed import RunFeed
-from rekindle.ui.report_groups import compare_feeds, group_parts
+from rekindle.ui.report_groups import compare_feeds, group_parts, step_unit
+from rekindle.ui.videos import MEDIA_TYPES, MOST_BYTES, list_videos
 from rekindle.version import __version__
 
 __all__ = ["report_page"]
 
 _MOST_ROWS = 200
-_MOST_VIDEO = 64 * 2**20
-"""The largest video, in bytes, that is embedded in a page."""
-_VIDEOS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+_MOST_OPEN = 2
+"""With more runs than that, the part about each of them is folded up."""
+_MOST_SIDES = 8
+"""With more runs than that, side by side means one row for each run."""
 
 _STYLE = """
 :root { color-scheme: light dark; --back: #fdfcfa; --text: #1f2328; --soft: #57534c; --rule: #dcd7cd; --box: #f5f3ef;
@@ -42,11 +44,13 @@ section { border-top: 1px solid var(--rule); margin-top: 2em; }
 figure { margin: 0; padding: 10px 12px; background: var(--box); border: 1px solid var(--rule); border-radius: 8px;
   min-width: 0; }
 figcaption { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: .88em; overflow-wrap: anywhere; }
-figcaption i { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .4em; }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 18px; font-size: .9em; margin: .4em 0 .8em; }
+figcaption span, .legend span { white-space: nowrap; max-width: 100%; overflow: hidden; text-overflow: ellipsis; }
+summary h2 { display: inline-block; margin: .5em 0; } summary { cursor: pointer; }
 svg { display: block; width: 100%; height: auto; }
 table { border-collapse: collapse; font-size: .9em; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 3px 14px 3px 0; vertical-align: top; border-bottom: 1px solid var(--rule);
-  overflow-wrap: anywhere; } .number { text-align: right; white-space: nowrap; }
+  overflow-wrap: break-word; } .number { text-align: right; white-space: nowrap; }
 thead th, .facts th { color: var(--soft); font-weight: 500; } .wide { overflow-x: auto; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); gap: 0 32px; }
 .columns > div { min-width: 0; overflow-x: auto; }
@@ -58,8 +62,8 @@ video, img { max-width: 100%; border-radius: 8px; }
 
 
 def report_page(paths: Sequence[Path]) -> str:
-    """A self-contained page about runs (for a version or name directory, its newest run)."""
-    feeds = [RunFeed(path) for path in paths]
+    """A self-contained page about runs; a directory stands for every run below it."""
+    feeds = [RunFeed(path) for path in _found(paths)]
     for feed in feeds:
         feed.poll()
     now = datetime.now(UTC).astimezone().strftime("%Y-%m-%d %H:%M")
@@ -74,10 +78,20 @@ def report_page(paths: Sequence[Path]) -> str:
         f"<header><h1>{'Report on a run' if len(feeds) == 1 else f'Report on {len(feeds)} runs'}</h1>",
         f"<p>made with rekindle {escaped(__version__)} on {escaped(now)}</p></header>",
         *(_several(feeds) if len(feeds) > 1 else ()),
-        *(part for feed in feeds for part in _run(feed)),
+        *(part for feed in feeds for part in _run(feed, is_folded=len(feeds) > _MOST_OPEN)),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _found(paths: Sequence[Path]) -> list[Path]:
+    found: dict[Path, Path] = {}
+    for path in paths:
+        runs = find_runs(path)
+        if not runs:
+            raise RunError(f"there is no run at {path}")
+        found |= {run.resolve(): run for run in runs}
+    return list(found.values())
 
 
 def _facts(feed: RunFeed) -> list[tuple[str, str]]:
@@ -98,28 +112,44 @@ def _comparison(feeds: Sequence[RunFeed]) -> Iterator[str]:
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, NOTHING) for column in columns)] for name in names]
     heads = ["", *(feed.name for feed in feeds)]
+    if len(feeds) > _MOST_SIDES:
+        heads, rows = (
+            ["run", *(row[0] for row in rows)],
+            [list(row) for row in zip(heads[1:], *(row[1:] for row in rows), strict=True)],
+        )
     yield f'<div class="wide">{table(heads, rows, words=len(heads))}</div>'
-    yield '<h3>Curves</h3><div class="charts">'
+    labels = [(feed.name, place) for place, feed in enumerate(feeds)]
+    yield f'<h3>Curves</h3><p class="legend">{legend(labels)}</p><div class="charts">'
     metrics = {metric: None for feed in feeds for name in feed.names for metric in feed.curves if metric.name == name}
     for metric in metrics:
-        known = [(feed.name, feed.curves[metric].points()) for feed in feeds if metric in feed.curves]
-        if len(known) > 1:
-            # Without bands, because those of several runs would hide each other.
-            bare = [(name, points._replace(least=points.means, greatest=points.means)) for name, points in known]
-            lines = [Drawn(name, points, smoothing_of(metric.split)) for name, points in bare]
-            yield chart(f"{metric.name}, {metric.split}", lines)
+        lines: list[Drawn] = []
+        for place, feed in enumerate(feeds):
+            if metric in feed.curves:
+                points = feed.curves[metric].points()
+                # Without bands, because those of several runs would hide each other.
+                bare = points._replace(least=points.means, greatest=points.means)
+                lines.append(Drawn(feed.name, bare, smoothing_of(metric.split), place))
+        if len(lines) > 1:
+            yield chart(f"{metric.name}, {metric.split}", lines, unit=step_unit(feeds), has_legend=False)
     yield "</div></section>"
 
 
-def _run(feed: RunFeed) -> Iterator[str]:
-    yield f"<section><h2>{escaped(feed.name)} <span class={escaped(feed.status)}>{escaped(feed.status)}</span></h2>"
+def _run(feed: RunFeed, *, is_folded: bool) -> Iterator[str]:
+    heading = f"{escaped(feed.name)} <span class={escaped(feed.status)}>{escaped(feed.status)}</span>"
+    if is_folded:
+        yield f"<section><details><summary><h2>{heading}</h2></summary>"
+    else:
+        yield f"<section><h2>{heading}</h2>"
     yield f'<p class="note">{escaped(path_text(feed.reader.path))}</p>'
     yield from (f'<p class="problem">{escaped(problem)}</p>' for problem in feed.problems)
     yield facts(_facts(feed))
     yield _video(feed.reader.path)
     yield '<h3>Curves</h3><div class="charts">'
+    unit = step_unit([feed])
     for name in feed.names:
-        yield chart(name, [Drawn(split, curve.points(), smoothing_of(split)) for split, curve in feed.splits(name)])
+        yield chart(
+            name, [Drawn(split, curve.points(), smoothing_of(split)) for split, curve in feed.splits(name)], unit=unit
+        )
     yield '</div><h3>Metrics</h3><div class="wide">'
     heads = ("metric", "", "last", "mean of 100", "least", "at step", "greatest", "at step")
     yield table(heads, _metric_rows(feed), words=2) + "</div>"
@@ -127,7 +157,7 @@ def _run(feed: RunFeed) -> Iterator[str]:
     settings = [(name, setting_text(value)) for name, value in flat_settings(feed.config).items()][:_MOST_ROWS]
     if settings:
         yield f'<h3>Config</h3><div class="config">{facts(settings)}</div>'
-    yield "</section>"
+    yield "</details></section>" if is_folded else "</section>"
 
 
 def _metric_rows(feed: RunFeed) -> Iterator[list[object]]:
@@ -170,18 +200,13 @@ def _history(feed: RunFeed) -> Iterator[str]:
 
 def _video(run_path: Path) -> str:
     """The video of the best policy, or else the newest; empty if there is none that can be embedded."""
-    found: list[tuple[bool, float, Path]] = []
-    for directory in (run_path, run_path / "videos"):
-        if not directory.is_dir() or directory.is_symlink():
-            continue
-        for path in files.entries(directory):
-            status = os.stat(path, follow_symlinks=False)
-            if path.suffix in _VIDEOS and stat.S_ISREG(status.st_mode) and 0 < status.st_size <= _MOST_VIDEO:
-                found.append(("best" in path.name, status.st_mtime, path))
-    if not found:
+    videos = list_videos(run_path)
+    if not videos:
         return ""
-    path = max(found)[2]
-    source = f"data:{_VIDEOS[path.suffix]};base64,{base64.b64encode(files.read_bytes(path, most=_MOST_VIDEO)).decode()}"
+    path = videos[-1].path
+    source = (
+        f"data:{MEDIA_TYPES[path.suffix]};base64,{base64.b64encode(files.read_bytes(path, most=MOST_BYTES)).decode()}"
+    )
     shown = (
         f'<img src="{source}" alt="the policy at work">'
         if path.suffix == ".gif"

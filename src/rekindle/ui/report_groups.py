@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.markup import escaped, table
-from rekindle.run.chart import Drawn, chart, smoothing_of
+from rekindle.run.chart import Drawn, chart, legend, smoothing_of
 from rekindle.run.comparison import GroupComparison, compare_trainings, difference_text, read_grouped_run
 from rekindle.run.curve import Points
 from rekindle.stats import Interval
 from rekindle.text import NOTHING, decimal, path_text
 from rekindle.ui.feed import RunFeed
 
-__all__ = ["compare_feeds", "group_parts", "mean_points"]
+__all__ = ["compare_feeds", "group_parts", "mean_points", "step_unit"]
 
 _GRID = 200
 """Number of points of a mean over runs."""
@@ -35,18 +35,25 @@ def group_parts(feeds: Sequence[RunFeed], trainings: GroupComparison) -> Iterato
     rows = [[group.label, len(group.runs), *_estimate(group.mean), *_estimate(group.iqm)] for group in trainings.groups]
     yield f'<div class="wide">{table(("training", "runs", "mean", "interval", "IQM", "interval"), rows)}</div>'
     yield from (f"<p>{escaped(difference_text(difference))}</p>" for difference in trainings.differences)
-    yield '<h3>Mean curves</h3><div class="charts">'
+    labels = [(group.label, place) for place, group in enumerate(trainings.groups)]
+    yield f'<h3>Mean curves</h3><p class="legend">{legend(labels)}</p><div class="charts">'
     metrics = {metric: None for feed in feeds for name in feed.names for metric in feed.curves if metric.name == name}
     by_path = {path_text(feed.reader.path): feed for feed in feeds}
     for metric in metrics:
         lines: list[Drawn] = []
-        for group in trainings.groups:
+        for place, group in enumerate(trainings.groups):
             members = [by_path[path] for path in (*group.runs, *group.left_out) if path in by_path]
             curves = [feed.curves[metric].points() for feed in members if metric in feed.curves]
             if curves:
-                lines.append(Drawn(group.label, mean_points(curves, smoothing_of(metric.split))))
-        yield chart(f"{metric.name}, {metric.split}", lines)
+                lines.append(Drawn(group.label, mean_points(curves, smoothing_of(metric.split)), place=place))
+        yield chart(f"{metric.name}, {metric.split}", lines, unit=step_unit(feeds), has_legend=False)
     yield "</div></section>"
+
+
+def step_unit(feeds: Sequence[RunFeed]) -> str:
+    """What the steps of these runs are."""
+    units = {"updates" if feed.is_offline else "env steps" for feed in feeds}
+    return units.pop() if len(units) == 1 else "env steps or updates"
 
 
 def _estimate(interval: Interval | None) -> list[str]:

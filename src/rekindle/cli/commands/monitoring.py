@@ -189,7 +189,7 @@ def report(
     """Write one self-contained HTML page about runs: curves, tables, config, video.
 
     Args:
-        paths: Runs, or version or name directories (the newest run of each).
+        paths: Runs, or directories, which stand for every run below them.
         output: The file to write; it is replaced if it exists.
     """
     if not paths:
@@ -211,6 +211,7 @@ def plot(
         tuple[str, ...], arg(metavar="NAME...", help_behavior_hint="(default: returns of training and evaluation)")
     ] = (),
     smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
+    theme: Literal["light", "dark"] = "light",
 ) -> int:
     """Plot learning curves as png or svg, with a band over runs of one training.
 
@@ -219,13 +220,14 @@ def plot(
         output: The file to write; it is replaced if it exists.
         metrics: Metrics to plot, one panel each; `profile` is the share of runs above each score.
         smoothing: Smoothing window, as a share of the curve; 0 for none.
+        theme: Colours for a light or a dark page.
     """
     if not paths:
         complain("plot needs at least one PATH; see rekindle plot --help")
         return 2
     from rekindle.cli.plot import plot_runs
 
-    return plot_runs(paths, output, metrics=metrics, smoothing=smoothing)
+    return plot_runs(paths, output, metrics=metrics, smoothing=smoothing, theme=theme)
 
 
 def dashboard(
