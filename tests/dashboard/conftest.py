@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from processes import Client, Process, Training
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Page, Request
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture
@@ -64,3 +71,48 @@ def train() -> Generator[Callable[..., Training]]:
     yield start
     for training in trainings:
         training.kill()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        launched = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Generator[Callable[..., Page]]:
+    """Open pages that may ask nobody but the dashboard, and must not complain."""
+    pages: list[tuple[Page, list[str]]] = []
+
+    def start(client: Client, place: str = "", *, tolerant: bool = False, **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        wrong: list[str] = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+
+        def on_dialog(dialog: Dialog) -> None:
+            wrong.append(dialog.message)
+            dialog.dismiss()
+
+        def on_request(request: Request) -> None:
+            if urlsplit(request.url).netloc != f"127.0.0.1:{client.port}":
+                wrong.append(request.url)
+
+        page.on("dialog", on_dialog)
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("request", on_request)
+        page.goto(client.address + place)
+        pages.append((page, [] if tolerant else wrong))
+        return page
+
+    yield start
+    for page, wrong in pages:
+        page.context.close()
+        assert wrong == []

@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from processes import Client, Process, Training, wait_until
 pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 pytest.importorskip("playwright", reason="needs playwright")
 
-from playwright.sync_api import Browser, Dialog, Page, Request, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from rekindle import RunReader, TrainingRun
 from rekindle.storage.logs import JsonLines
@@ -38,49 +38,6 @@ pytestmark = [
 expect.set_options(timeout=30_000)
 
 DATA = "metric => document.querySelector(`[data-metric='${metric}']`)?.chart.data?.map(column => [...column])"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Generator[Browser]:
-    with sync_playwright() as started:
-        launched = started.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        )
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def open_page(browser: Browser) -> Generator[Open]:
-    """Open pages that may ask nobody but the dashboard, and must not complain."""
-    pages: list[tuple[Page, list[str]]] = []
-
-    def start(client: Client, place: str = "", *, tolerant: bool = False, **options: Any) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        wrong: list[str] = []
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-
-        def on_dialog(dialog: Dialog) -> None:
-            wrong.append(dialog.message)
-            dialog.dismiss()
-
-        def on_request(request: Request) -> None:
-            if urlsplit(request.url).netloc != f"127.0.0.1:{client.port}":
-                wrong.append(request.url)
-
-        page.on("dialog", on_dialog)
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.on("request", on_request)
-        page.goto(client.address + place)
-        pages.append((page, [] if tolerant else wrong))
-        return page
-
-    yield start
-    for page, wrong in pages:
-        page.context.close()
-        assert wrong == []
 
 
 def place(*ids: str) -> str:

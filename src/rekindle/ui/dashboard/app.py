@@ -24,6 +24,7 @@ from rekindle.errors import RekindleError
 from rekindle.run.comparison import compare_trainings, difference_text, read_grouped_run
 from rekindle.run.metadata import LOGS
 from rekindle.run.reader import RunReader
+from rekindle.storage import files
 from rekindle.text import path_text, printable
 from rekindle.ui.dashboard.blocks import Axis
 from rekindle.ui.dashboard.connections import most_streams
@@ -31,6 +32,7 @@ from rekindle.ui.dashboard.listing import Listing
 from rekindle.ui.dashboard.security import Guard, Token
 from rekindle.ui.dashboard.studies import Studies
 from rekindle.ui.dashboard.watching import IndexCache, RunWatch
+from rekindle.ui.videos import MEDIA_TYPES, MOST_BYTES, list_videos
 from rekindle.version import __version__
 
 __all__ = ["Dashboard"]
@@ -63,6 +65,7 @@ class Dashboard:
                 Route("/api/watch", self._watch),
                 Route("/api/detail", self._detail),
                 Route("/api/rows", self._rows),
+                Route("/api/video", self._video),
                 Route("/api/trainings", self._trainings),
                 Route("/api/studies", self._studies_list),
                 Route("/api/study", self._study),
@@ -150,6 +153,21 @@ class Dashboard:
                 return _json({"rows": rows, "total": total})
 
         return await to_thread.run_sync(read)
+
+    async def _video(self, request: Request) -> Response:
+        def read() -> Response:
+            name = request.query_params.get("name", "")
+            # The name is compared with those that were found, and never joined to a path.
+            found = [video.path for video in list_videos(self._path(request.query_params.get("id", "")))]
+            path = next((path for path in reversed(found) if path.name == name), None)
+            if path is None:
+                raise HTTPException(404, "there is no such video")
+            return Response(files.read_bytes(path, most=MOST_BYTES), media_type=MEDIA_TYPES[path.suffix])
+
+        try:
+            return await to_thread.run_sync(read)
+        except (RekindleError, OSError) as error:
+            raise HTTPException(500, str(error)) from None
 
     async def _trainings(self, request: Request) -> Response:
         def read() -> Response:

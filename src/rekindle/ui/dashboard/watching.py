@@ -25,6 +25,7 @@ from rekindle.ui.dashboard.listing import Listing, RunRow
 from rekindle.ui.dashboard.log_index import LogIndex
 from rekindle.ui.dashboard.rows import Floats
 from rekindle.ui.details import CheckpointFile, list_checkpoints, replay_size, sign, writer
+from rekindle.ui.videos import list_videos
 
 __all__ = ["Gone", "IndexCache", "LogPoints", "RunDetails", "RunWatch", "Warned", "log_points"]
 
@@ -32,6 +33,7 @@ MEMORY = 2**28
 """Bytes of chart data that are kept for runs that no page shows."""
 _MOST_SETTINGS = 1000
 _MOST_WARNINGS = 100
+_MOST_VIDEOS = 24
 _DETAILS_PAUSE = 1.0
 _QUIET_PAUSE = 2.0
 """Seconds between two checks of a run that is not live."""
@@ -76,6 +78,8 @@ class RunDetails(msgspec.Struct, frozen=True, tag="run", tag_field="kind"):
     settings: dict[str, str]
     checkpoints: list[CheckpointFile]
     replay_size: int
+    videos: list[str]
+    """The names of its videos, newest first."""
     warnings: list[Warned]
     siblings: list[str]
     family: list[Relative]
@@ -202,7 +206,7 @@ class RunWatch:
 
     def _look_at_details(self) -> Iterator[bytes]:
         row = self._listing.row(self.id)
-        parts = ("config.json", "warnings.jsonl", "checkpoints", "replay", "control")
+        parts = ("config.json", "warnings.jsonl", "checkpoints", "replay", "control", "videos")
         broken = [index.broken_count for index in self._indexes.values()]
         signs = (row, *(sign(f"{self.path}/{part}") for part in parts), *broken)
         if signs == self._signs:
@@ -274,6 +278,9 @@ def _details(id_: str, path: Path, row: RunRow, listing: Listing, indexes: dict[
         settings={printable(name, most=100): printable(setting_text(value)) for name, value in first},
         checkpoints=checkpoints,
         replay_size=replay_size(path),
+        videos=[
+            video.path.name for video in tolerant(problems, lambda: list_videos(path), [])[: -_MOST_VIDEOS - 1 : -1]
+        ],
         warnings=[
             *_warnings(path, row, metadata),
             *(Warned("error", text) for text in _lines(problems, row, indexes)),

@@ -1,17 +1,23 @@
 // One chart: lines with bands from minimum to maximum, drawn only while it is visible.
 
 import uPlot from "/static/vendor/uplot/uPlot.esm.js";
-import { h, icon } from "./dom.js";
+import { h, icon, svg } from "./dom.js";
 import { clock, compact, count, decimal } from "./format.js";
+import { saveCsv, savePng } from "./saving.js";
 import { join, smooth } from "./tables.js";
 
-const HEIGHT = 190;
+const HEIGHT = 206;
+const MOST_READ = 4; // with more lines, their values are shown only at the cursor, unless the chart is its own legend
+const MOST_TIP = 16;
 
 // Distinguishable for colour-blind people; the second line is for a dark background.
 const COLOURS = {
   light: ["#2563c9", "#c8540a", "#0b7a6b", "#7c3fd0", "#b8286f", "#6b6a00", "#0c7fa8", "#8a4b2d", "#4d5560", "#a01d1d"],
   dark: ["#6ea8ff", "#ff9a57", "#3fcdb4", "#b99aff", "#ff86bd", "#d2cf5c", "#6fd2f5", "#d9a688", "#aab2bd", "#ff8585"],
 };
+
+// More lines than colours: the colours again, with other dashes.
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 
 // Steps between ticks that fall on whole seconds, minutes, hours and days.
 const SECONDS = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes),
@@ -30,6 +36,16 @@ function theme() {
 export function colour(index) {
   const colours = COLOURS[theme()];
   return colours[index % colours.length];
+}
+
+function dash(index) {
+  return DASHES[Math.floor(index / COLOURS.light.length) % DASHES.length];
+}
+
+// A short piece of a line, for legends.
+export function swatch(index) {
+  const stroke = svg("line", { x1: 0, x2: 14, y1: 4, y2: 4, stroke: colour(index), "stroke-width": 3, "stroke-dasharray": dash(index).join(" ") });
+  return svg("svg", { class: "swatch", viewBox: "0 0 14 8", "aria-hidden": "true" }, stroke);
 }
 
 function variable(name) {
@@ -60,6 +76,14 @@ export class Chart {
     this.readout = h("div", { class: "readout" });
     this.body = h("div", { class: "plot" });
     this.body.chart = this;
+    this.title = title;
+    this.tip = h("div", { class: "tip", hidden: true });
+    const save = (kind, write) => h("button", { type: "button", class: "quiet save", title: `Save as ${kind}`, "aria-label": `Save ${title} as ${kind}`, onclick: () => this.data && write() }, kind);
+    this.saves = [
+      save("CSV", () => saveCsv(title, this.axisTitle(), this.wanted.lines, this.data)),
+      save("PNG", () => this.plot && savePng(title, this.wanted.lines.map((line) => ({ label: line.label, stroke: colour(line.colour), dash: dash(line.colour) })), this.plot,
+        { text: variable("--text"), ground: variable("--surface") })),
+    ];
     this.expand = h("button", {
       type: "button",
       class: "quiet expand",
@@ -74,7 +98,7 @@ export class Chart {
       },
     }, icon("expand"));
     this.element = h("figure", { class: "chart", data: { title } },
-      h("figcaption", {}, h("span", { class: "title", title }, title), this.expand), this.readout, this.body);
+      h("figcaption", {}, h("span", { class: "title", title }, title), this.saves, this.expand), this.readout, this.body);
     this.element.chart = this;
     this.height = HEIGHT;
     seen.observe(this.body);
@@ -98,6 +122,10 @@ export class Chart {
     if (this.plot && width > 0) this.plot.setSize({ width, height: this.height });
   }
 
+  axisTitle() {
+    return this.wanted.axis === "step" ? this.wanted.unit ?? "env steps" : "time since the start";
+  }
+
   // lines: [{label, colour, x, mean, least, most, hasBand, isSmooth}]
   update(wanted) {
     this.wanted = wanted;
@@ -114,10 +142,11 @@ export class Chart {
       x: line.x,
       columns: [line.least, line.most, line.mean, line.isSmooth ? line.mean : smooth(line.x, line.mean, smoothing)].map(positive),
     })));
-    const shape = JSON.stringify([axis, log, band, smoothing > 0, theme(), lines.map((line) => [line.label, line.colour])]);
+    const shape = JSON.stringify([this.axisTitle(), log, band, smoothing > 0, theme(), lines.map((line) => [line.label, line.colour])]);
     if (shape !== this.shape) {
       this.plot?.destroy();
       this.plot = new uPlot(this.options(width), this.data, this.body);
+      this.plot.over.append(this.tip);
       this.shape = shape;
     } else {
       this.plot.setData(this.data);
@@ -136,7 +165,7 @@ export class Chart {
       const isSparse = line.x.length < 40;
       const raw = { ...hidden, stroke: faded(stroke, smoothing > 0 && !line.isSmooth ? 0.22 : 0), width: smoothing > 0 && !line.isSmooth ? 1 : 0 };
       const points = { show: isSparse, size: 4, stroke, fill: stroke };
-      return [hidden, hidden, raw, { label: line.label, stroke, width: 1.5, spanGaps: true, points }];
+      return [hidden, hidden, raw, { label: line.label, stroke, dash: dash(line.colour), width: 1.5, spanGaps: true, points }];
     });
     const bands = lines.flatMap((line, index) =>
       band || line.hasBand
@@ -145,16 +174,17 @@ export class Chart {
     return {
       width,
       height: this.height,
-      padding: [8, 10, 0, 0],
+      padding: [10, 22, 0, 0],
       legend: { show: false },
       series: [{}, ...series],
       bands,
       scales: {
         x: { time: false, range: (_, low, high) => this.wanted.range ?? padded(low, high) },
-        y: { distr: log ? 3 : 1, range: log ? undefined : (_, low, high) => (low === null ? [0, 1] : uPlot.rangeNum(low, high, 0.08, true)) },
+        y: { distr: log ? 3 : 1, range: log ? undefined : (_, low, high) => roomy(low, high) },
       },
       axes: [
-        { stroke: text, grid: { show: false }, ticks: { stroke: grid.stroke, size: 4 }, font, size: 26, space: 70,
+        { stroke: text, grid: { show: false }, ticks: { stroke: grid.stroke, size: 4 }, font, size: 22, space: 70,
+          label: this.axisTitle(), labelFont: font, labelSize: 16, labelGap: 0,
           ...(axis === "step" ? {} : { incrs: SECONDS }),
           values: (_, ticks) => ticks.map((tick) => (axis === "step" ? compact(tick) : clock(tick, ticks[1] - ticks[0]))) },
         { stroke: text, grid, ticks: { show: false }, font, size: 50, space: 32, gap: 6,
@@ -204,20 +234,25 @@ export class Chart {
 
   // The values under the cursor, or the newest values.
   read() {
-    const { lines, axis, isNamed } = this.wanted;
+    const { lines, axis, isNamed, isLegend } = this.wanted;
     const cursor = this.plot?.cursor;
     const isAt = cursor && cursor.idx !== null && cursor.idx !== undefined && cursor.left >= 0;
-    const parts = lines.map((line, index) => {
-      const column = this.data[4 * index + 4];
-      const found = isAt ? nearestValue(column, cursor.idx) : lastValue(column);
-      const swatch = h("i", { class: "swatch" });
-      swatch.style.background = colour(line.colour);
-      const value = found === null ? "–" : decimal(column[found]);
-      return h("span", { class: "value" }, swatch, isNamed && line.label ? h("span", { class: "label" }, line.label) : null, h("b", {}, value));
-    });
     const x = isAt ? this.data[0][cursor.idx] : null;
     const where = x === null || x === undefined ? "" : axis === "step" ? `step ${count(x)}` : clock(x);
-    this.readout.replaceChildren(...parts.slice(0, 8), h("span", { class: "where" }, where));
+    const isShort = lines.length <= MOST_READ || isLegend;
+    const values = !isShort && !isAt ? [] : lines.map((line, index) => {
+      const column = this.data[4 * index + 4];
+      const found = isAt ? nearestValue(column, cursor.idx) : lastValue(column);
+      return { line, value: found === null ? null : column[found] };
+    });
+    const shown = ({ line, value }) => h("span", { class: "value" }, swatch(line.colour), isNamed && line.label ? h("span", { class: "label", title: line.label }, line.short ?? line.label) : null, h("b", {}, decimal(value)));
+    this.readout.replaceChildren(...(isShort ? values.map(shown) : []), h("span", { class: "where" }, where));
+    this.tip.hidden = isShort || !isAt || !this.body.matches(":hover"); // not where the cursor only follows another chart
+    if (this.tip.hidden) return;
+    values.sort((a, b) => (b.value ?? -Infinity) - (a.value ?? -Infinity));
+    const rest = values.length - MOST_TIP;
+    this.tip.replaceChildren(...values.slice(0, MOST_TIP).map(shown), ...(rest > 0 ? [h("span", { class: "where" }, `and ${rest} more`)] : []));
+    this.tip.classList.toggle("left", cursor.left > this.plot.over.clientWidth / 2);
   }
 }
 
@@ -225,6 +260,18 @@ function cursorPoint(plot, index) {
   const point = document.createElement("div");
   point.style.background = plot.series[index].stroke(plot, index);
   return point;
+}
+
+// The range of the vertical axis, with room above and below the lines; also for a line that is constant.
+function roomy(low, high) {
+  if (low === null) return [0, 1];
+  if (high - low <= 1e-12 * Math.max(Math.abs(low), Math.abs(high))) {
+    const around = Math.abs(low) / 2 || 1;
+    [low, high] = [low - around, high + around];
+  }
+  const room = 0.07 * (high - low);
+  // A line that ends at 0 stays on the axis.
+  return [low >= 0 && low < 2 * room ? 0 : low - room, high <= 0 && high > -2 * room ? 0 : high + room];
 }
 
 function padded(low, high) {

@@ -1,7 +1,7 @@
 // Several runs side by side: curves, with the mean and the spread over seeds, and the settings that differ.
 
-import { colour } from "./chart.js";
-import { ChartGrid } from "./controls.js";
+import { swatch } from "./chart.js";
+import { ChartGrid, unit } from "./controls.js";
 import { fill, h, icon, segmented, status } from "./dom.js";
 import { compact, count, decimal, duration } from "./format.js";
 import { onTheme, remember, settings } from "./settings.js";
@@ -23,6 +23,8 @@ export function comparePage(main, ids, signal) {
     update();
   });
   const grid = new ChartGrid({
+    isNamed: true,
+    unit: () => unit([...runs.values()].map((run) => run.details)),
     charts() {
       const charts = new Map();
       for (const { tables } of runs.values()) {
@@ -78,7 +80,7 @@ export function comparePage(main, ids, signal) {
   }
 
   function each(log, name) {
-    return [...runs.values()].map((run, index) => ({ ...run.tables.series(log, name, settings.axis), least: [], most: [], label: label(run), colour: index }))
+    return [...runs.values()].map((run, index) => ({ ...run.tables.series(log, name, settings.axis), least: [], most: [], label: label(run), short: short(label(run), " / "), colour: index }))
       .filter((line) => line.x.length);
   }
 
@@ -88,8 +90,15 @@ export function comparePage(main, ids, signal) {
         const { x, mean } = run.tables.series(log, name, settings.axis);
         return { x, y: smooth(x, mean, settings.smoothing) };
       });
-      return { ...aggregate(curves, { spread: settings.spread }), label: key, colour: index, isSmooth: true, hasBand: members.length > 1 };
+      return { ...aggregate(curves, { spread: settings.spread }), label: key, short: short(key, ", "), colour: index, isSmooth: true, hasBand: members.length > 1 };
     }).filter((line) => line.x.length);
+  }
+
+  // A label without the name that all of them begin with.
+  function short(text, separator) {
+    const names = new Set([...runs.values()].map((run) => run.details?.row.name).filter(Boolean));
+    const start = `${[...names][0]}${separator}`;
+    return names.size === 1 && text.startsWith(start) ? text.slice(start.length) : text;
   }
 
   function label(run) {
@@ -129,11 +138,9 @@ export function comparePage(main, ids, signal) {
 
   function showLegend() {
     legend.replaceChildren(...groups().map(([key, members], index) => {
-      const swatch = h("i", { class: "swatch" });
-      swatch.style.background = colour(index);
       const isLive = members.some((run) => run.details?.row.status === "running");
       const text = members.length > 1 ? `${key} · ${members.length} seeds` : label(members[0]);
-      return h("span", { class: "item" }, swatch,
+      return h("span", { class: "item" }, swatch(index),
         members.length === 1 ? h("a", { href: `#/run/${encodeURIComponent(members[0].id)}` }, text) : h("span", {}, text),
         isLive ? h("span", { class: "status running" }, h("span", { class: "dot" })) : null,
         ids.length > 1

@@ -10,8 +10,14 @@ function rank(name) {
   return place >= 0 ? ` ${place}` : name;
 }
 
+// What the steps of these runs are.
+export function unit(details) {
+  const units = new Set(details.map((one) => one?.metadata?.step_unit ?? "env steps"));
+  return units.size === 1 ? [...units][0] : "env steps or updates";
+}
+
 export class ChartGrid {
-  // source: {charts() -> Map(name -> series), lines(series) -> lines, marks() -> numbers, closer(range) -> Promise}
+  // source: {charts() -> Map(name -> series), lines(series) -> lines, unit() -> text, marks() -> numbers, closer(range) -> Promise}
   constructor(source, signal, { extra = [] } = {}) {
     this.source = source;
     this.signal = signal;
@@ -128,6 +134,7 @@ export class ChartGrid {
         chart.update({
           lines: this.source.lines(series),
           isNamed: this.source.isNamed,
+          unit: this.source.unit(),
           marks: this.source.marks(),
           range: this.range,
           axis: settings.axis,

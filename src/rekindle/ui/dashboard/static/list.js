@@ -8,7 +8,7 @@ import { open } from "./stream.js";
 
 const COLUMNS = [
   { key: "name", label: "Run", value: (row) => `${row.name}/${row.version}/${row.run_id}` },
-  { key: "status", label: "Status", value: (row) => ORDER.indexOf(row.status) },
+  { key: "status", label: "Status", value: (row) => ORDER.indexOf(row.status), class: "state" },
   { key: "about", label: "About", value: (row) => about(row), class: "about-column" },
   { key: "spark", label: "Return", class: "spark" },
   { key: "best", label: "Best", value: (row) => row.best_return?.value, class: "number" },
@@ -17,15 +17,17 @@ const COLUMNS = [
   { key: "episodes", label: "Episodes", value: (row) => row.episodes, class: "number wide-only" },
   { key: "seed", label: "Seed", value: (row) => row.seed, class: "number wide-only" },
   { key: "updated", label: "Updated", value: (row) => row.updated, class: "number wide-only" },
-  { key: "started", label: "Age", value: (row) => row.started, class: "number" },
+  { key: "started", label: "Age", value: (row) => row.started, class: "number age-column" },
 ];
 const ORDER = ["running", "crashed", "failed", "unreadable", "stopped", "finished"];
+// The runs of a study have its page, and a filter of their own.
 const FILTERS = [
-  ["all", "All", () => true],
-  ["running", "Running", (row) => row.status === "running"],
-  ["finished", "Finished", (row) => row.status === "finished"],
-  ["stopped", "Stopped", (row) => row.status === "stopped"],
-  ["bad", "Failed", (row) => ["failed", "crashed", "unreadable"].includes(row.status)],
+  ["all", "All", (row) => !row.isTrial],
+  ["running", "Running", (row) => row.status === "running" && !row.isTrial],
+  ["finished", "Finished", (row) => row.status === "finished" && !row.isTrial],
+  ["stopped", "Stopped", (row) => row.status === "stopped" && !row.isTrial],
+  ["bad", "Failed", (row) => ["failed", "crashed", "unreadable"].includes(row.status) && !row.isTrial],
+  ["trials", "Trials", (row) => row.isTrial],
 ];
 
 const chosen = new Set(); // kept while a run is open
@@ -91,7 +93,7 @@ export function listPage(main, signal) {
     element.replaceChildren(
       h("td", { class: "check" }, box),
       h("td", { class: "name" }, h("a", { href: address(row.id), tabIndex: -1, title: row.id }, h("b", {}, row.name), h("span", { class: "mono" }, [row.version, row.run_id].filter(Boolean).join(" / ")))),
-      h("td", {}, status(row.status), row.problem ? h("span", { class: "damage", title: row.problem, "aria-label": row.problem }, icon("warning")) : null),
+      h("td", { class: "state" }, status(row.status), row.problem ? h("span", { class: "damage", title: row.problem, "aria-label": row.problem }, icon("warning")) : null),
       h("td", { class: "about-column", title: Object.entries(row.settings).map(([name, value]) => `${name}: ${value}`).join("\n") }, about(row)),
       h("td", { class: "spark" }, spark(row.spark)),
       h("td", { class: "number strong", title: bestTitle(row.best_return) }, best(row.best_return), row.best_return?.of === "episode" ? h("sup", {}, "*") : null),
@@ -100,7 +102,7 @@ export function listPage(main, signal) {
       h("td", { class: "number wide-only", title: count(row.episodes) }, compact(row.episodes)),
       h("td", { class: "number wide-only" }, String(row.seed ?? "–")),
       h("td", { class: "number wide-only", title: moment(row.updated), data: { since: row.updated ?? "" } }, age(row.updated)),
-      h("td", { class: "number", title: moment(row.started), data: { since: row.started ?? "" } }, age(row.started)));
+      h("td", { class: "number age-column", title: moment(row.started), data: { since: row.started ?? "" } }, age(row.started)));
     elements.set(row.id, element);
   }
 
@@ -201,6 +203,11 @@ export function listPage(main, signal) {
     if (line) line.tabIndex = 0;
   });
 
+  let studyIds = [];
+  function isTrial(row) {
+    return studyIds.some((id) => row.id.startsWith(`${id}/`));
+  }
+
   open("/api/list", (message) => {
     expected = message.count;
     for (const id of message.gone) {
@@ -212,12 +219,17 @@ export function listPage(main, signal) {
     for (const row of message.runs) {
       row.text = [row.id, row.name, row.status, about(row), ...Object.entries(row.settings).flat()].join(" ").toLowerCase();
       runs.set(row.id, row);
+      row.isTrial = isTrial(row);
       draw(row);
     }
     arrange();
   }, signal);
 
-  watchStudies(studies, signal);
+  watchStudies(studies, signal, (found) => {
+    studyIds = found.map((study) => study.id);
+    for (const row of runs.values()) row.isTrial = isTrial(row);
+    arrange();
+  });
 
   const timer = setInterval(() => {
     for (const cell of body.querySelectorAll("[data-since]")) if (cell.dataset.since) cell.textContent = age(Number(cell.dataset.since));

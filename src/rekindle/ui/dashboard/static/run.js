@@ -1,6 +1,6 @@
 // The page of one run.
 
-import { ChartGrid } from "./controls.js";
+import { ChartGrid, unit } from "./controls.js";
 import { fill, h, icon, status } from "./dom.js";
 import { familyTree, forkDialog } from "./family.js";
 import { age, bytes, compact, count, decimal, duration, moment } from "./format.js";
@@ -9,7 +9,7 @@ import { getJson, open, stopRun } from "./stream.js";
 import { RunTables } from "./tables.js";
 
 const PAGE = 50;
-const TABS = ["charts", "episodes", "config", "checkpoints", "about"];
+const TABS = ["charts", "episodes", "config", "checkpoints", "videos", "about"];
 
 export function runPage(main, id, signal) {
   const tables = new RunTables();
@@ -18,6 +18,7 @@ export function runPage(main, id, signal) {
 
   const source = {
     isNamed: true,
+    unit: () => unit([details]),
     charts: () => tables.charts(),
     lines: (series) => series.map(({ log, name, label }) => ({
       ...tables.series(log, name, settings.axis),
@@ -41,14 +42,15 @@ export function runPage(main, id, signal) {
     episodes: h("section", { id: "panel-episodes", role: "tabpanel", "aria-labelledby": "tab-episodes" }, episodes.element),
     config: h("section", { id: "panel-config", role: "tabpanel", "aria-labelledby": "tab-config" }),
     checkpoints: h("section", { id: "panel-checkpoints", role: "tabpanel", "aria-labelledby": "tab-checkpoints" }),
+    videos: h("section", { id: "panel-videos", role: "tabpanel", "aria-labelledby": "tab-videos" }),
     about: h("section", { id: "panel-about", role: "tabpanel", "aria-labelledby": "tab-about" }),
   };
-  const tabs = Object.fromEntries(TABS.map((name, index) => [name, h("button", {
+  const tabs = Object.fromEntries(TABS.map((name) => [name, h("button", {
     type: "button",
     role: "tab",
     id: `tab-${name}`,
     "aria-controls": `panel-${name}`,
-    title: `${index + 1}`,
+    hidden: name === "videos",
     onclick: () => choose(name),
   }, name[0].toUpperCase() + name.slice(1))]));
   const heading = h("div", { class: "heading" });
@@ -77,7 +79,8 @@ export function runPage(main, id, signal) {
   tablist.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const next = TABS[(TABS.findIndex((name) => tabs[name] === document.activeElement) + step + TABS.length) % TABS.length];
+    const shown = TABS.filter((name) => !tabs[name].hidden);
+    const next = shown[(shown.findIndex((name) => tabs[name] === document.activeElement) + step + shown.length) % shown.length];
     choose(next);
     tabs[next].focus();
   });
@@ -105,6 +108,7 @@ export function runPage(main, id, signal) {
       showBanners();
       panels.config.replaceChildren(configPanel(details));
       panels.checkpoints.replaceChildren(checkpointsPanel(details, fork.ask));
+      showVideos();
       panels.about.replaceChildren(aboutPanel(details));
     } else if (message.kind === "gone") {
       banners.replaceChildren(banner("error", "This run does not exist any more."));
@@ -117,6 +121,16 @@ export function runPage(main, id, signal) {
       grid.update();
     },
   });
+
+  // Only when they have changed, so that a video that plays is not interrupted.
+  let names = null;
+  function showVideos() {
+    tabs.videos.hidden = details.videos.length === 0 && panels.videos.hidden;
+    tabs.videos.dataset.count = details.videos.length || "";
+    if (names === details.videos.join("\n")) return;
+    names = details.videos.join("\n");
+    panels.videos.replaceChildren(videosPanel(id, details.videos));
+  }
 
   const timer = setInterval(showFacts, 5000);
   signal.addEventListener("abort", () => clearInterval(timer));
@@ -140,7 +154,7 @@ export function runPage(main, id, signal) {
         parts.slice(1).map((part) => [h("span", { class: "slash" }, "/"), h("span", { class: "mono" }, part)])),
       row ? status(row.status, { stopping: details.is_stopping }) : null,
       details?.writer && row.status === "running" ? h("span", { class: "muted writer" }, details.writer) : null,
-      details?.metadata?.stop_reason && row.status !== "failed" ? h("span", { class: "muted writer" }, details.metadata.stop_reason) : null,
+      details?.metadata?.stop_reason && row.status !== "failed" && details.metadata.stop_reason !== "max_steps" ? h("span", { class: "muted writer" }, details.metadata.stop_reason) : null,
       h("span", { class: "spring" }),
       row ? h("span", { class: "muted", title: moment(row.started) }, `started ${age(row.started)} ago`) : null,
       row?.status === "running"
@@ -221,7 +235,7 @@ export function runPage(main, id, signal) {
   }
 
   return (event) => {
-    const tab = TABS[Number(event.key) - 1];
+    const tab = TABS.filter((name) => !tabs[name].hidden)[Number(event.key) - 1];
     if (tab) {
       choose(tab);
       tabs[tab].focus();
@@ -379,6 +393,15 @@ function checkpointsPanel(details, fork) {
         h("td", {}, checkpoint.file.startsWith("step_")
           ? h("button", { type: "button", class: "button", "aria-label": `Fork from step ${checkpoint.step}`, onclick: () => fork(checkpoint.step) }, "Fork from here")
           : null))))), replay);
+}
+
+function videosPanel(id, names) {
+  const source = (name) => `/api/video?${new URLSearchParams({ id, name })}`;
+  return h("div", { class: "grid" }, names.map((name) => h("figure", { class: "chart video" },
+    h("figcaption", {}, h("span", { class: "title", title: name }, name)),
+    name.endsWith(".gif")
+      ? h("img", { src: source(name), alt: `the policy of ${name}`, loading: "lazy" })
+      : h("video", { src: source(name), controls: true, loop: true, muted: true, preload: "metadata" }))));
 }
 
 function aboutPanel(details) {

@@ -83,7 +83,15 @@ export async function stopRun(id) {
 }
 
 export async function getJson(address, signal) {
-  const response = await fetch(address, { signal });
+  let response = null;
+  try {
+    response = await fetch(address, { signal });
+  } catch (error) {
+    if (!signal.aborted && state !== "locked") report("lost");
+    throw error;
+  }
+  if (response.status === 401) report("locked");
   if (!response.ok) throw new Error(await response.text());
+  report("live");
   return response.json();
 }

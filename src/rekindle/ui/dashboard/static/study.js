@@ -11,8 +11,9 @@ const WIDE = { axis: 104, height: 250, top: 34, bottom: 26, side: 60 };
 const SHADES = 5;
 
 // Links to the studies, above the list of runs.
-export function watchStudies(element, signal) {
+export function watchStudies(element, signal, receive) {
   poll("/api/studies", signal, (studies) => {
+    receive(studies);
     element.hidden = studies.length === 0;
     fill(element, h("h2", {}, studies.length === 1 ? "Study" : "Studies"), studies.map((study) =>
       h("a", { class: "card", href: `#/study/${encodeURIComponent(study.id)}` },
@@ -157,7 +158,7 @@ export function studyPage(main, id, signal) {
     chart.element.hidden = study.curves.length === 0;
     chart.update({
       lines: study.curves.map((curve, index) => ({ label: `#${curve.number}`, colour: index, x: curve.x, mean: curve.mean, least: curve.least, most: curve.most, hasBand: index === 0, isSmooth: true })),
-      axis: "step", log: false, band: false, smoothing: 0, marks: [], range: null, isNamed: true,
+      axis: "step", log: false, band: false, smoothing: 0, marks: [], range: null, isNamed: true, isLegend: true,
     });
   }
 
