@@ -141,11 +141,11 @@ def verdict(story: Story, cut: Cut, training: Training) -> str | None:
     return None
 
 
-def parts_of_plots() -> Iterator[Any]:
-    """Each plot in parts; of the longest, a part for CI and the others for `make test-all`."""
+def parts_of_plots(*whole: str) -> Iterator[Any]:
+    """Each plot in parts: in CI the first of each, and all of those that are named; the others in `make test-all`."""
     for name in PLOTS:
         for shard in range(SHARDS):
-            is_quick = name != "killed and resumed" or shard == 0
+            is_quick = name in whole or shard == 0
             yield pytest.param(name, shard, marks=() if is_quick else pytest.mark.exhaustive)
 
 
@@ -158,8 +158,7 @@ def test_nothing_promised_is_lost(name: str, shard: int, stories: Callable[[str]
     assert wrong == []
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.parametrize("name", PLOTS)
+@pytest.mark.parametrize(("name", "shard"), list(parts_of_plots("killed and resumed", "the sync of a log fails")))
 def test_without_any_one_fsync_something_is_lost(
     name: str, shard: int, stories: Callable[[str], Story], trainings: Trainings
 ) -> None:

@@ -116,7 +116,7 @@ def test_a_kill_before_any_record_is_whole_loses_at_most_the_call_that_was_being
             LENGTH.pack_into(*place)
 
     monkeypatch.setattr(input_journal, "LENGTH", BeforeLength)
-    states.extend(digest(tree_of(session)) for _ in host(session, World(), 20))
+    states.extend(digest(tree_of(session)) for _ in host(session, World(), 12))
     monkeypatch.undo()
     abandoned(session)
     assert len(killed) > len(states)
