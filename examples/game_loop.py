@@ -143,12 +143,18 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=1200)
     parser.add_argument("--characters", type=int, default=50)
     parser.add_argument("--runs", default="runs")
+    parser.add_argument("--journal", action="store_true", help="record every call, so that a resume is exact")
     arguments = parser.parse_args()
 
     game = Game(arguments.characters, seed=0)
     frame_work: list[float] = []
     with TrainingSession.open(
-        "game", SlowLearner(seed=0), root=arguments.runs, learner="background", checkpoint_every=20_000
+        "game",
+        SlowLearner(seed=0),
+        root=arguments.runs,
+        learner="background",
+        checkpoint_every=20_000,
+        journal=arguments.journal,
     ) as session:
         if session.resumed:
             print(f"resumed at step {session.resumed.step} ({session.resumed.grade})")
