@@ -60,6 +60,12 @@ class User:
         assert "Traceback" not in errors
         return errors
 
+    def end_of(self, *command: str | Path) -> int:
+        """The exit code of a command, or minus the signal that ended it."""
+        process = self.start(*command)
+        process.communicate()
+        return process.returncode
+
     def killed(self, *command: str | Path, when: Callable[[], bool]) -> None:
         """Start a command, and kill it with `kill -9` once something is there."""
         process = self.start(*command)
