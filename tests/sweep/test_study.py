@@ -84,15 +84,18 @@ def test_a_study_prunes_and_has_a_best_trial(alone: Path) -> None:
             assert len(trial.rungs) == 2
 
 
-def test_a_study_that_is_killed_equals_one_that_was_left_alone(alone: Path, tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+def test_a_study_with_one_job_that_is_killed_equals_one_with_two_that_was_left_alone(
+    alone: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "alone"
     kill_at_random(path, TRIALS, jobs=1, kills=2, seed=0)
     assert results(path) == results(alone)
     assert Study(path).best == Study(alone).best
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))])
 def test_twenty_trials_of_two_seeds_killed_five_times_equal_one_that_was_left_alone(tmp_path: Path, seed: int) -> None:
     trials = 20
     run_study(tmp_path / "alone", small_study(trials), jobs=1)
