@@ -40,13 +40,17 @@ def test_the_help_of_a_command_explains_each_argument(rekindle: Rekindle, name: 
     assert widest(outcome.out) <= 80
 
 
-def test_the_help_loads_nothing_heavy() -> None:
+@pytest.mark.parametrize(("command", "needed"), [("--help", set[str]()), ("runs", {"rich"})])
+def test_the_help_and_the_list_of_runs_load_nothing_heavy(command: str, needed: set[str], tmp_path: Path) -> None:
+    make_run(tmp_path)
+    arguments = [command, str(tmp_path)] if command == "runs" else [command]
     program = (
-        "import sys\nfrom rekindle.cli import main\nmain(['--help'])\n"
+        f"import sys\nfrom rekindle.cli import main\nmain({arguments})\n"
         "print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {"gymnasium", "jax", "matplotlib", "rich", "torch"}.isdisjoint(done.stderr.split())
+    heavy = {"gymnasium", "jax", "matplotlib", "rich", "torch"}
+    assert heavy & {*done.stderr.split()} == needed
 
 
 def test_it_knows_its_version(rekindle: Rekindle) -> None:
