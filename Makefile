@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo game test test-all lint types docs bench clean system-tools
+.PHONY: help demo game test test-all lint types docs bench pictures clean system-tools
 MAKEFLAGS += --no-print-directory
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
@@ -63,6 +63,9 @@ bench: $(READY) ## Measure what sessions, memories, agents and being watched cos
 	@$(BIN)/python benchmarks/watching.py
 	@$(BIN)/python benchmarks/dashboard.py
 	@$(BIN)/python benchmarks/game.py
+
+pictures: $(READY) ## Make the pictures of the README and the documentation again, from real runs
+	@$(BIN)/python docs/pictures/make.py
 
 clean: ## Remove everything that make created
 	@rm -rf .venv .cache .peers .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site
