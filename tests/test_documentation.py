@@ -1,6 +1,7 @@
 """What the documentation build does not check: the programs, the links, and the places that the pages name."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,15 +97,63 @@ def test_the_digests_of_the_tutorial_are_those_of_its_program(tmp_path: Path) ->
     assert shown == {kind: str(digest)[:12] for kind, digest in found.items()}
 
 
+START = "    stream = session.stream()\n"
+
+
+KILL = """
+import os, time
+
+def kill():
+    while not (session.run.path / "checkpoints" / "step_15000.mpk").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+
+"""
+
+
+def program_with_a_session(page: Path) -> str:
+    return next(block for block in blocks(page, "python") if START in block)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/tutorial.md"], ids=name)
-def test_the_first_program_of_a_page_goes_on_when_it_is_run_again(page: Path, tmp_path: Path) -> None:
-    program = shortened(blocks(page, "python")[0])
-    start = "    stream = session.stream()\n"
-    assert start in program
-    stopped = program.replace(start, f"{start}    session.every(300, lambda: session.stop('enough'))\n")
+def test_the_program_with_a_session_goes_on_when_it_is_run_again(page: Path, tmp_path: Path) -> None:
+    program = shortened(program_with_a_session(page))
+    stopped = program.replace(START, f"{START}    session.every(300, lambda: session.stop('enough'))\n")
     assert output_of(stopped, tmp_path).startswith("300 steps, ")
     assert output_of(program, tmp_path).startswith("went on at step 300, exact\n2500 steps, ")
+
+
+@pytest.mark.exhaustive
+def test_the_output_in_the_readme_is_that_of_its_program_killed_and_run_again(tmp_path: Path) -> None:
+    page = ROOT / "README.md"
+    program = program_with_a_session(page)
+    killed = program.replace(START, f"{START}    session.every(16_500, kill)\n")
+    command = [sys.executable, "-c", KILL + killed]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+    assert output_of(program, tmp_path) == blocks(page, "text")[0]
+
+
+def test_the_moving_picture_shows_a_kill_and_an_equal_result() -> None:
+    picture = ROOT / "docs/images/kill-and-resume.svg"
+    shown = re.sub(r"<[^>]*>", "", text(picture))
+    for part in (
+        "rekindle train dqn CartPole-v1",
+        "kill -9 ",
+        "Killed",
+        "rekindle resume runs/killed",
+        "Equal to the bit:",
+    ):
+        assert part in shown
+    assert "weights yes, state yes, logs yes" in shown
+    assert picture.stat().st_size < 500_000
+
+
+def test_every_picture_of_the_documentation_is_shown_somewhere_and_small() -> None:
+    shown = "".join(text(page) for page in PAGES)
+    for picture in (ROOT / "docs/images").iterdir():
+        assert picture.name in shown
+        assert picture.stat().st_size < (1_100_000 if picture.suffix == ".gif" else 220_000)
 
 
 def the_reader_in_the_documentation() -> Any:
