@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import KINDS, Event, Frames, Kind, Step, World, assert_same_observations, events, plain, transitions
 
 from rekindle.checkpoint import decode, encode
 from rekindle.errors import InputError, StateError
+from rekindle.experience import Transitions
 from rekindle.replay import Rollout
+from rekindle.replay import rollout as rollout_module
 
 kinds = st.sampled_from(sorted(KINDS)).map(KINDS.__getitem__)
 
@@ -129,6 +132,29 @@ def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
     assert steps.last_steps.tolist() == [0, 1, 2]
     found = steps.advantages([0, 0, 0], [100, 100, 100], gamma=0.5, gae_lambda=0.9)
     assert found.advantages.tolist() == [1, 51, 51]
+
+
+@pytest.mark.parametrize("streams", [3, 300])
+def test_advantages_of_many_episodes_together_are_those_of_each_to_the_bit(
+    streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, slots = np.random.default_rng(0), np.arange(streams)
+    rollout = Rollout(Box(-1, 1, (2,), np.float32), Discrete(2))
+    seen = rng.normal(size=(streams, 2)).astype(np.float32)
+    for _ in range(20):
+        after = rng.normal(size=(streams, 2)).astype(np.float32)
+        statuses = rng.choice(3, streams, p=[0.8, 0.1, 0.1]).astype(np.uint8)
+        made = Transitions(seen, np.zeros(streams, np.int64), rng.normal(size=streams), after, statuses)
+        rollout.append(made, slots, np.zeros(streams, np.int64))
+        seen = np.where(rng.random((streams, 1)) < 0.05, after + 1, after)  # some go on from elsewhere
+    steps = rollout.steps()
+    values, lasts = rng.normal(size=20 * streams), rng.normal(size=len(steps.last_steps))
+    found: list[Any] = []
+    for many in (0, 1_000_000):
+        monkeypatch.setattr(rollout_module, "_MANY", many)
+        found.append(steps.advantages(values, lasts, gamma=0.99, gae_lambda=0.95))
+    np.testing.assert_array_equal(found[0].advantages, found[1].advantages)
+    np.testing.assert_array_equal(found[0].returns, found[1].returns)
 
 
 def test_rewards_can_be_replaced_by_scaled_ones() -> None:

@@ -59,6 +59,16 @@ def test_a_new_stream_of_a_name_that_was_closed_starts_at_its_first_episode() ->
     again.begin(line(7))
 
 
+def test_streams_named_by_the_same_array_are_found_after_one_of_them_was_closed() -> None:
+    session = TrainingSession(ToyAgent())
+    names, zeros = np.array([0, 1]), np.zeros((2, 1), np.float32)
+    session.act_many(zeros, streams=names)
+    session.stream(0).close()
+    session.act(line(0), stream="another")  # it has the row that became free
+    session.act_many(zeros, streams=names)
+    assert [session.stream(name).is_open for name in (0, 1, "another")] == [True, True, True]
+
+
 def test_a_million_short_lives_leave_a_small_checkpoint(tmp_path: Path) -> None:
     def size_after(lives: int) -> int:
         with TrainingSession.open(f"lives-{lives}", ToyAgent(), root=tmp_path, checkpoint_every=None) as session:

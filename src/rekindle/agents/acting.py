@@ -1,7 +1,7 @@
 """Acting with a network: few rows of a small one by numpy, everything else compiled.
 
-Which of the two it is follows from sizes alone. A compiled network runs on rows padded to powers of two, so that the
-number of streams can change without a compilation.
+Which of the two it is follows from sizes alone. A compiled network runs on rows padded to one of a few sizes, so that
+the number of streams can change without a compilation.
 """
 
 # JAX's own types are partial.
@@ -37,7 +37,7 @@ Network = TypeVar("Network", bound=eqx.Module)
 _MOST_MULTIPLICATIONS = 1 << 20
 """Rows times weights up to which numpy is quicker than a dispatch."""
 _MOST_NUMPY_ROWS = 128
-_MOST_ROWS, _MOST_IMAGES = 1024, 64
+_SIZES, _IMAGE_SIZES = (*(1 << power for power in range(9)), 1024), tuple(1 << power for power in range(7))
 """Rows in one dispatch."""
 
 
@@ -93,8 +93,7 @@ class Actor(Generic[Network]):
         rows = _MOST_MULTIPLICATIONS // (weights.size * passes)
         self._numpy_rows = min(max(rows, 1 if passes == 1 else 0), _MOST_NUMPY_ROWS) if small else 0
         """The most rows that are left to numpy."""
-        self._most_rows = _MOST_IMAGES if encoding.images else _MOST_ROWS
-        self._least_rows = 1 << self._numpy_rows.bit_length()
+        self._sizes = [size for size in (_IMAGE_SIZES if encoding.images else _SIZES) if size > self._numpy_rows]
         self._run = jax.jit(self._batch)
         self.use(weights.initial, None)
 
@@ -176,10 +175,8 @@ class Actor(Generic[Network]):
 
     def warm_up(self, observation_space: Any) -> None:
         """Compile for every number of rows that numpy does not take."""
-        rows = self._least_rows
-        while rows <= self._most_rows:
+        for rows in self._sizes:
             self._dispatch(self._on_device(), self._normaliser, zero_observations(observation_space, rows), None)
-            rows *= 2
 
     def _on_device(self) -> Parts:
         if self._is_stale_there:
@@ -205,9 +202,10 @@ class Actor(Generic[Network]):
         if noise is None:  # zeros are as good as none, and need no compilation of their own
             noise = np.zeros((rows, self._noise_size), np.float32)
         outputs: list[Array] = []
-        for start in range(0, rows, self._most_rows):
-            piece = slice(start, start + self._most_rows)
-            size = max(self._least_rows, 1 << (min(self._most_rows, rows - start) - 1).bit_length())
+        most = self._sizes[-1]
+        for start in range(0, rows, most):
+            piece = slice(start, start + most)
+            size = next((size for size in self._sizes if size >= rows - start), most)
             part, random = each_array((observations, noise), lambda array: padded(array[piece], size))  # noqa: B023
             outputs.append(np.asarray(self._run(parts, moments, part, random))[: rows - start])
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)

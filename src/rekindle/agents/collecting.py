@@ -79,7 +79,8 @@ class Collector:
             raise InputError(f"{count} transitions at once do not fit: rollout_steps is {most}")
         self._make_room(streams)
         versions = self._chosen_by[streams]
-        versions[versions == _NOBODY] = self.version
+        if versions.min(initial=0) == _NOBODY:
+            versions[versions == _NOBODY] = self.version
         if self._can_take(versions):
             self._append(transitions, streams, versions)
         else:

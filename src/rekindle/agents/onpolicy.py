@@ -48,8 +48,8 @@ Config = TypeVar("Config", bound=OnPolicyConfig)
 _EXPLORE = ActMode.EXPLORE
 _MOST_PREVIEWED = 256
 """Steps from which the first normalisation of observations is estimated."""
-_LARGE_MINIBATCH = 1 << 24
-"""Rows times weights of a minibatch from which on a dispatch makes few updates, so that a stop need not wait long."""
+_MOST_PRODUCTS = 1 << 30
+"""Rows times weights of the updates in one dispatch, so that a stop need not wait long: about a tenth of a second."""
 
 
 class OnPolicyAgent(Generic[Config]):
@@ -98,12 +98,12 @@ class OnPolicyAgent(Generic[Config]):
         self._minibatches = Minibatches(config)
         self._updates_each = config.epochs * len(self._minibatches.table)
         """Updates on a rollout."""
-        is_large = weights.size * self._minibatches.size >= _LARGE_MINIBATCH
+        most = max(2, min(self._updates_each, _MOST_PRODUCTS // (weights.size * self._minibatches.size)))
         self._dispatch = Dispatch(
             self._step,
             algorithm.metrics,
             example={"indices": self._minibatches.table[0].astype(np.int32)},
-            most=1 if encoding.images else 2 if is_large else None,
+            most=1 if encoding.images else most,
         )
         self._actor = actor
         actor.owner = type(self).__name__

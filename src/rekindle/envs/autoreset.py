@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.envs.factory import close_env
 from rekindle.envs.vector import Outcome, failed, numbers_in
 from rekindle.errors import ConfigError
-from rekindle.experience import Array, Observations
+from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.spaces import Layout
 
 if TYPE_CHECKING:
@@ -85,8 +85,10 @@ class AutoresetEnvs:
         except Exception as error:
             raise failed(self.name, 0, "step", error) from error
         observations = self._observations(raw)
-        statuses = np.where(terminated, np.uint8(1), np.where(truncated, np.uint8(2), np.uint8(0)))
-        ended = np.flatnonzero(statuses)
+        statuses = np.zeros(self.num_envs, np.uint8)
+        statuses[np.asarray(truncated, np.bool_)] = EpisodeStatus.TRUNCATED
+        statuses[np.asarray(terminated, np.bool_)] = EpisodeStatus.TERMINATED
+        ended = statuses.nonzero()[0]
         following = None
         final_infos: Mapping[str, Any] = infos
         if self._resets_same and len(ended):

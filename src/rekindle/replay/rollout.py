@@ -24,6 +24,8 @@ __all__ = ["Advantages", "Rollout", "Steps"]
 _NUMBER = ArraySpec(np.dtype(np.int64))
 _REWARD = ArraySpec(np.dtype(np.float64))
 _STATUS = ArraySpec(np.dtype(np.uint8))
+_MANY = 256
+"""Episodes in a rollout from which on it is faster to go through all of them together."""
 _CONTINUING, _TERMINATED = int(EpisodeStatus.CONTINUING), int(EpisodeStatus.TERMINATED)
 
 
@@ -69,14 +71,31 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         after[self.last_steps] = np.asarray(last_values, np.float64)
         after[self.statuses == _TERMINATED] = 0.0
         errors = (self.rewards if rewards is None else rewards) + gamma * after - value
-        estimates: list[float] = errors.tolist()
-        following: list[int] = self.following.tolist()
-        decay = gamma * gae_lambda
-        for step in range(len(estimates) - 1, -1, -1):
-            if following[step] != NONE:
-                estimates[step] += decay * estimates[following[step]]
-        advantages: NDArray[np.float64] = np.array(estimates, np.float64)
+        discounted = self._discounted_together if len(self.last_steps) > _MANY else self._discounted
+        advantages = discounted(errors, gamma * gae_lambda)
         return Advantages(advantages.astype(np.float32), (advantages + value).astype(np.float32))
+
+    def _discounted(self, errors: NDArray[np.float64], decay: float) -> NDArray[np.float64]:
+        """The sum of the errors from each step to the end of its episode, those `n` steps later times `decay ** n`."""
+        sums: list[float] = errors.tolist()
+        following: list[int] = self.following.tolist()
+        for step in range(len(sums) - 1, -1, -1):
+            if following[step] != NONE:
+                sums[step] += decay * sums[following[step]]
+        return np.array(sums, np.float64)
+
+    def _discounted_together(self, errors: NDArray[np.float64], decay: float) -> NDArray[np.float64]:
+        """As `_discounted`, to the bit, from the last steps of all episodes backwards together."""
+        sums, previous = errors.copy(), np.full(len(errors), NONE)
+        linked = (self.following != NONE).nonzero()[0]
+        previous[self.following[linked]] = linked
+        later = self.last_steps
+        while len(later):
+            steps = previous[later]
+            later, steps = later[steps != NONE], steps[steps != NONE]
+            sums[steps] += decay * sums[later]
+            later = steps
+        return sums
 
 
 class _LastSteps(NamedTuple):
@@ -109,6 +128,19 @@ class _Tails:
         """Whether its episode goes on, so that the next step of the stream may follow."""
         self._after = [np.zeros((0, *spec.shape), spec.dtype) for spec in seen.columns.values()]
         """By column, the observation after it."""
+        self._admitted = 0, b""
+        """The streams that were admitted last, which usually come again."""
+
+    def admits(self, streams: StreamSlots) -> bool:
+        """Whether no stream occurs twice; there is room for all of them then."""
+        name = len(streams), streams.tobytes()
+        if name != self._admitted:
+            slots: list[int] = streams.tolist()
+            if len(set(slots)) < len(slots):
+                return False
+            self._make_room(max(slots, default=-1) + 1)
+            self._admitted = name
+        return True
 
     def follow(
         self, first: int, streams: StreamSlots, before: list[Array], after: list[Array], statuses: Array
@@ -119,7 +151,9 @@ class _Tails:
         are any.
         """
         steps, there = self._step[streams], [part[streams] for part in self._after]
-        follows = self._is_open[streams] & same_rows(before, there)
+        same, follows = same_rows(before, there), self._is_open[streams]
+        if same is not True:
+            follows &= same
         previous, left = steps, None
         if not follows.all():
             previous = np.where(follows, steps, NONE)
@@ -131,14 +165,14 @@ class _Tails:
 
     def put(self, streams: StreamSlots, steps: _LastSteps) -> None:
         """Let these be the last steps of streams, whose episodes go on."""
-        self.make_room(int(streams.max(initial=-1)) + 1)
+        self._make_room(int(streams.max(initial=-1)) + 1)
         self._step[streams], self._is_open[streams] = steps.steps, True
         for part, others in zip(self._after, steps.observations, strict=True):
             part[streams] = others
 
     def cut(self, streams: StreamSlots) -> None:
         """Let nothing follow the last steps of these streams."""
-        self.make_room(int(streams.max(initial=-1)) + 1)
+        self._make_room(int(streams.max(initial=-1)) + 1)
         self._is_open[streams] = False
 
     def heads(self) -> list[tuple[int, int]]:
@@ -150,7 +184,7 @@ class _Tails:
         """The last step of each stream that has one."""
         return _LastSteps(self._step, self._after).some(self._step != NONE)
 
-    def make_room(self, streams: int) -> None:
+    def _make_room(self, streams: int) -> None:
         """Have an entry for each of so many streams."""
         if streams > len(self._step):
             more = max(streams - len(self._step), len(self._step))
@@ -211,8 +245,7 @@ class Rollout:
         count = len(transitions)
         if streams.shape != (count,):
             raise InputError(f"there are {count} transitions, but the streams have the shape {streams.shape}")
-        slots: list[int] = streams.tolist()
-        if len(set(slots)) < count:
+        if not self._tails.admits(streams):
             for row in range(count):
                 rows = slice(row, row + 1)
                 self.append(transitions.part(rows), streams[rows], versions[rows])
@@ -228,7 +261,6 @@ class Rollout:
             fitted(versions, _NUMBER, "version", count),
         ]
         end = len(self._rows)
-        self._tails.make_room(max(slots, default=-1) + 1)
         previous, left = self._tails.follow(end, streams, before, after, statuses)
         if left is not None:
             self._left.append(left)

@@ -113,7 +113,7 @@ class Intake:
         if self._mapper is not None:
             actions = np.stack([np.asarray(self._mapper.to_agent(action)) for action in actions])
         array = self.action_layout(actions[0]).conform(actions, "actions", rows=rows)
-        if self._range is not None and not ((array >= self._range.start) & (array < self._range.stop)).all():
+        if self._range is not None and not (array.min() >= self._range.start and array.max() < self._range.stop):
             raise InputError(f"an action is outside {self._range}: {array}")
         return array
 

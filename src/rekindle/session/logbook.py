@@ -120,7 +120,8 @@ class Logbook:
 
     def _add_record(self, prefix: str, record: EpisodeRecord) -> None:
         self.window.add_all(prefix, {"return": record.total_reward, "length": record.length})
-        self.window.add_all(prefix, record.extras)
+        if record.extras:
+            self.window.add_all(prefix, record.extras)
 
     def _write(self, write: Callable[..., None], *what: Any) -> None:
         """Write a row; if the file system refuses it, report that and keep the row in memory."""

@@ -28,6 +28,7 @@ __all__ = ["Streams"]
 
 # An enum lookup takes as long as the rest of a step, so the members used in the hot path are looked up once.
 _CONTINUING = EpisodeStatus.CONTINUING
+_STATUSES = tuple(EpisodeStatus)
 _LAST_STATUS = max(map(int, EpisodeStatus))
 _IDLE, _BEGUN, _OPEN, _ENDED = map(int, Phase)
 
@@ -340,7 +341,7 @@ class Streams:
                 f"{table.name(slot)}: no episode has ended there. The last transition must say TERMINATED or "
                 "TRUNCATED; to close an episode without one, call session.stream(...).abandon()"
             )
-        record = self._counted(slot, EpisodeStatus(int(table.status[slot])), extras)
+        record = self._counted(slot, _STATUSES[int(table.status[slot])], extras)
         if wrong := claims.contradictions(record, has_gaps=bool(table.has_gaps[slot])):
             raise InputError(f"{table.name(slot)}: on_episode contradicts the transitions: {'; '.join(wrong)}")
         return record

@@ -56,6 +56,8 @@ class StreamTable:
         self.each: list[StreamSlots] = []
         """The index of every single row, as an array."""
         self._first: dict[int, tuple[StreamSlots, Places]] = {}
+        self._named: tuple[tuple[np.dtype[Any], bytes] | None, StreamSlots] = None, _NO_SLOTS
+        """The streams of the last batch that named them in an array, and their rows."""
         self._by_number = _NO_SLOTS
         """The row of each stream that is a number, up to some number; -1 if there is none."""
         self.observation_layout: Layout | None = None
@@ -99,11 +101,16 @@ class StreamTable:
             return known
         if len(streams) != rows:
             raise InputError(f"{len(streams)} streams were given for a batch of {rows}")
+        # Usually the transitions of the streams follow that were asked for actions.
+        name = (streams.dtype, streams.tobytes()) if isinstance(streams, np.ndarray) else None
+        if name is not None and name == self._named[0]:
+            return self._named[1], self._named[1]
         slots = self._numbered(streams) if isinstance(streams, np.ndarray) else None
         if slots is None:
             slots = self._look_up(streams)
         if len(set(slots.tolist())) != rows:
             raise InputError(f"a stream occurs twice in one batch: {list(streams)}")
+        self._named = name, slots
         return slots, slots
 
     def _numbered(self, streams: Array) -> StreamSlots | None:
@@ -155,6 +162,7 @@ class StreamTable:
         self.episode[slot] = 0
         heapq.heappush(self._free, slot)  # the lowest free row is used first, also after a resume
         self._first.clear()
+        self._named = None, _NO_SLOTS
 
     def id_of(self, slot: int) -> StreamId:
         """The stream of a row."""
