@@ -29,15 +29,13 @@ the least of the repeats, as other work on the machine only adds; ratios are the
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from learning import ONE_THREAD, Result, read
+from learning import Result, read
+from turns import take_turns
 from venvs import python_of
 
 RESULTS = Path(__file__).parent / "results" / "many_envs.jsonl"
@@ -66,17 +64,14 @@ def missing(results: Iterable[Result], repeats: int, only: int | None) -> Iterat
 
 def run(path: Path, repeats: int, only: int | None) -> None:
     """Run what is missing, one program at a time."""
-    environment = {**os.environ, **ONE_THREAD}
-    for repeat, num_envs, side in missing(read(path), repeats, only):
-        command = command_of(num_envs, side)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{side} with {num_envs} environments failed:\n{done.stderr}")
-        result = {"repeat": repeat, "num_envs": num_envs, "side": side, **json.loads(done.stdout)}
-        print(f"{repeat} {num_envs} {side}: {result['cpu_us']} us", file=sys.stderr, flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as results:
-            results.write(json.dumps(result) + "\n")
+    turns = missing(read(path), repeats, only)
+    take_turns(
+        path,
+        (
+            ({"repeat": repeat, "num_envs": num_envs, "side": side}, command_of(num_envs, side))
+            for repeat, num_envs, side in turns
+        ),
+    )
 
 
 def times(results: Iterable[Result], num_envs: int, side: str) -> dict[int, float]:

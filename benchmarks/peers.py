@@ -23,16 +23,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from learning import ONE_THREAD, read
+from learning import read
 from programs.timing import CASES
+from turns import take_turns
 from venvs import python_of
 
 RESULTS = Path(__file__).parent / "results" / "peers.jsonl"
@@ -75,16 +74,10 @@ def missing(results: Iterable[Result], repeats: int, only: str | None) -> Iterat
 
 def run(path: Path, repeats: int, only: str | None) -> None:
     """Run what is missing, one program at a time."""
-    environment = {**os.environ, **ONE_THREAD}
-    for repeat, case, side in missing(read(path), repeats, only):
-        done = subprocess.run(command_of(case, side), env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{case} {side} failed:\n{done.stderr}")
-        result = {"repeat": repeat, "case": case, "side": side, **json.loads(done.stdout)}
-        print(f"{repeat} {case} {side}: {result['cpu_us']} us", file=sys.stderr, flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as results:
-            results.write(json.dumps(result) + "\n")
+    turns = missing(read(path), repeats, only)
+    take_turns(
+        path, (({"repeat": repeat, "case": case, "side": side}, command_of(case, side)) for repeat, case, side in turns)
+    )
 
 
 def times(results: Iterable[Result], case: str) -> dict[str, dict[int, float]]:

@@ -7,27 +7,14 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
 
+from ours import Timed
 from timing import Stopwatch, keep_to_one_processor
 
-from rekindle.training import Components, Synchronous, Trainer
+from rekindle.training import Trainer
 from rekindle.training.progress import Progress
-from rekindle.training.sampling import Round
 
 STEPS_EACH, EPOCHS, MINIBATCHES = 128, 4, 4
-
-
-class Timed:
-    """The usual loop, with a look at the clock."""
-
-    def __init__(self, watch: Stopwatch) -> None:
-        self._watch = watch
-
-    def train_loop(self, components: Components) -> Iterator[Round]:
-        for made in Synchronous().train_loop(components):
-            self._watch.look(components.session.total_steps)
-            yield made
 
 
 def main() -> None:
