@@ -384,4 +384,4 @@ def test_a_first_signal_checkpoints_and_stops(here: Path, number: signal.Signals
     assert f"stopped ({number.name})" in out
     reader = RunReader(here / "runs/tabular-FrozenLake-v1")
     assert reader.status == "stopped"
-    assert out.endswith(f"continue with: rekindle resume {reader.path.relative_to(here)}\n")
+    assert out.endswith(f"\n\ncontinue with: rekindle resume {reader.path.relative_to(here)}\n")

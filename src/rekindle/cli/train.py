@@ -122,7 +122,9 @@ def train_shown(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
     else:
         _print(report)
         if report.status == "stopped" and report.path is not None:
-            print_whole(console(), cell(f"\ncontinue with: {_resume_command(report.path, trainer.config)}"))
+            out = console()
+            out.print()
+            print_whole(out, cell(f"continue with: {_resume_command(report.path, trainer.config)}"))
     return INTERRUPTED if report.status == "stopped" and was_signalled() else 0
 
 
