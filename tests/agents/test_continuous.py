@@ -428,7 +428,7 @@ def test_a_state_of_another_algorithm_or_shape_is_refused_and_nothing_changes(ki
         ({**other, "algorithm": algorithm}, "is "),
         (agent(kind, hidden_sizes=(17,)).state(), r"is \(1, 17\) of float32, not \(1, 32\)"),
         (agent(kind, critics=3).state(), r"the weights \(critics\): .* not "),
-        (agent(kind, layer_norm=True).state(), r"the weights \(critics\) are of another network"),
+        (agent(kind, layer_norm=True).state(), r"the weights \(critics\) belong to another network"),
         (agent(kind, normalise_observations=True).state(), "normaliser"),
         ({**state, "optimiser": {}}, "optimiser does not fit"),
         ({**state, "updates": -1}, "updates is -1"),

@@ -80,7 +80,7 @@ def test_every_agent_exports_a_network_of_known_layers(kind: Any, actions: Any) 
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([Layer("activation", name="relu")], "do not compute what the network does"),
+        ([Layer("activation", name="relu")], "give another output than the network itself"),
         ([Layer("dense", {"weight": np.zeros((7, 2)), "bias": np.zeros(2)})], "cannot be run"),
     ],
 )

@@ -379,7 +379,7 @@ def without(key: str) -> Any:
         (lambda state: state.update(surprise=1), "surprise"),
         (lambda state: state.update(env_steps=-1), "env_steps"),
         (lambda state: state.update(learned="3"), "learned"),
-        (lambda state: state.update(weights={}), "there is no table"),
+        (lambda state: state.update(weights={}), "the table is missing"),
         (lambda state: state["weights"].update(table=np.zeros((5, 3))), r"\(5, 3\) of float64, not \(5, 2\)"),
         (lambda state: state["weights"].update(table=np.zeros((5, 2), np.float32)), "of float32"),
         (lambda state: state["weights"]["table"].fill(np.nan), "NaN or infinity"),
@@ -387,7 +387,7 @@ def without(key: str) -> Any:
         (lambda state: state.update(waiting=[[2, 0, 2, 1.0, 0]]), "stream 2 is outside the table"),
         (lambda state: state.update(waiting=[[3, 0, 0, 1.0, 5]]), "stream 3 is outside the table"),
         (lambda state: state.update(waiting=[[0, 0]]), "waiting"),
-        (lambda state: state.update(learned=99), "99 transitions learned from"),
+        (lambda state: state.update(learned=99), "99 transitions were learned from"),
         (lambda state: state["exploring"].update(bit_generator="dice"), "dice"),
         (without("sampling"), "sampling"),
     ],
@@ -455,7 +455,7 @@ def test_a_space_that_is_not_discrete_is_refused(space: Any) -> None:
 
 @pytest.mark.parametrize("observations", [np.array([0.5]), np.array(0.5), np.array([[1]]), np.array([True])])
 def test_observations_that_are_not_one_whole_number_a_row_are_refused(observations: np.ndarray) -> None:
-    with pytest.raises(InputError, match="one whole number a row"):
+    with pytest.raises(InputError, match="one integer per row"):
         agent().policy().act(observations)
 
 

@@ -279,7 +279,7 @@ class TestAlgos:
         settings = rekindle("algos", "tabular", "--json").json
         assert settings["gamma"]["default"] == 0.99
         assert all(setting["help"] for setting in settings.values())
-        assert "What a reward is worth one step earlier" in rekindle("algos", "tabular").flat
+        assert "Discount factor, from 0 to 1" in rekindle("algos", "tabular").flat
 
     def test_settings_that_several_algorithms_share_are_explained_too(self, rekindle: Rekindle) -> None:
         pytest.importorskip("jax")

@@ -239,7 +239,7 @@ class TestTreesThatDoNotFit:
         [
             (put("agent", "weights", "table", value=np.zeros((3, 2))), "the table is (3, 2) of float64"),
             (put("agent", "weights", "table", value=np.zeros((7, 2), np.float32)), "of float32"),
-            (drop("agent", "weights", "table"), "there is no table"),
+            (drop("agent", "weights", "table"), "the table is missing"),
             (drop("agent", "exploring"), "exploring"),
             (put("agent", "env_steps", value=-1), "env_steps"),
             (put("agent", "env_steps", value=16), "env_steps"),

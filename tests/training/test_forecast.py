@@ -183,7 +183,7 @@ class TestFractions:
                 DQN(*spaces, seed=0, **settings)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=r"epsilon_steps is 0.5, a fraction of a training"):
             Tabular(Discrete(2), Discrete(2), seed=0, epsilon_steps=0.5)
-        with pytest.raises(ConfigError, match=r"first with over\(steps\)"):
+        with pytest.raises(ConfigError, match=r"call over\(steps\) first"):
             Linear(1e-3, 0.0, 0.5).at(3)
         assert Linear(1.0, 0.0, 0.5).over(100) == Linear(1.0, 0.0, 50)
         assert Linear(1.0, 0.0, 1e6) == Linear(1.0, 0.0, 1_000_000)

@@ -1,8 +1,8 @@
-"""Keep what XLA has compiled, so that the next start does not compile it again.
+"""A cache of compiled XLA code on disk, so that the next start does not compile again.
 
-JAX can do that too, but does not write a file atomically: a process that is killed, or another one that reads in that
-moment, leaves or finds half of it. Here every entry has a digest, and one that is damaged is compiled again. Compiled
-code is the same whether it comes from here or not, so results are the same to the bit.
+JAX has a cache too, but does not write its files atomically: a killed process leaves half a file, and another process
+may read one. Here every entry has a digest, and a damaged entry is compiled again. Code from the cache is identical to
+newly compiled code, so results are bit-identical.
 """
 
 # JAX's cache has no public interface, and its own types are partial.
@@ -30,14 +30,15 @@ __all__ = ["CompiledCode", "keep_compiled_code"]
 logger = logging.getLogger("rekindle")
 
 _MOST_BYTES = 256 << 20
-"""Bytes of all entries from which on the oldest are removed, down to half of it."""
+"""If the entries exceed this size, the oldest are removed until half of it is left."""
 _DIGEST = 16
 
 
 def keep_compiled_code() -> None:
     """Use the cache for everything that this process compiles.
 
-    `REKINDLE_COMPILED` is another directory for it, or `off`. If JAX's own cache has a directory, that is used instead.
+    Set the environment variable `REKINDLE_COMPILED` to another directory, or to `off`. If you set a directory for JAX's
+    own cache, JAX's cache is used instead.
     """
     chosen = os.environ.get("REKINDLE_COMPILED")
     if chosen == "off" or getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
@@ -52,8 +53,8 @@ def keep_compiled_code() -> None:
         if jax_cache._cache_initialized:
             return
         jax_cache._cache, jax_cache._cache_initialized = cache, True
-    except (ImportError, AttributeError):  # another version of JAX, which compiles as usual
-        logger.debug("this version of JAX has another cache of compiled code", exc_info=True)
+    except (ImportError, AttributeError):  # a version of JAX with other internals: compile without the cache
+        logger.debug("compiled code is not cached: this version of JAX has another cache interface", exc_info=True)
         return
     jax.config.update("jax_compilation_cache_dir", str(cache.path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -68,9 +69,9 @@ class CompiledCode:
 
     @classmethod
     def opened(cls, path: Path) -> CompiledCode | None:
-        """Make the directory if necessary; None if it cannot be used.
+        """Open the cache, and create its directory if necessary; None if it cannot be used.
 
-        What is in it is executed, so nobody else may be able to write to it.
+        Its contents are executed, so no other user may be able to write to it.
         """
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,7 +87,7 @@ class CompiledCode:
         return cache
 
     def get(self, key: str) -> bytes | None:
-        """An entry; None if there is none, or it is damaged."""
+        """An entry; None if it is missing or damaged."""
         file = self.path / key
         try:
             data = file.read_bytes()
@@ -95,14 +96,14 @@ class CompiledCode:
         digest, value = data[:_DIGEST], data[_DIGEST:]
         if hashlib.blake2b(value, digest_size=_DIGEST).digest() == digest:
             with contextlib.suppress(OSError):
-                os.utime(file)  # so that it is not among the oldest
+                os.utime(file)  # mark it as recently used
             return value
         with contextlib.suppress(OSError):
             file.unlink()
         return None
 
     def put(self, key: str, value: bytes) -> None:
-        """Add an entry; if the disk is full, it is compiled again next time."""
+        """Add an entry; if it cannot be written, the code is compiled again next time."""
         temporary = self.path / f".{secrets.token_hex(8)}"
         try:
             temporary.write_bytes(hashlib.blake2b(value, digest_size=_DIGEST).digest() + value)
@@ -113,7 +114,7 @@ class CompiledCode:
                 temporary.unlink()
 
     def remove_oldest(self, most: int) -> None:
-        """If there are more than so many bytes, remove the oldest entries until half of them is left."""
+        """If the entries exceed `most` bytes, remove the oldest until at most half of that is left."""
         try:
             with os.scandir(self.path) as entries:
                 statuses = [(entry.stat(), entry.path) for entry in entries]
@@ -132,7 +133,7 @@ class CompiledCode:
 
 
 def _machine() -> str:
-    """A name for what code is compiled for: a directory may be shared by several machines."""
+    """A name for the kind of machine, because several machines may share the directory."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

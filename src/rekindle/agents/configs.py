@@ -1,4 +1,4 @@
-"""Settings that several agents share."""
+"""Settings shared by several agents."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ __all__ = ["ActorCriticConfig", "AgentConfig", "DiscreteConfig", "OffPolicyConfi
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of every agent with a network."""
+    """Settings of every agent with a neural network."""
 
     learning_rate: Setting = 3e-4
-    """Adam's step size, above 0; or a schedule over env steps."""
+    """Learning rate of Adam, above 0; or a linear schedule over env steps."""
     gamma: float = 0.99
-    """What a reward is worth one step earlier, from 0 to 1."""
+    """Discount factor, from 0 to 1: each step of delay multiplies a reward by it."""
     network: str | None = None
-    """A network of your own from an observation to features, as `package.module:Name`."""
+    """Your own feature network, as `package.module:Name`: it maps one observation to a vector of features."""
     convolutions: Convolutions = "auto"
     """Which arrays of an observation are images: `auto` follows the rule in the guide to images, `always` means every
-    array of at least 7 rows and columns, and `never` none."""
+    array with at least 7 rows and columns, and `never` means none."""
     normalise_observations: bool = False
-    """Subtract the mean of the observations seen and divide by their standard deviation; images stay as they are."""
+    """Normalise observations with their running mean and standard deviation; images are not normalised."""
     observation_clip: float = 10.0
-    """The largest size of a normalised observation."""
+    """Clip normalised observations to plus or minus this value, above 0."""
     max_grad_norm: float | None = None
-    """Scale gradients down to this norm."""
+    """Largest L2 norm of the gradient, above 0: a larger gradient is scaled down; None for no limit."""
     adam_eps: float = 1e-8
-    """Adam's epsilon, above 0."""
+    """Epsilon of Adam, above 0."""
     gradient_accumulation: int = 1
-    """Updates whose gradients are averaged into one step of the optimiser."""
+    """Number of updates whose gradients are averaged into one optimiser step, at least 1."""
     acting_device: str | None = None
-    """Where to act, when not with numpy: a platform such as `cpu` or `gpu:1`; None for JAX's own choice."""
+    """Device for acting with JAX (small batches use numpy), such as `cpu` or `gpu:1`; None for JAX's default."""
     learning_device: str | None = None
-    """Where to learn."""
+    """Device for updates, such as `cpu` or `gpu:1`; None for JAX's default."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         check_number("learning_rate", self.learning_rate, above=not isinstance(self.learning_rate, Linear))
         check_number("gamma", self.gamma, most=1.0)
         for name in ("observation_clip", "adam_eps"):
@@ -66,33 +66,35 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffPolicyConfig(AgentConfig, frozen=True, kw_only=True):
-    """The settings that agents which learn from remembered transitions have beside those."""
+    """Settings of agents that learn from a replay buffer."""
 
     capacity: int = 1_000_000
-    """Rows of memory: one for each transition, and one more for each episode."""
+    """Size of the replay buffer in rows: one row for each transition, and one more for each episode."""
     warmup_steps: RunSteps = 10_000
-    """Env steps before the first update, or a fraction of the training."""
+    """Env steps before the first update; or a fraction of the training, from 0.0 to 1.0."""
     batch_size: int = 256
-    """Transitions in an update."""
+    """Transitions in the minibatch of one update, at least 1."""
     update_every: int = 1
-    """Env steps from one round of updates to the next."""
+    """Env steps between rounds of updates, at least 1."""
     updates_each: int = 1
-    """Updates in a round."""
+    """Updates in each round, at least 1."""
     n_step: int = 1
-    """Steps of reward in a target before a value stands for the rest."""
+    """Number of rewards in an n-step target before it bootstraps from a value, at least 1."""
     prioritised: bool = False
-    """Sample transitions that surprised more often."""
+    """Prioritised replay: sample transitions with a large TD error more often."""
     priority_alpha: float = 0.6
-    """How much more often, from 0 (not at all) to 1."""
+    """With prioritised replay: the exponent of the priorities, from 0 (uniform sampling) to 1."""
     priority_beta: Setting = 0.4
-    """How far that is corrected for in the loss, from 0 (not at all) to 1."""
+    """With prioritised replay: the exponent of the importance weights, from 0 (no correction) to 1 (full correction);
+    or a linear schedule over env steps."""
     reward_scale: float = 1.0
-    """What rewards are multiplied with before learning; logged returns are not."""
+    """Factor for rewards before learning, not 0; logged returns are not scaled."""
     frame_stack: int | None = None
-    """Say that observations are so many frames, each the older ones and a new one: memory then holds each once."""
+    """Number of frames that an observation stacks, so that the replay buffer stores each frame once; None if
+    observations are not stacked frames."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         for name in ("priority_alpha", "priority_beta"):
             check_number(name, getattr(self, name), most=1.0)
@@ -111,33 +113,36 @@ class OffPolicyConfig(AgentConfig, frozen=True, kw_only=True):
 
 
 class DiscreteConfig(OffPolicyConfig, frozen=True, kw_only=True):
-    """The settings that agents which learn the values of discrete actions have beside those."""
+    """Settings of agents that learn the values of discrete actions."""
 
     capacity: int = 100_000
-    """Rows of memory: one for each transition, and one more for each episode."""
+    """Size of the replay buffer in rows: one row for each transition, and one more for each episode."""
     batch_size: int = 32
-    """Transitions in an update."""
+    """Transitions in the minibatch of one update, at least 1."""
     target_update_every: int = 1_000
-    """Updates between copies of the network to the target."""
+    """Updates between copies of the network to the target network, at least 1; not used with `tau`."""
     tau: float | None = None
-    """Instead of copies: how far the target moves towards the network in each update, above 0 and at most 1."""
+    """Soft target updates instead of copies: how far the target network moves towards the network in each update, above
+    0 and at most 1."""
     hidden_sizes: tuple[int, ...] | None = None
-    """Units of the hidden layers; None for (128, 128), or (512,) if an observation is one image."""
+    """Units of each hidden layer; None for (128, 128), or (512,) if an observation is one image."""
     double: bool = True
-    """Let the network choose the next action and the target value it, so that values are not overestimated."""
+    """Double Q-learning: the network selects the next action and the target network evaluates it, which reduces
+    overestimation."""
     exploration: Literal["epsilon", "softmax"] = "epsilon"
-    """A random action now and then, or actions by how good they seem."""
+    """How to explore: `epsilon` takes a random action with a probability of epsilon, `softmax` samples from the softmax
+    of the values."""
     epsilon_start: float = 1.0
-    """How likely a random action is at first."""
+    """Probability of a random action at the start, from 0 to 1."""
     epsilon_end: float = 0.05
-    """How likely a random action is from `epsilon_steps` on."""
+    """Probability of a random action after `epsilon_steps`, from 0 to 1."""
     epsilon_steps: RunSteps = 50_000
-    """Env steps over which epsilon moves linearly from start to end, or a fraction of the training."""
+    """Env steps over which epsilon moves linearly from start to end; or a fraction of the training, from 0.0 to 1.0."""
     temperature: Setting = 1.0
-    """With softmax: values are divided by it; 0 takes the best action."""
+    """With softmax: the number that values are divided by, at least 0 (greedy); or a linear schedule over env steps."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         for name in ("epsilon_start", "epsilon_end"):
             check_number(name, getattr(self, name), most=1.0)
@@ -151,7 +156,7 @@ class DiscreteConfig(OffPolicyConfig, frozen=True, kw_only=True):
         check_sizes("hidden_sizes", self.hidden_sizes)
 
     def explores(self, env_steps: int) -> float:
-        """How much exploration there is after so many env steps: epsilon, or the temperature of softmax."""
+        """Epsilon, or the softmax temperature, after `env_steps` env steps."""
         if self.exploration == "softmax":
             return value_at(self.temperature, env_steps)
         if env_steps >= self.epsilon_steps:
@@ -160,32 +165,32 @@ class DiscreteConfig(OffPolicyConfig, frozen=True, kw_only=True):
 
 
 class ActorCriticConfig(OffPolicyConfig, frozen=True, kw_only=True):
-    """The settings that agents with an actor and several critics have beside those."""
+    """Settings of agents with an actor and several critics."""
 
     warmup_steps: RunSteps = 10_000
-    """Env steps before the first update, or a fraction of the training; until then, actions are uniform within the
-    bounds, and correlated over time as `noise` is."""
+    """Env steps before the first update; or a fraction of the training, from 0.0 to 1.0. Until then actions are uniform
+    within the bounds, and correlated over time as `noise` says."""
     network: str | None = None
-    """A network of your own from an observation to features, as `package.module:Name`; the hidden layers follow it."""
+    """Your own feature network, as `package.module:Name`; the hidden layers come after it."""
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Units of the hidden layers of actor and critics; on images they come after the convolutions."""
+    """Units of each hidden layer of actor and critics; on images these layers come after the convolutions."""
     critics: int = 2
-    """How many critics; of more than two, a random pair makes a target."""
+    """Number of critics, at least 1; with more than two, each target uses a random pair of them."""
     layer_norm: bool = False
-    """Normalise the hidden layers of the critics."""
+    """Use layer normalisation in the hidden layers of the critics."""
     policy_delay: int = 1
-    """Updates of the critics for one of the actor."""
+    """Critic updates for each update of the actor, at least 1."""
     tau: float = 0.005
-    """How far targets move towards what they follow, above 0 and at most 1."""
+    """How far target networks move in each target update, above 0 and at most 1."""
     target_update_every: int = 1
-    """Updates between such moves."""
+    """Updates between target updates, at least 1."""
     noise: Literal["white", "ou", "pink"] = "white"
-    """The correlation of exploration noise over time: `white` (none), `ou` (Ornstein-Uhlenbeck) or `pink` (1/f)."""
+    """Correlation of the exploration noise over time: `white` (none), `ou` (Ornstein-Uhlenbeck) or `pink` (1/f)."""
     noise_timescale: float = 20.0
-    """With `ou`: env steps after which the correlation has fallen to 1/e, above 0."""
+    """With `ou`: env steps after which the autocorrelation has fallen to 1/e, above 0."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         check_number("tau", self.tau, most=1.0, above=True)
         check_sizes("hidden_sizes", self.hidden_sizes)
@@ -197,32 +202,33 @@ class ActorCriticConfig(OffPolicyConfig, frozen=True, kw_only=True):
 
 
 class OnPolicyConfig(AgentConfig, frozen=True, kw_only=True):
-    """The settings that agents which learn from rollouts of their newest policy have beside those of every agent."""
+    """Settings of agents that learn from rollouts of the current policy."""
 
     gae_lambda: float = 0.95
-    """How far advantages trust rewards (1) over the values learned so far (0)."""
+    """Lambda of generalised advantage estimation, from 0 (one-step TD errors) to 1 (returns minus values)."""
     rollout_steps: int = 2_048
-    """Transitions of all streams together that are collected, and then learned from."""
+    """Transitions in a rollout, counted over all environments together."""
     minibatch_size: int = 64
-    """Transitions in an update at most: a rollout that it does not divide is cut into minibatches as even as can be."""
+    """Largest number of transitions in a minibatch; if it does not divide `rollout_steps`, the minibatches are as equal
+    in size as possible."""
     epochs: int = 10
-    """How often each transition is learned from."""
+    """Passes over each rollout, at least 1."""
     target_kl: float | None = None
-    """Learn no more from a rollout once the policy is so far from the one that chose its actions (as a Kullback-Leibler
-    divergence, estimated on a minibatch); None for no such limit."""
+    """Stop the updates on a rollout when the KL divergence from the policy that collected it, estimated on a minibatch,
+    exceeds this value, above 0; None for no limit."""
     network: str | None = None
-    """A network of your own from an observation to features that policy and value share, as `package.module:Name`."""
+    """Your own feature network, as `package.module:Name`; policy and value function share its features."""
     normalise_rewards: bool = False
-    """Divide rewards by the standard deviation of the discounted return; logged returns are not."""
+    """Divide rewards by the running standard deviation of the discounted return; logged returns are not normalised."""
     reward_clip: float = 10.0
-    """The largest size of a normalised reward."""
+    """Clip normalised rewards to plus or minus this value, above 0."""
     max_grad_norm: float | None = 0.5
-    """Scale gradients down to this norm."""
+    """Largest L2 norm of the gradient, above 0: a larger gradient is scaled down; None for no limit."""
     adam_eps: float = 1e-5
-    """Adam's epsilon, above 0."""
+    """Epsilon of Adam, above 0."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         check_number("gae_lambda", self.gae_lambda, most=1.0)
         check_number("reward_clip", self.reward_clip, above=True)

@@ -1,4 +1,4 @@
-"""What SAC, TD3, AWAC and IQL share: an actor, and several critics of its actions."""
+"""Parts shared by SAC, TD3, AWAC and IQL: the actor and critic networks, and the base of the agents."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -50,14 +50,14 @@ State = TypeVar("State")
 
 
 def _encoder(encoding: Encoding, network: Any, rng: np.random.Generator) -> Module:
-    """From an observation to features: the user's network, convolutions, or nothing at all."""
+    """The feature network: the user's own, convolutions for images, or the identity for a vector."""
     if network is not None:
         return user_network(network, encoding, rng=rng)
     return Sequential(encoder(encoding, rng=rng))
 
 
 class ActorNetwork(eqx.Module):
-    """From an observation to the numbers that an action is made of."""
+    """Maps an observation to the inputs of an action head, such as the mean of a Gaussian."""
 
     encoder: Module
     body: Sequential
@@ -72,7 +72,7 @@ class ActorNetwork(eqx.Module):
         rng: np.random.Generator,
         after: Sequence[Module] = (),
     ) -> None:
-        """`after` are modules that follow the last layer."""
+        """`after` are modules to append after the last layer."""
         self.encoder = _encoder(encoding, network, rng)
         hidden = hidden_layers(feature_size(self.encoder, encoding), sizes, rng=rng)
         self.body = Sequential([*hidden, Dense(sizes[-1], outputs, rng=rng), *after])
@@ -82,28 +82,28 @@ class ActorNetwork(eqx.Module):
         return self.body(self.encoder(x))
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The network as `Layer` data."""
         return [*layers_of(self.encoder), *layers_of(self.body)]
 
 
 class Deviations(eqx.Module):
-    """Log standard deviations that are learned and do not depend on observations, after the numbers it is given."""
+    """Appends learned log standard deviations, which do not depend on the observation, to its input."""
 
     raw: Weight
     least: float = eqx.field(static=True)
     most: float = eqx.field(static=True)
 
     def __init__(self, size: int, *, least: float, most: float) -> None:
-        """They start in the middle between the least and the most."""
+        """They start halfway between `least` and `most`."""
         self.raw = np.zeros(size, np.float32)
         self.least, self.most = least, most
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """The numbers, and the log standard deviations."""
+        """The input followed by the log standard deviations."""
         return jnp.concatenate([x, self.least + (self.most - self.least) * jax.nn.sigmoid(self.raw)])
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The layer as `Layer` data."""
         raw = np.asarray(self.raw)
         return [
             Layer(
@@ -113,11 +113,11 @@ class Deviations(eqx.Module):
 
 
 class Critics(eqx.Module):
-    """Several values of an observation and an action, learned apart from each other, from features in common."""
+    """Several critics of an observation and an action: separate networks on shared features."""
 
     encoder: Module
     bodies: Sequential
-    """With a leading axis, one for each critic, in every array."""
+    """The networks of all critics: every array has a leading axis of critics."""
 
     def __init__(
         self,
@@ -139,26 +139,26 @@ class Critics(eqx.Module):
         self.bodies = jax.tree_util.tree_map(lambda *arrays: np.stack(arrays), *bodies)
 
     def __call__(self, observations: jax.Array, actions: jax.Array, only: jax.Array | Array | None = None) -> jax.Array:
-        """(critics, rows) for a batch; `only` names the critics that are asked, by default all."""
+        """The values (critics, rows) of a batch; `only` are the indices of the critics to evaluate, by default all."""
         bodies = self.bodies if only is None else jax.tree_util.tree_map(lambda array: array[only], self.bodies)
         inputs = jnp.concatenate([jax.vmap(self.encoder)(observations), actions], axis=1)
-        # Each critic has inputs of its own: XLA would turn over what a first layer in common gives and is given.
+        # Copy the inputs for each critic: with shared inputs, XLA transposes the input and output of the first layer.
         count = jax.tree_util.tree_leaves(bodies)[0].shape[0]
         inputs = jnp.broadcast_to(inputs, (count, *inputs.shape))
         return jax.vmap(lambda body, rows: jax.vmap(body)(rows))(bodies, inputs)[..., 0]
 
 
 def draw_pairs(rng: np.random.Generator, critics: int, count: int) -> Array | None:
-    """Two different critics for each of so many updates, one pair after the other; None if there is no choice."""
+    """A random pair of different critics for each of `count` updates, concatenated; None for at most two critics."""
     if critics <= 2:
         return None
     return rng.random((count, critics)).argsort(axis=1)[:, :2].astype(np.int32).ravel()
 
 
 def squared_errors(predicted: jax.Array, values: jax.Array, weights: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """The mean over rows of the squared errors of all critics, and how much each row surprised them.
+    """The squared error summed over critics and averaged over rows, and the mean absolute TD error of each row.
 
-    Predictions are (critics, rows), the values to learn (rows,).
+    `predicted` has the shape (critics, rows), and the targets `values` (rows,).
     """
     errors = predicted - values
     losses = jnp.square(errors).sum(axis=0)
@@ -168,14 +168,14 @@ def squared_errors(predicted: jax.Array, values: jax.Array, weights: jax.Array |
 
 
 def in_turn(config: ActorCriticConfig, state: State, updates: jax.Array, improve: Callable[[], State]) -> State:
-    """The state after the actor's update, if it is its turn after so many updates, or as it is."""
+    """Apply `improve`, the update of the actor, in every `policy_delay`-th update; otherwise keep the state."""
     if config.policy_delay == 1:
         return improve()
     return jax.lax.cond(updates % config.policy_delay == 0, improve, lambda: state)
 
 
 def followed(config: ActorCriticConfig, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
-    """A target after so many updates: it moves by tau in every so many of them."""
+    """The target network after an update: it moves by `tau` in every `target_update_every`-th update."""
     each = jax.tree_util.tree_map
     nearer = each(lambda target, newest: target + config.tau * (newest - target), target, newest)
     if config.target_update_every == 1:
@@ -188,7 +188,7 @@ def followed(config: ActorCriticConfig, target: Parts, newest: Parts, updates: j
 
 
 class ActorCriticAgent(OffPolicyAgent[Config]):
-    """An actor with critics, and an update that improves both."""
+    """An off-policy agent with an actor and several critics."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class ActorCriticAgent(OffPolicyAgent[Config]):
         seed: int,
         after: Sequence[Module] = (),
     ) -> None:
-        """`outputs` is how many numbers the actor gives for each dimension of an action, before modules `after`."""
+        """`outputs` is the number of actor outputs for each action dimension, before the modules `after`."""
         initial, exploring, sampling = generators(seed)
         encoding, dimensions = encoding_of(observation_space, config, actions=0), head.low.size
         actor = Weights(
@@ -234,12 +234,12 @@ class ActorCriticAgent(OffPolicyAgent[Config]):
 
 
 def acting_with(actor: Weights[ActorNetwork], encoding: Encoding, config: OffPolicyConfig) -> Actor[ActorNetwork]:
-    """What acts with the weights of an actor."""
+    """An `Actor` that acts with the weights of an actor network."""
     device = device_of(config.acting_device, "acting_device")
     return Actor(actor, encoding, lambda network, x, _: network(x), device=device)
 
 
 def head_by_steps(head: ActionHead, warmup_steps: float) -> Callable[[int], ActionHead]:
-    """The head after so many env steps: one that explores anywhere in the bounds while warming up, then the given."""
+    """The head as a function of env steps: during the warm-up it samples uniformly within the bounds."""
     anywhere = msgspec.structs.replace(head, anywhere=True)
     return lambda env_steps: anywhere if env_steps < warmup_steps else head

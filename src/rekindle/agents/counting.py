@@ -1,4 +1,4 @@
-"""What agents count: the updates they owe, and the losses of an episode."""
+"""Counters of agents: the updates that are due, and the mean loss of an episode."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from rekindle.errors import StateError
 __all__ = ["LossMean", "UpdateRatio", "saved_count"]
 
 _MOST_UNREAD = 1_000
-"""Values that may wait on the device before they are read."""
+"""The number of losses that may stay on the device before they are read."""
 
 
 class UpdateRatio:
-    """Owes `updates_each` updates for every `update_every` env steps since the warm-up ended."""
+    """Counts the updates that are due: `updates_each` for every `update_every` env steps after the warm-up."""
 
     def __init__(self, *, warmup_steps: int, update_every: int, updates_each: int) -> None:
         self._warmup_steps, self._every, self._each = warmup_steps, update_every, updates_each
         self.settled = 0
-        """Updates made or given up."""
+        """Updates made or skipped."""
 
     def due(self, env_steps: int) -> int:
-        """How many updates are owed."""
+        """The number of updates that are due."""
         return max(0, (env_steps - self._warmup_steps) // self._every * self._each - self.settled)
 
     def settle(self, n: int) -> None:
-        """Owe `n` updates less."""
+        """Count `n` updates as made or skipped."""
         self.settled += n
 
     def restart(self, env_steps: int) -> None:
-        """Start another warm-up at this number of env steps."""
+        """Start another warm-up at `env_steps` env steps."""
         self.settled = env_steps // self._every * self._each
 
 
 class LossMean:
-    """The mean of losses that may still be on a device; they are read when it is asked for."""
+    """The mean of losses; losses on a device are read only when the mean is needed."""
 
     def __init__(self) -> None:
         self._unread: list[Any] = []
         self._count, self._total = 0, 0.0
 
     def add(self, losses: Any) -> None:
-        """Count in a number, or an array of numbers."""
+        """Add a number or an array of numbers."""
         self._unread.append(losses)
         if len(self._unread) >= _MOST_UNREAD:
             self._read()
 
     def mean(self) -> float | None:
-        """The mean of all that was added; None if nothing was."""
+        """The mean of the losses added; None if there are none."""
         self._read()
         return self._total / self._count if self._count else None
 
     def clear(self) -> None:
-        """Start anew."""
+        """Remove all losses."""
         self._unread.clear()
         self._count, self._total = 0, 0.0
 
     def state(self) -> list[float]:
-        """As saved."""
+        """The count and the sum, as saved."""
         self._read()
         return [self._count, self._total]
 
@@ -72,7 +72,7 @@ class LossMean:
                 raise StateError(f"{state!r:.80} is not a count and a sum of losses")
 
     def load(self, checked: tuple[int, float]) -> None:
-        """Go on from a checked state."""
+        """Continue from a checked state."""
         self._unread.clear()
         self._count, self._total = checked
 

@@ -1,4 +1,4 @@
-"""Watch the updates of an agent, and say where the first one goes wrong: in which layer, and at which row."""
+"""Watch the updates of an agent and locate the first NaN or exploding gradient: the layer and the row of the batch."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -23,9 +23,9 @@ from rekindle.experience import Array, Observations
 __all__ = ["Compiled", "Located", "UpdateWatcher", "located_output"]
 
 _MANY = 200
-"""Updates that an exploding gradient is compared with."""
+"""The number of recent updates whose median gradient norm is the usual one."""
 _EXPLODING, _CALM = 100.0, 10.0
-"""How many times the median a gradient is when it explodes, and when it no longer does."""
+"""A gradient explodes above this multiple of the usual norm, and is calm again below the second one."""
 _MOST_NUMBERS = 16
 
 
@@ -34,25 +34,25 @@ class Compiled(Protocol):
     """An agent whose updates and outputs are compiled by JAX."""
 
     def compiled(self) -> tuple[Dispatch[Any], Actor[Any]]:
-        """What computes updates and actions."""
+        """The parts that compute updates and actions."""
         ...
 
 
 class Located(NamedTuple):
-    """Where something went wrong."""
+    """The update and the operation where something went wrong."""
 
     update: int
     """The number of the update; 1 for the first of the training."""
     origin: Origin
     transition: dict[str, Any]
-    """What the row of the batch holds: its largest numbers, if it is long."""
+    """The row of the batch, by column; only the largest numbers of a long column."""
     grad_norm: float | None
     usual_grad_norm: float | None
-    """The median of the updates before."""
+    """The median gradient norm of the updates before."""
 
 
 class _Onset(NamedTuple):
-    """The update in which a gradient began to explode."""
+    """The update where the gradient began to explode."""
 
     update: int
     watched: Watched
@@ -61,24 +61,24 @@ class _Onset(NamedTuple):
 
 
 class UpdateWatcher:
-    """Looks at every update; raises `AgentError` after the first whose metrics or weights are not finite."""
+    """Checks every update; raises `AgentError` after the first with metrics or weights that are not finite."""
 
     def __init__(self, updates: int) -> None:
         self.updates = updates
         """Updates made so far."""
         self.metrics: list[dict[str, float]] = []
-        """Those of each update that it saw."""
+        """The metrics of each update."""
         self.found: Located | None = None
         """The update whose result is not finite."""
         self._norms: list[float] = []
         self._onset: _Onset | None = None
-        """Since when the gradient is exploding."""
+        """The start of the current explosion; None if the gradient is calm."""
         self._first_onset: _Onset | None = None
-        """When it did for the first time, whether it still does or not."""
+        """The start of the first explosion, even if the gradient is calm again."""
         self._last: tuple[int, Watched, int] | None = None
 
     def __call__(self, watched: Watched) -> None:
-        """Look at a dispatch that was made."""
+        """Check the updates of a dispatch."""
         for index, metrics in enumerate(watched.metrics):
             self.updates += 1
             self.metrics.append({"update": self.updates, **metrics})
@@ -92,14 +92,14 @@ class UpdateWatcher:
                 raise AgentError(f"update {self.updates} is not finite")
 
     def onset(self) -> Located | None:
-        """Where the gradient began to explode, before anything was not finite; None if it did not."""
+        """Where the gradient began to explode, before the first NaN or infinity; None if it did not explode."""
         onset = self._first_onset if self.found is None else self._onset
         if onset is None or (self.found is not None and onset.update >= self.found.update):
             return None
         return self._located(onset.update, onset.watched, onset.place, onset.usual)
 
     def last(self) -> Located | None:
-        """The last update: where it is not finite, or where its gradient is largest."""
+        """The last update: where it is not finite, otherwise where its gradient is largest."""
         return None if self._last is None else self._located(*self._last)
 
     def _look_at_gradient(self, watched: Watched, index: int, norm: float) -> None:
@@ -110,11 +110,11 @@ class UpdateWatcher:
                 self._first_onset = self._first_onset or self._onset
         elif norm <= _CALM * self._onset.usual:
             self._onset = None
-        if self._onset is None and math.isfinite(norm):  # what explodes is not usual
+        if self._onset is None and math.isfinite(norm):  # exploding gradients do not count as usual
             self._norms.append(norm)
 
     def _usual(self) -> float | None:
-        """The median of gradients that did not explode."""
+        """The median norm of recent gradients that did not explode."""
         return statistics.median(self._norms[-_MANY:]) if self._norms else None
 
     def _located(self, update: int, watched: Watched, index: int, usual: float | None = None) -> Located | None:
@@ -139,7 +139,7 @@ class UpdateWatcher:
 
 
 def located_output(actor: Actor[Any], observations: Observations, updates: int) -> Located | None:
-    """Where the output of a network for observations stops being finite; None if it is finite."""
+    """Where the output of a network first becomes NaN or infinite for these observations; None if it is finite."""
     function, arguments = actor.computation(observations)
     rows = len(arguments["noise"])
     origin = traced(function, arguments, batch="observations", rows=rows).first_not_finite()
@@ -161,7 +161,7 @@ def _rollout_columns(rollout: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """One row of a batch, by column; of a long one the largest numbers."""
+    """One row of a batch, by column; only the largest numbers of a long column."""
     found: dict[str, Any] = {}
     for name, column in columns.items():
         if name in ("noise", "weights", "indices") or column is None:

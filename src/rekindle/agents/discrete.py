@@ -1,4 +1,4 @@
-"""What DQN and IQN share: values of discrete actions, a target that follows them, and exploration by them."""
+"""Parts shared by DQN and IQN: the target network, epsilon-greedy and softmax exploration, the base of the agents."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -34,7 +34,7 @@ Config = TypeVar("Config", bound=DiscreteConfig)
 
 
 def followed(config: DiscreteConfig, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
-    """A target after so many updates: a copy of the network now and then, or always on its way to it."""
+    """The target network after an update: with `tau` a soft update, otherwise a copy every `target_update_every`."""
     each = jax.tree_util.tree_map
     if config.tau is None:
         is_time = updates % config.target_update_every == 0
@@ -44,12 +44,12 @@ def followed(config: DiscreteConfig, target: Parts, newest: Parts, updates: jax.
 
 class _MakesUpdate(Protocol):
     def __call__(self, config: Any, weights: Weights[Any], /, *, noise_size: int, first_action: int) -> OffPolicyUpdate:
-        """The update of a network; actions are counted from `first_action`."""
+        """The update step of a network; `first_action` is the first value of the action space."""
         ...
 
 
 class DiscreteAgent(OffPolicyAgent[Config]):
-    """A network with the values of actions, and an update that learns them."""
+    """An off-policy agent with a network for the values of discrete actions."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class DiscreteAgent(OffPolicyAgent[Config]):
         seed: int,
         passes: int = 1,
     ) -> None:
-        """`network` makes one for so many actions; `values(network, x, noise)` are those of all actions.
+        """`network` makes a network for a number of actions; `values(network, x, noise)` are the values of all actions.
 
-        `passes` is how often that multiplies a row with the weights.
+        `passes` is how many forward passes one observation costs.
         """
         initial, exploring, sampling = generators(seed)
         head = _head(action_space, config, agent=type(self).__name__)
@@ -95,7 +95,7 @@ class DiscreteAgent(OffPolicyAgent[Config]):
 
     @property
     def exploration(self) -> float:
-        """How much exploration there is now: epsilon, or the temperature of softmax."""
+        """The current epsilon, or the current softmax temperature."""
         return self.config.explores(self.env_steps)
 
 
@@ -108,7 +108,7 @@ def _head(space: Any, config: DiscreteConfig, *, agent: str) -> ActionHead:
 
 
 def _head_by_steps(head: ActionHead, config: DiscreteConfig) -> Callable[[int], ActionHead]:
-    """The head after so many env steps; a new one only where exploration has changed."""
+    """The head as a function of env steps; it is replaced only when exploration changes."""
     if config.exploration == "epsilon":
         settled_from = int(config.epsilon_steps)
     else:

@@ -1,7 +1,7 @@
-"""Distributions over actions: how likely an action is, how undecided a policy is, and how to act with it.
+"""Distributions over actions, with log-probabilities and entropies for updates.
 
-Each turns the output of a network into log-probabilities and entropies inside an update, and has the `ActionHead` that
-draws actions from the same output with numpy.
+A distribution is parametrised by the output of a network. Its `ActionHead` samples actions from the same output with
+numpy.
 """
 
 # JAX's own types are partial.
@@ -41,54 +41,54 @@ __all__ = [
 ]
 
 _NEVER = -1e9
-"""The logit of an action that a mask forbids: finite, so that its share of the entropy is 0 and not NaN."""
+"""The logit of a masked action: finite, so that its term in the entropy is 0 and not NaN."""
 _LEAST_LOG_STD, _MOST_LOG_STD = -20.0, 2.0
 
 
 class Distribution(Protocol):
-    """A distribution over the actions of a space, with parameters from a network."""
+    """A distribution over the actions of a space, parametrised by the output of a network."""
 
     @property
     def outputs(self) -> int:
-        """How many numbers the network gives for it."""
+        """How many network outputs it takes."""
         ...
 
     @property
     def deviations(self) -> int:
-        """How many log standard deviations it has beside them, which are learned and do not depend on observations."""
+        """How many learned log standard deviations it takes; they do not depend on the observation."""
         ...
 
     @property
     def masked(self) -> int:
-        """How many actions an action mask speaks of."""
+        """How many entries its action mask has; 0 if actions cannot be masked."""
         ...
 
     @property
     def mask_sizes(self) -> Mapping[str, int] | None:
-        """The sizes of masks by the path below `action_mask`, such as `move`; None unless actions are composite."""
+        """The sizes of the masks by their path below `action_mask`, such as `move`; None unless it is composite."""
         ...
 
     def zeros(self, rows: int) -> Array:
-        """Actions as `flat` gives them, all zero."""
+        """A batch of zeros in the form that `flat` returns."""
         ...
 
     def flat(self, actions: Array) -> Array:
-        """Actions of the space as `score` takes them: a row of numbers each, discrete ones counted from 0."""
+        """Convert actions of the space to the form that `score` takes: (rows, numbers), discrete ones from 0."""
         ...
 
     def score(
         self, outputs: jax.Array, log_std: Weight | None, mask: jax.Array | None, actions: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Log-probability and entropy, each row."""
+        """The log-probability of the action and the entropy, for each row."""
         ...
 
     def head(self, log_std: Array | None) -> ActionHead:
-        """What draws an action from the same numbers."""
+        """The action head that samples from the same network outputs with numpy."""
         ...
 
 
 class Categorical:
-    """One or several discrete actions, independent of each other: Discrete, MultiDiscrete, MultiBinary."""
+    """One or several independent discrete actions: Discrete, MultiDiscrete or MultiBinary."""
 
     deviations = 0
     mask_sizes = None
@@ -100,11 +100,11 @@ class Categorical:
         self.outputs = self.masked = sum(counts)
 
     def zeros(self, rows: int) -> Array:
-        """Actions as `flat` gives them, all zero."""
+        """A batch of zeros in the form that `flat` returns."""
         return np.zeros((rows, len(self._counts)), np.int32)
 
     def flat(self, actions: Array) -> Array:
-        """Actions as a row of numbers each, counted from 0."""
+        """Convert actions to indices from 0: (rows, actions)."""
         return (actions.reshape(len(actions), -1) - self._starts).astype(np.int32)
 
     def score(
@@ -114,16 +114,16 @@ class Categorical:
         mask: jax.Array | None,
         actions: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Log-probability and entropy, each row, from the logits of each action, one after the other."""
+        """The log-probability and entropy of each row, from the concatenated logits of the actions."""
         return categorical(outputs if mask is None else jnp.where(mask, outputs, _NEVER), actions, self._counts)
 
     def head(self, log_std: Array | None) -> ActionHead:  # noqa: ARG002
-        """What draws an action from the logits."""
+        """The action head that samples from the logits."""
         return self._head
 
 
 def categorical(logits: jax.Array, actions: jax.Array, counts: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """Log-probability and entropy of discrete actions, each row: (rows, actions) with `counts` logits for each."""
+    """The log-probability and entropy of each row of discrete actions (rows, actions), with `counts` logits each."""
     rows, width = len(logits), max(counts)
     if min(counts) == width:
         logits = logits.reshape(rows, len(counts), width)
@@ -137,7 +137,7 @@ def categorical(logits: jax.Array, actions: jax.Array, counts: tuple[int, ...]) 
 
 
 class CensoredGaussian:
-    """Continuous actions that are drawn from a Gaussian and clipped to the bounds of a Box."""
+    """Continuous actions, sampled from a Gaussian and clipped to the bounds of a Box."""
 
     masked = 0
     mask_sizes = None
@@ -148,11 +148,11 @@ class CensoredGaussian:
         self.outputs = self.deviations = self._low.size
 
     def zeros(self, rows: int) -> Array:
-        """Actions as `flat` gives them, all zero."""
+        """A batch of zeros in the form that `flat` returns."""
         return np.zeros((rows, self.outputs), np.float32)
 
     def flat(self, actions: Array) -> Array:
-        """Actions as a row of numbers each."""
+        """Convert actions to (rows, dimensions)."""
         return actions.reshape(len(actions), -1).astype(np.float32)
 
     def score(
@@ -162,11 +162,11 @@ class CensoredGaussian:
         mask: jax.Array | None,  # noqa: ARG002
         actions: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Log-probability, each row, and the entropy of the Gaussian before it is clipped; the outputs are its mean."""
+        """The log-probability of each row, and the entropy of the unclipped Gaussian, whose mean is `outputs`."""
         return censored_gaussian(outputs, jnp.asarray(log_std), actions, self._low, self._high)
 
     def head(self, log_std: Array | None) -> ActionHead:
-        """What draws an action around the mean, and clips it."""
+        """The action head that samples around the mean and clips."""
         scale = np.zeros(0, np.float32) if log_std is None else np.exp(log_std)
         return ActionHead("gaussian", self._dtype, self._shape, low=self._low, high=self._high, scale=scale)
 
@@ -174,13 +174,13 @@ class CensoredGaussian:
 def censored_gaussian(
     mean: jax.Array, log_std: jax.Array, actions: jax.Array, low: Array, high: Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probability of executed actions, each row, and the entropy of the Gaussian before it is clipped.
+    """The log-probability of each row of executed actions, and the entropy of the Gaussian before clipping.
 
-    An action at a bound stands for all that was clipped to it, and has the probability of that; others have a density.
+    An action at a bound has the probability of everything that is clipped to it; other actions have a density.
     """
     distances = (actions - mean) * jnp.exp(-log_std)
     is_low, is_high = actions <= low, actions >= high
-    # Where it does not apply it is the tail from 0 on: what is left out must have a finite gradient as well.
+    # Actions inside the bounds do not use this term; 0 keeps its gradient finite.
     tails = jax.scipy.special.log_ndtr(jnp.where(is_low, distances, jnp.where(is_high, -distances, 0)))
     densities = -0.5 * jnp.square(distances) - log_std - 0.5 * math.log(2 * math.pi)
     entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
@@ -188,14 +188,14 @@ def censored_gaussian(
 
 
 def _inside(low: Array) -> Array:
-    """Lower bounds in single precision, none of them below what it was."""
+    """Lower bounds in single precision, rounded up so that none is below the original."""
     with np.errstate(over="ignore"):
         single = low.ravel().astype(np.float32)
     return np.where(single < low.ravel(), np.nextafter(single, np.float32(np.inf)), single)
 
 
 class Product:
-    """Composite actions (Dict and Tuple, nested or not), whose parts are independent of each other.
+    """Composite actions (Dict and Tuple, possibly nested) with independent parts.
 
     Outputs, log standard deviations and masks of the parts are concatenated in the order of the space.
     """
@@ -210,18 +210,18 @@ class Product:
         self._dtype = np.float32 if self.deviations else np.int32
 
     def zeros(self, rows: int) -> Array:
-        """Actions as `flat` gives them, all zero."""
+        """A batch of zeros in the form that `flat` returns."""
         return np.zeros((rows, *self._structure.spec.shape), self._dtype)
 
     def flat(self, actions: Array) -> Array:
-        """Rows of numbers, discrete ones counted from 0."""
+        """Convert actions to (rows, numbers); discrete parts become indices from 0."""
         pairs = zip(self._parts, self._structure.places, strict=True)
         return np.concatenate([part.flat(actions[:, place]) for part, place in pairs], axis=1).astype(self._dtype)
 
     def score(
         self, outputs: jax.Array, log_std: Weight | None, mask: jax.Array | None, actions: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Log-probability and entropy, each row: the sums over the parts."""
+        """The log-probability and entropy of each row, summed over the parts."""
         log_probs, entropies = jnp.zeros(len(outputs)), jnp.zeros(len(outputs))
         at = _Places()
         for part, place in zip(self._parts, self._structure.places, strict=True):
@@ -236,7 +236,7 @@ class Product:
         return log_probs, entropies
 
     def head(self, log_std: Array | None) -> ActionHead:
-        """What draws each part from its own numbers."""
+        """The action head that samples each part from its own outputs."""
         heads: list[ActionHead] = []
         at = _Places()
         for part in self._parts:
@@ -248,14 +248,14 @@ class Product:
 
 
 class _Places(NamedTuple):
-    """Where the numbers of a part are among those of all parts."""
+    """The slices of a part in the concatenated outputs, deviations and masks."""
 
     outputs: slice = slice(0, 0)
     deviations: slice = slice(0, 0)
     masked: slice = slice(0, 0)
 
     def next(self, part: Categorical | CensoredGaussian) -> _Places:
-        """The places of the part after this one."""
+        """The slices of the next part."""
         sizes = (part.outputs, part.deviations, part.masked)
         return _Places(*(slice(last.stop, last.stop + size) for last, size in zip(self, sizes, strict=True)))
 
@@ -284,9 +284,9 @@ def _part_of(space: Any, agent: str, name: str) -> Categorical | CensoredGaussia
 
 
 def squashed_gaussian(outputs: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Actions from -1 to 1 for standard Gaussian noise, and their log densities, each row.
+    """Sample actions from a tanh-squashed Gaussian: actions from -1 to 1, and the log density of each row.
 
-    They are the tanh of a Gaussian; the outputs are its mean and log standard deviation.
+    The outputs are the mean and the log standard deviation of the Gaussian; `noise` is standard Gaussian.
     """
     mean, log_std = jnp.split(outputs, 2, axis=1)
     log_std = jnp.clip(log_std, _LEAST_LOG_STD, _MOST_LOG_STD)
@@ -295,9 +295,9 @@ def squashed_gaussian(outputs: jax.Array, noise: jax.Array) -> tuple[jax.Array, 
 
 
 def squashed_log_prob(before: jax.Array, noise: jax.Array, log_std: jax.Array) -> jax.Array:
-    """The log density of actions `tanh(before)`, where `before` is a mean and `noise` standard deviations.
+    """The log density of actions `tanh(before)`, where `before` is `mean + exp(log_std) * noise`.
 
-    The slope of tanh, 1 - tanh(x)^2, is written so that it is exact far out, where tanh is 1 to the last bit.
+    The derivative of tanh, 1 - tanh(x)^2, is written so that it stays exact for large x, where tanh rounds to 1.
     """
     gaussian = -0.5 * jnp.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
     log_slope = 2 * (math.log(2) - before - jax.nn.softplus(-2 * before))
@@ -305,26 +305,26 @@ def squashed_log_prob(before: jax.Array, noise: jax.Array, log_std: jax.Array) -
 
 
 def tanh_gaussian(outputs: jax.Array, noise: jax.Array) -> jax.Array:
-    """Actions from -1 to 1 for standard Gaussian noise, each row.
+    """Sample actions from a Gaussian and clip them to -1 to 1; `noise` is standard Gaussian.
 
-    They are drawn around the tanh of the first half of the outputs and clipped; the others are log standard deviations.
+    The mean is the tanh of the first half of the outputs; the second half are log standard deviations.
     """
     mean, log_std = jnp.split(outputs, 2, axis=1)
     return jnp.clip(jnp.tanh(mean) + jnp.exp(log_std) * noise, -1, 1)
 
 
 def tanh_gaussian_log_prob(outputs: jax.Array, actions: jax.Array) -> jax.Array:
-    """The log density of actions from -1 to 1 before they are clipped, each row; outputs as in `tanh_gaussian`."""
+    """The log density of each row of actions under the unclipped Gaussian of `tanh_gaussian`."""
     mean, log_std = jnp.split(outputs, 2, axis=1)
     distances = (actions - jnp.tanh(mean)) * jnp.exp(-log_std)
     return (-0.5 * jnp.square(distances) - log_std - 0.5 * math.log(2 * math.pi)).sum(axis=1)
 
 
-# Actions between bounds, which are learned as from -1 to 1
+# Bounded actions: agents learn them scaled to -1 to 1
 
 
 def bounded_head(space: Any, kind: Any, *, agent: str, exploration: float = 0.0) -> ActionHead:
-    """How an actor's output becomes an action of a Box; raises `ConfigError` for a space that has no bounds."""
+    """The action head for a Box with finite bounds; raises `ConfigError` for other spaces."""
     dtype = getattr(space, "dtype", None)
     if type(space).__name__ != "Box" or np.dtype(dtype).kind != "f" or not np.size(space.low):
         other = "; use PPO for composite actions" if ActionStructure.of(space) is not None else ""
@@ -334,13 +334,13 @@ def bounded_head(space: Any, kind: Any, *, agent: str, exploration: float = 0.0)
         width = high.astype(np.float32) - low.astype(np.float32)
     if not (np.isfinite(width) & (width >= 0)).all():
         raise ConfigError(
-            f"action_space is {space!r}: {agent} needs finite bounds; use a Box with the range that is of use"
+            f"action_space is {space!r}: {agent} needs finite bounds; use a Box with the range of useful actions"
         )
     return ActionHead(kind, np.dtype(dtype).str, list(space.shape), low=low, high=high, exploration=exploration)
 
 
 def to_unit(actions: jax.Array, head: ActionHead) -> jax.Array:
-    """Actions of a Box as from -1 to 1: (rows, dimensions)."""
+    """Scale actions of a Box to -1 to 1: (rows, dimensions)."""
     centre, reach = head.centre.astype(np.float32), head.reach.astype(np.float32)
     flat = actions.reshape(-1, centre.size).astype(jnp.float32)
     return jnp.clip((flat - centre) / np.where(reach > 0, reach, 1), -1, 1)

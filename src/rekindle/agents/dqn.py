@@ -1,7 +1,7 @@
-"""Deep Q-learning, and every part of Rainbow as a setting.
+"""Deep Q-learning (DQN), with every part of Rainbow as a setting.
 
-The value of an action is what it earns now and what the best action earns from there on. A network learns it from
-remembered transitions, against the values of an older copy of itself, the target:
+A network learns the value of each action: its reward plus the discounted value of the best next action. It learns from
+minibatches of a replay buffer; the next value comes from a target network, an older copy of the network:
 
     q(s, a)  <-  r + discount * target(s', argmax q(s', .))
 
@@ -67,32 +67,32 @@ class DQNConfig(DiscreteConfig, frozen=True, kw_only=True):
     """The settings of a `DQN` agent."""
 
     learning_rate: Setting = 1e-4
-    """Adam's step size, above 0; or a schedule over env steps."""
+    """Learning rate of Adam, above 0; or a linear schedule over env steps."""
     max_grad_norm: float | None = 10.0
-    """Scale gradients down to this norm."""
+    """Largest L2 norm of the gradient, above 0: a larger gradient is scaled down; None for no limit."""
     dueling: bool = False
-    """Learn the value of a state and the advantages of actions apart."""
+    """Dueling network: separate streams for the value of the state and the advantages of the actions."""
     atoms: int = 1
-    """1 learns the mean return; more learn its distribution over that many values (C51)."""
+    """1 learns the mean return; more learn a distribution over that many evenly spaced returns (C51 uses 51)."""
     v_min: float = -10.0
-    """The least return that atoms stand for, after `reward_scale`."""
+    """With atoms: the smallest return of the distribution, after `reward_scale`."""
     v_max: float = 10.0
-    """The largest return that atoms stand for, after `reward_scale`."""
+    """With atoms: the largest return of the distribution, after `reward_scale`; above `v_min`."""
     quantiles: int | None = None
-    """Learn so many quantiles of the return (QR-DQN), such as 50, and not its mean."""
+    """Learn this many quantiles of the return (QR-DQN), such as 50; None learns the mean."""
     loss: Literal["huber", "mse"] = "huber"
-    """How errors count; with atoms it is the cross entropy, with quantiles the quantile Huber loss."""
+    """Loss of the mean return: `huber` or `mse`. Atoms always use the cross-entropy, quantiles the quantile Huber
+    loss."""
     cql_alpha: float = 0.0
-    """For learning from data (conservative Q-learning): how much it costs that actions which are not in the data seem
-    better than those that are; 0 for nothing, 1 is usual."""
+    """Weight of the conservative Q-learning (CQL) loss, for learning from a data set, at least 0: it lowers the values
+    of actions that the data does not contain. 1 is usual; 0 turns it off."""
     noisy: bool = False
-    """Explore by noise on the weights of the dense layers, which learns how much of it there should be, and not by
-    epsilon."""
+    """Noisy networks: explore with learned noise on the weights of the dense layers instead of epsilon."""
     noisy_sigma: float = 0.5
-    """How much noise there is at first."""
+    """With noisy networks: the initial scale of the noise, above 0."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         check_number("noisy_sigma", self.noisy_sigma, above=True)
         check_number("cql_alpha", self.cql_alpha)
@@ -111,18 +111,18 @@ class DQNConfig(DiscreteConfig, frozen=True, kw_only=True):
 
     @property
     def returns(self) -> Returns:
-        """What is predicted of returns."""
+        """The kind of prediction: mean, distribution or quantiles of the return."""
         if self.quantiles is not None:
             return QuantileReturns(self.quantiles)
         return MeanReturns(self.loss) if self.atoms == 1 else CategoricalReturns(self.atoms, self.v_min, self.v_max)
 
     def explores(self, env_steps: int) -> float:
-        """How much exploration there is after so many env steps, beside that of noisy layers."""
+        """Epsilon, or the softmax temperature, after `env_steps` env steps; 0 if noisy layers replace epsilon."""
         return 0.0 if self.noisy and self.exploration == "epsilon" else super().explores(env_steps)
 
 
 def rainbow(**settings: Any) -> dict[str, Any]:
-    """Settings with every part of Rainbow on, and those given: `DQN(..., **rainbow(v_min=0, v_max=100))`."""
+    """Settings with every part of Rainbow on, updated with yours: `DQN(..., **rainbow(v_min=0, v_max=100))`."""
     return {
         "double": True,
         "dueling": True,
@@ -149,19 +149,19 @@ _BEFORE_RELU, _OUTPUT = normal_fan_in(math.sqrt(2)), normal_fan_in(1.0)
 
 
 class QNetwork(eqx.Module):
-    """Features of an observation, and from them the value of each action, or the logits of its atoms."""
+    """Maps an observation to the value of each action, or to the logits or quantiles of its return."""
 
     body: Module
     value: Module | None
-    """With dueling: the value of the state."""
+    """The stream for the value of the state, in a dueling network."""
     advantage: Module
-    """The value of each action, or with dueling how it differs from that of the state."""
+    """The values of the actions, or in a dueling network their advantages."""
     returns: Returns = eqx.field(static=True)
 
     def __init__(
         self, config: DQNConfig, encoding: Encoding, actions: int, network: Any, rng: np.random.Generator
     ) -> None:
-        """The last hidden layer belongs to the streams of value and advantage, as in the papers."""
+        """The streams of value and advantage each have their own last hidden layer, as in the papers."""
         sizes = config.hidden_sizes or ((512,) if encoding.is_image else (128, 128))
         if network is not None:
             self.body, sizes = user_network(network, encoding, rng=rng), ()
@@ -189,11 +189,11 @@ class QNetwork(eqx.Module):
 
     @property
     def noise_size(self) -> int:
-        """How many random numbers make it noisy."""
+        """How many random numbers a noisy forward pass takes."""
         return sum(map(noise_size, (self.body, self.value, self.advantage)))
 
     def layers(self) -> list[Layer]:
-        """As data: from an encoded observation to the values of the actions."""
+        """The network as `Layer` data, from an encoded observation to the values of the actions."""
         body, advantage = layers_of(self.body), layers_of(self.advantage)
         if self.value is not None:
             atoms = self.returns.atoms
@@ -202,7 +202,7 @@ class QNetwork(eqx.Module):
 
 
 def _stream(config: DQNConfig, features: int, sizes: Sequence[int], rng: np.random.Generator) -> Sequential:
-    """Hidden layers and an output, all of them noisy or none."""
+    """Hidden layers and an output layer; all of them are noisy, or none is."""
     modules: list[Any] = []
     for index, size in enumerate(sizes, 1):
         if config.noisy:
@@ -219,18 +219,18 @@ def _stream(config: DQNConfig, features: int, sizes: Sequence[int], rng: np.rand
 
 
 class DQNState(NamedTuple):
-    """Everything that an update changes."""
+    """The state that an update changes."""
 
     params: Any
     """The weights of the network."""
     target: Any
-    """Those of the target."""
+    """The weights of the target network."""
     optimiser: Any
     updates: Any
 
 
 class DQNUpdate:
-    """One update, as a pure function of state and batch."""
+    """The update step of DQN, as a pure function of the state and a minibatch."""
 
     algorithm = "dqn"
     acting = ("params", "target")
@@ -250,15 +250,15 @@ class DQNUpdate:
         return DQNState(params, params, jax.jit(self._optimiser.init)(params), np.int32(0))
 
     def noise(self, rng: np.random.Generator, count: int) -> Array | None:
-        """For noisy layers, two samples for each update."""
+        """Noise for noisy layers: two samples for each update, for the network and the target network."""
         return draw_noise(rng, 2 * count, self._noise_size)
 
     def step(
         self, state: DQNState, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
-        """One step along the gradient of the loss; then the target follows."""
+        """One gradient step on the loss, then an update of the target network."""
         rate = schedules["learning_rate"]
-        (loss, (metrics, surprise)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
+        (loss, (metrics, priorities)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, state.target, batch
         )
         params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, rate)
@@ -266,21 +266,22 @@ class DQNUpdate:
         target = followed(self._config, state.target, params, updates)
         lag = norm(jax.tree_util.tree_map(jnp.subtract, params, target))
         metrics = {"loss": loss, "grad_norm": norm(gradient), "target_lag": lag, **metrics}
-        return DQNState(params, target, optimiser, updates), metrics, surprise
+        return DQNState(params, target, optimiser, updates), metrics, priorities
 
     def loss(
         self, params: Parts, target_params: Parts, batch: Minibatch
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
-        """The loss of a batch, and beside it metrics and how much each transition surprised."""
+        """The loss of a minibatch, with metrics and the new priority of each transition."""
         config, returns = self._config, self._returns
         network, target = self._weights.network(params), self._weights.network(target_params)
-        # One sample of noise for a batch, and another for the target.
+        # One noise sample for the whole minibatch, and another for the target network.
         noise, target_noise = (None, None) if batch.noise is None else batch.noise
 
-        # What the next state is worth: the action is the network's choice, its value the target's.
+        # The value of the next state. With double Q-learning the network selects the action, and the target network
+        # evaluates it.
         future = jax.vmap(target, (0, None))(batch.next_observations, target_noise)
         if batch.next_mask is None and not config.double and returns.atoms == 1:
-            future = future.max(axis=1)  # what follows comes to the same, and is slower
+            future = future.max(axis=1)  # the same result as below, but faster
         else:
             choices = jax.vmap(network, (0, None))(batch.next_observations, noise) if config.double else future
             ranks, mask = returns.means(choices), batch.next_mask
@@ -289,7 +290,7 @@ class DQNUpdate:
 
         outputs = jax.vmap(network, (0, None))(batch.observations, noise)
         predicted = pick(outputs, batch.actions - self._first_action)
-        losses, surprise, metrics = returns.loss(predicted, batch.rewards, batch.discounts, future)
+        losses, priorities, metrics = returns.loss(predicted, batch.rewards, batch.discounts, future)
         if config.cql_alpha:
             values = returns.means(outputs)
             legal = values if batch.mask is None else jnp.where(batch.mask, values, -jnp.inf)
@@ -297,17 +298,17 @@ class DQNUpdate:
             losses, metrics = losses + config.cql_alpha * gaps, {**metrics, "q_gap": gaps.mean()}
         if batch.weights is not None:
             losses = losses * batch.weights
-        return losses.mean(), ({"q_mean": returns.means(predicted).mean(), **metrics}, surprise)
+        return losses.mean(), ({"q_mean": returns.means(predicted).mean(), **metrics}, priorities)
 
 
 # The agent
 
 
 class DQN(DiscreteAgent[DQNConfig]):
-    """Learns the values of discrete actions from remembered transitions.
+    """Deep Q-learning: learns the values of discrete actions from a replay buffer.
 
     The settings are the fields of `DQNConfig`: `DQN(observation_space, action_space, seed=0, gamma=0.98)`. `network`
-    may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`.
+    may also be an equinox module, or a factory that takes the shape of an encoded observation and `key=`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From an encoded observation to features: convolutions for images, or a network of the user's own."""
+"""Feature networks for encoded observations: convolutions for images, and branches for several inputs."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -34,14 +34,14 @@ __all__ = ["Branches", "Conv", "Flatten", "Pad", "Scale", "convolutions", "encod
 
 
 class Conv(eqx.Module):
-    """A convolution without padding: an image to (rows, columns, outputs); bytes count as numbers from 0 to 1."""
+    """A convolution without padding, which returns (rows, columns, outputs); it scales bytes to 0 to 1."""
 
     weight: Weight
     """(outputs, inputs, size, size)."""
     bias: Weight
     stride: int = eqx.field(static=True)
     channels_first: bool = eqx.field(static=True)
-    """Whether it takes (channels, rows, columns), as encoded observations are, or (rows, columns, channels)."""
+    """Whether the input is (channels, rows, columns), as in encoded observations, or (rows, columns, channels)."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class Conv(eqx.Module):
         channels_first: bool,
     ) -> None:
         if size % stride:
-            raise ConfigError(f"a convolution of size {size} has the stride {stride}: use one that divides the size")
+            raise ConfigError(
+                f"a convolution of size {size} has the stride {stride}: use a stride that divides the size"
+            )
         flat = weight(rng, (inputs * size * size, outputs))
         self.weight = flat.T.reshape(outputs, inputs, size, size)
         self.bias = np.zeros(outputs, np.float32)
@@ -67,52 +69,52 @@ class Conv(eqx.Module):
         return convolved(x, weight, self.stride, channels_first=self.channels_first) + self.bias
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         arrays = {"weight": np.asarray(self.weight), "bias": np.asarray(self.bias)}
         return [Layer("conv", arrays, stride=self.stride)]
 
 
 class Scale(eqx.Module):
-    """Bytes to numbers from 0 to 1, left to the `Conv` after it: bytes are quicker to rearrange than floats."""
+    """Scales bytes to 0 to 1. In JAX the next `Conv` does it, because bytes are faster to rearrange than floats."""
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """The bytes as they are."""
+        """The input, unchanged."""
         return x
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [Layer("scale")]
 
 
 class Pad(eqx.Module):
-    """Rows and columns of zeros after those of an image, so that the windows of convolutions cover all of it."""
+    """Pads an image with zeros at the bottom and the right, so that the convolutions cover all of it."""
 
     rows: int = eqx.field(static=True)
     columns: int = eqx.field(static=True)
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """The image with them."""
+        """The padded image."""
         return jnp.pad(x, ((0, 0), (0, self.rows), (0, self.columns)))
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [Layer("pad", rows=self.rows, columns=self.columns)]
 
 
 class Flatten(eqx.Module):
-    """The output of a `Conv` as a vector, in the order of channels, rows and columns."""
+    """Flattens the output of a `Conv` in the order of channels, rows and columns."""
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         return x.transpose(2, 0, 1).ravel()
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [Layer("flatten")]
 
 
 class Branches(eqx.Module):
-    """A module for each input, whose outputs are concatenated."""
+    """One module for each input; their outputs are concatenated."""
 
     modules: tuple[Sequential, ...]
 
@@ -124,16 +126,16 @@ class Branches(eqx.Module):
         return jnp.concatenate([module(part) for module, part in zip(self.modules, x, strict=True)])
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [Layer("branches", branches=[layers_of(module) for module in self.modules])]
 
 
 def encoder(
     encoding: Encoding, *, rng: np.random.Generator, weight: Initialiser = uniform_fan_in, bias: float | None = None
 ) -> list[Any]:
-    """Modules from an encoded observation to features: none for a vector, convolutions for an image.
+    """The modules of a feature network: none for a vector, convolutions for an image.
 
-    If there are several inputs, each image has convolutions and a dense layer of its own.
+    With several inputs, each image has its own convolutions and dense layer.
     """
     inputs = encoding.inputs
     if len(inputs) == 1:
@@ -150,17 +152,17 @@ def encoder(
 
 
 _IMAGE_FEATURES = 256
-"""The number of features of each image, where there are several inputs."""
+"""The number of features of each image, if there are several inputs."""
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """The convolutions of the Nature paper (Mnih 2015): filters, size and stride."""
 _SMALLER = {16: ((16, 3, 1), (32, 3, 1)), 24: ((16, 3, 1), (32, 4, 2))}
-"""Those for smaller images, by the least side of larger ones: each pixel may have a meaning of its own."""
+"""Convolutions for images of less than the area of a square with this side: there each pixel may carry meaning."""
 _OTHERS = ((32, 4, 2), (64, 4, 2), (64, 3, 1))
-"""Those for images with sides in between, or with one side that is too short for those of the Nature paper."""
+"""Convolutions for larger images with a side that is too short for those of the Nature paper."""
 
 
 def convolutions(image: Input, *, rng: np.random.Generator, weight: Initialiser = uniform_fan_in) -> list[Any]:
-    """Convolutions that fit the size of an image, and their output as a vector."""
+    """Convolutions that fit the size of an image, followed by `Flatten`."""
     channels, *sides = image.shape
     others = _NATURE if min(sides) >= 36 else _OTHERS
     filters = next((smaller for least, smaller in _SMALLER.items() if math.prod(sides) < least**2), others)
@@ -175,7 +177,7 @@ def convolutions(image: Input, *, rng: np.random.Generator, weight: Initialiser 
 
 
 def _covered(side: int, filters: Sequence[tuple[int, int, int]]) -> int:
-    """The least side of an image, of at least so much, that windows cover without a rest."""
+    """The smallest size of at least `side` that the convolutions cover without a remainder."""
     for _, size, stride in filters:
         side = max(0, -((size - side) // stride)) + 1
     for _, size, stride in reversed(filters):
@@ -184,7 +186,7 @@ def _covered(side: int, filters: Sequence[tuple[int, int, int]]) -> int:
 
 
 def feature_size(module: Module, encoding: Encoding) -> int:
-    """How many features a module gives for one observation."""
+    """The number of features that a module returns for one observation."""
     inputs = tuple(jax.ShapeDtypeStruct(given.shape, given.dtype) for given in encoding.inputs)
     return _output_size(module, inputs[0] if len(inputs) == 1 else inputs)
 
@@ -192,5 +194,5 @@ def feature_size(module: Module, encoding: Encoding) -> int:
 def _output_size(module: Any, inputs: Any) -> int:
     out = eqx.filter_eval_shape(module, inputs)
     if len(out.shape) != 1:
-        raise ConfigError(f"the network gives {out.shape} for one observation: it must give a vector of features")
+        raise ConfigError(f"the network returns {out.shape} for one observation: it must return a vector of features")
     return out.shape[0]

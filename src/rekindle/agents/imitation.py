@@ -1,4 +1,4 @@
-"""What BC and IQL share: how likely a policy is to take the actions that it learns from, of any kind of space."""
+"""Log-probabilities of actions from data, for BC and IQL: discrete actions, and continuous actions of a Box."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -26,43 +26,43 @@ _LEAST_LOG_STD, _MOST_LOG_STD = -5.0, 2.0
 
 
 class Actions(Protocol):
-    """The actions of a space: what a network gives for them, and how likely they are."""
+    """A distribution over the actions of a space, and the encoding of actions for a critic."""
 
     @property
     def head(self) -> ActionHead:
-        """What draws an action from the output of a network."""
+        """The action head that samples from the output of a network."""
         ...
 
     @property
     def outputs(self) -> int:
-        """How many numbers the last layer of a network gives."""
+        """How many outputs the last layer of the network has."""
         ...
 
     @property
     def masked(self) -> int:
-        """How many actions an action mask speaks of."""
+        """How many entries an action mask has; 0 if actions cannot be masked."""
         ...
 
     @property
     def inputs(self) -> int:
-        """How many numbers an action is for a critic."""
+        """How many inputs of a critic an action takes."""
         ...
 
     def after(self) -> Sequence[Module]:
-        """What follows the last layer."""
+        """The modules after the last layer."""
         ...
 
     def seen(self, actions: jax.Array) -> jax.Array:
-        """Actions as a critic sees them: (rows, inputs)."""
+        """Encode actions for a critic: (rows, inputs)."""
         ...
 
     def log_prob(self, outputs: jax.Array, mask: jax.Array | None, actions: jax.Array) -> jax.Array:
-        """The log probability of actions as they were observed, or its density, each row."""
+        """The log-probability or log density of each row of actions, in the form that the agent observed."""
         ...
 
 
 class DiscreteActions:
-    """One or several discrete actions; a critic sees a 1 for each that was taken, and 0 for the others."""
+    """One or several discrete actions; a critic gets them one-hot encoded."""
 
     def __init__(self, space: Any) -> None:
         self._distribution = Categorical(space)
@@ -72,26 +72,26 @@ class DiscreteActions:
         self.outputs = self.inputs = self.masked = self._distribution.outputs
 
     def after(self) -> Sequence[Module]:
-        """Nothing."""
+        """None."""
         return ()
 
     def seen(self, actions: jax.Array) -> jax.Array:
-        """A 1 for each action that was taken."""
+        """Encode each action one-hot."""
         flat = self._flat(actions)
         taken = [flat[:, index, None] == np.arange(count) for index, count in enumerate(self._counts)]
         return jnp.concatenate(taken, axis=1).astype(jnp.float32)
 
     def log_prob(self, outputs: jax.Array, mask: jax.Array | None, actions: jax.Array) -> jax.Array:
-        """The log probability of the actions together."""
+        """The joint log-probability of each row of actions."""
         return self._distribution.score(outputs, None, mask, self._flat(actions))[0]
 
     def _flat(self, actions: jax.Array) -> jax.Array:
-        """A row of numbers each, counted from 0."""
+        """Convert actions to indices from 0: (rows, actions)."""
         return actions.reshape(len(actions), -1).astype(jnp.int32) - self._starts
 
 
 class BoxActions:
-    """Continuous actions from a Gaussian around the tanh of a network's output; a critic sees them from -1 to 1."""
+    """Continuous actions from a Gaussian with the mean tanh(output); a critic gets them scaled to -1 to 1."""
 
     masked = 0
 
@@ -103,15 +103,15 @@ class BoxActions:
         self._limits = {"least": least_log_std, "most": most_log_std}
 
     def after(self) -> Sequence[Module]:
-        """The standard deviations."""
+        """The learned standard deviations."""
         return (Deviations(self.outputs, **self._limits),)
 
     def seen(self, actions: jax.Array) -> jax.Array:
-        """From -1 to 1."""
+        """Scale actions to -1 to 1."""
         return to_unit(actions, self.head)
 
     def log_prob(self, outputs: jax.Array, mask: jax.Array | None, actions: jax.Array) -> jax.Array:  # noqa: ARG002
-        """The log density of actions from -1 to 1."""
+        """The log density of each row of actions, scaled to -1 to 1."""
         return tanh_gaussian_log_prob(outputs, self.seen(actions))
 
 

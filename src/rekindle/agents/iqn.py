@@ -1,11 +1,12 @@
-"""Implicit quantile networks: the distribution of returns, as a function of the share of returns that lie below.
+"""Implicit quantile networks (IQN): Q-learning with the whole distribution of returns.
 
-The network is asked for the return that a share `tau` of all returns lies below, for any `tau`. Quantiles drawn at
-random now are compared with quantiles drawn at random of what comes next:
+The network takes a probability `tau` as an input and returns the `tau`-quantile of the return of each action. An update
+samples random quantiles of the current state and compares them with random quantiles of the next state:
 
     q_tau(s, a)  <-  r + discount * target_tau'(s', argmax mean over tau'' of q_tau''(s', .))
 
-The features of an observation are multiplied with an embedding of `tau`, the cosines of its multiples.
+The features of an observation are multiplied element-wise by an embedding of `tau`, computed from the cosines of its
+multiples.
 
 Paper: Dabney 2018.
 """
@@ -47,22 +48,23 @@ class IQNConfig(DiscreteConfig, frozen=True, kw_only=True):
     """The settings of an `IQN` agent."""
 
     learning_rate: Setting = 5e-5
-    """Adam's step size, above 0; or a schedule over env steps."""
+    """Learning rate of Adam, above 0; or a linear schedule over env steps."""
     adam_eps: float = 0.01 / 32
-    """Adam's epsilon, above 0."""
+    """Epsilon of Adam, above 0."""
     double: bool = False
-    """Let the network choose the next action and the target value it, so that values are not overestimated."""
+    """Double Q-learning: the network selects the next action and the target network evaluates it, which reduces
+    overestimation."""
     quantiles: int = 8
-    """Quantiles of the return that an update draws for each transition."""
+    """Random quantiles of the return that an update samples for each transition, at least 1."""
     target_quantiles: int = 8
-    """Quantiles of the next return that they are compared with."""
+    """Random quantiles of the next state's return that they are compared with, at least 1."""
     policy_quantiles: int = 32
-    """Quantiles whose mean is the value of an action, when acting and when the next action is chosen."""
+    """Quantiles whose mean is the value of an action, for acting and for the next action of a target, at least 1."""
     cosines: int = 64
-    """Cosines that embed a quantile."""
+    """Number of cosines in the embedding of a quantile, at least 1."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         for name in ("quantiles", "target_quantiles", "policy_quantiles", "cosines"):
             check_whole(name, getattr(self, name), 1)
@@ -74,7 +76,7 @@ _BEFORE_RELU, _OUTPUT = normal_fan_in(math.sqrt(2)), normal_fan_in(1.0)
 
 
 class IQNNetwork(eqx.Module):
-    """Features of an observation, times an embedding of a quantile, and from these the quantile of each action."""
+    """Maps an observation and a probability `tau` to the `tau`-quantile of the return of each action."""
 
     body: Module
     embedding: Dense
@@ -84,7 +86,7 @@ class IQNNetwork(eqx.Module):
     def __init__(
         self, config: IQNConfig, encoding: Encoding, actions: int, network: Any, rng: np.random.Generator
     ) -> None:
-        """The last hidden layer comes after the product, unless it is the only one."""
+        """The last hidden layer comes after the product with the embedding, unless it is the only one."""
         sizes = config.hidden_sizes or ((512,) if encoding.is_image else (128, 128))
         if network is not None:
             self.body, sizes = user_network(network, encoding, rng=rng), ()
@@ -92,7 +94,7 @@ class IQNNetwork(eqx.Module):
             self.body = Sequential(encoder(encoding, rng=rng))
         else:
             before = max(1, len(sizes) - 1)
-            # Not with biases of 0: the features of an observation of zeros would be 0, and so would every product.
+            # Random biases: with zero biases, an all-zero observation would have zero features, and a zero product.
             first = encoder(encoding, rng=rng, weight=_BEFORE_RELU)
             inputs = feature_size(Sequential(first), encoding)
             hidden = hidden_layers(inputs, sizes[:before], rng=rng, weight=_BEFORE_RELU)
@@ -104,8 +106,9 @@ class IQNNetwork(eqx.Module):
         self.policy_quantiles = config.policy_quantiles
 
     def __call__(self, observations: jax.Array, taus: jax.Array) -> jax.Array:
-        """(rows, actions, quantiles) for a batch of observations, and for each the shares of returns below."""
-        # As plain rows of a matrix: with an axis for the quantiles, gradients of weights would have one for the rows.
+        """The quantiles (rows, actions, quantiles) of a batch, for probabilities `taus` of shape (rows, quantiles)."""
+        # Flatten to the rows of one matrix: with a separate axis for the quantiles, the weight gradients would be
+        # computed for each row and then summed.
         rows, count = taus.shape
         cosines = jnp.cos(taus.reshape(-1, 1) * (math.pi * np.arange(len(self.embedding.weight))))
         embedded = jax.nn.relu(jax.vmap(self.embedding)(cosines.astype(jnp.float32)))
@@ -114,9 +117,9 @@ class IQNNetwork(eqx.Module):
         return quantiles.reshape(rows, count, -1).transpose(0, 2, 1)
 
     def values(self, x: jax.Array, noise: jax.Array | None) -> jax.Array:
-        """The value of each action for one observation.
+        """The value of each action for one observation: the mean of `policy_quantiles` evenly spaced quantiles.
 
-        It is the mean of quantiles at fixed shares; standard Gaussian noise shifts each by anything, all the way round.
+        With standard Gaussian noise, each quantile is shifted by a uniform random amount, modulo 1.
         """
         taus = jnp.array(midpoints(self.policy_quantiles))
         if noise is not None:
@@ -126,11 +129,11 @@ class IQNNetwork(eqx.Module):
 
     @property
     def noise_size(self) -> int:
-        """How many random numbers draw the quantiles that it acts with."""
+        """How many random numbers choose the quantiles for acting."""
         return self.policy_quantiles
 
     def layers(self) -> list[Layer]:
-        """As data: from an encoded observation to the values of the actions."""
+        """The network as `Layer` data, from an encoded observation to the values of the actions."""
         arrays = {"weight": np.asarray(self.embedding.weight), "bias": np.asarray(self.embedding.bias)}
         count = self.policy_quantiles
         return [*layers_of(self.body), Layer("implicit_quantiles", arrays, advantage=layers_of(self.head), atoms=count)]
@@ -140,18 +143,18 @@ class IQNNetwork(eqx.Module):
 
 
 class IQNState(NamedTuple):
-    """Everything that an update changes."""
+    """The state that an update changes."""
 
     params: Any
     """The weights of the network."""
     target: Any
-    """Those of the target."""
+    """The weights of the target network."""
     optimiser: Any
     updates: Any
 
 
 class IQNUpdate:
-    """One update, as a pure function of state and batch."""
+    """The update step of IQN, as a pure function of the state and a minibatch."""
 
     algorithm = "iqn"
     acting = ("params", "target")
@@ -170,14 +173,14 @@ class IQNUpdate:
         return IQNState(params, params, jax.jit(self._optimiser.init)(params), np.int32(0))
 
     def noise(self, rng: np.random.Generator, count: int) -> Array:
-        """For each transition, the quantiles that are compared, and those that choose the next action."""
+        """Random probabilities for each transition: of the quantiles, the target quantiles and the policy quantiles."""
         return rng.random((count * self._config.batch_size, self._samples[-1]), np.float32)
 
     def step(
         self, state: IQNState, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[IQNState, dict[str, jax.Array], jax.Array]:
-        """One step along the gradient of the loss; then the target follows."""
-        (loss, (q_mean, surprise)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
+        """One gradient step on the loss, then an update of the target network."""
+        (loss, (q_mean, priorities)), gradient = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, state.target, batch
         )
         params, optimiser = optimised(
@@ -187,17 +190,17 @@ class IQNUpdate:
         target = followed(self._config, state.target, params, updates)
         lag = norm(jax.tree_util.tree_map(jnp.subtract, params, target))
         metrics = {"loss": loss, "q_mean": q_mean, "grad_norm": norm(gradient), "target_lag": lag}
-        return IQNState(params, target, optimiser, updates), metrics, surprise
+        return IQNState(params, target, optimiser, updates), metrics, priorities
 
     def loss(
         self, params: Parts, target_params: Parts, batch: Minibatch
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """The loss of a batch, and beside it the mean value and how much each transition surprised."""
+        """The loss of a minibatch, with the mean value and the new priority of each transition."""
         config = self._config
         network, target = self._weights.network(params), self._weights.network(target_params)
         taus, target_taus, policy_taus = jnp.split(batch.noise, self._samples[:-1], axis=1)
 
-        # What the next state is worth: the action by the mean of some quantiles, its returns by others.
+        # The next action is the best by the mean of the policy quantiles; the target quantiles are its returns.
         values = (network if config.double else target)(batch.next_observations, policy_taus).mean(axis=-1)
         if batch.next_mask is not None:
             values = jnp.where(batch.next_mask, values, -jnp.inf)
@@ -206,21 +209,21 @@ class IQNUpdate:
 
         predicted = pick(network(batch.observations, taus), batch.actions - self._first_action)
         losses = quantile_huber(predicted, taus, goals)
-        surprise = losses / config.quantiles
+        priorities = losses / config.quantiles
         if batch.weights is not None:
             losses = losses * batch.weights
-        return losses.mean(), (predicted.mean(), surprise)
+        return losses.mean(), (predicted.mean(), priorities)
 
 
 # The agent
 
 
 class IQN(DiscreteAgent[IQNConfig]):
-    """Learns the distribution of the returns of discrete actions from remembered transitions.
+    """Implicit quantile networks: learns the distribution of the return of each discrete action from a replay buffer.
 
     The settings are the fields of `IQNConfig`: `IQN(observation_space, action_space, seed=0, gamma=0.98)`. `network`
-    may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`. When it
-    explores, quantiles are drawn at random, beside epsilon; EXPLOIT draws nothing.
+    may also be an equinox module, or a factory that takes the shape of an encoded observation and `key=`. In mode
+    EXPLORE the quantiles for acting are random, in addition to epsilon; in mode EXPLOIT they are fixed.
     """
 
     def __init__(
@@ -235,5 +238,5 @@ class IQN(DiscreteAgent[IQNConfig]):
             IQNUpdate,
             lambda network, x, noise: network.values(x, noise),
             seed=seed,
-            passes=2 * config.policy_quantiles,  # to embed them takes numpy as long as to multiply
+            passes=2 * config.policy_quantiles,  # for numpy, the embedding costs as much as the matrix products
         )

@@ -82,7 +82,7 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "train_batch_size_per_learner": (("rollout_steps", "batch_size"), ""),
     "batch_size": (("minibatch_size", "batch_size"), ""),
     "sgd_minibatch_size": (("minibatch_size",), ""),
-    "num_minibatches": (("minibatch_size",), "it is the size of each, and not how many there are"),
+    "num_minibatches": (("minibatch_size",), "it is the size of a minibatch, not their number"),
     "n_epochs": (("epochs",), ""),
     "num_epochs": (("epochs",), ""),
     "num_sgd_iter": (("epochs",), ""),
@@ -113,13 +113,13 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "minibatch": (("minibatch_size", "batch_size"), ""),
     "train_freq": (("update_every",), ""),
     "train_frequency": (("update_every",), ""),
-    "training_intensity": (("updates_each",), "with update_every it sets how many updates there are for an env step"),
+    "training_intensity": (("updates_each",), "updates_each / update_every is the number of updates per env step"),
     "gradient_steps": (("updates_each",), ""),
     "target_update_interval": (("target_update_every",), "it counts updates, not env steps"),
     "target_network_frequency": (("target_update_every",), "it counts updates, not env steps"),
     "target_network_update_freq": (("target_update_every",), "it counts updates, not env steps"),
     "polyak": (("tau",), "it is how far the target moves: 1 - polyak"),
-    "optimize_memory_usage": (("frame_stack",), "memory then holds each frame once"),
+    "optimize_memory_usage": (("frame_stack",), "the replay buffer then stores each frame once"),
     "prioritized_replay": (("prioritised",), ""),
     "prioritized_replay_alpha": (("priority_alpha",), ""),
     "prioritized_replay_beta": (("priority_beta",), ""),
@@ -134,7 +134,7 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "initial_epsilon": (("epsilon_start",), ""),
     "final_epsilon": (("epsilon_end",), ""),
     "epsilon_timesteps": (("epsilon_steps",), ""),
-    "epsilon": (("epsilon_end",), "epsilon_start and epsilon_steps are the way there"),
+    "epsilon": (("epsilon_end",), "epsilon falls to it from epsilon_start over epsilon_steps"),
     "double_q": (("double",), ""),
     "noisy_nets": (("noisy",), ""),
     "sigma0": (("noisy_sigma",), ""),
@@ -169,41 +169,41 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "action_noise": (("exploration_noise", "noise"), "noise is 'white', 'ou' or 'pink'"),
     "smooth_target_policy": (("target_noise",), ""),
     "n_critics": (("critics",), ""),
-    "twin_q": (("critics",), "how many there are"),
+    "twin_q": (("critics",), "it is the number of critics"),
 }
-"""By the name elsewhere: the names here, of which the first that exists counts, and what is different."""
+"""By the name in another library: our names (the first that the agent has counts), and a note on differences."""
 
 _NOTES = {"rollout_steps": "it counts the transitions of all environments together"}
-"""What is different about one of our settings, whatever its name elsewhere."""
+"""Notes on our settings, whatever their name in another library."""
 
 _ABSENT = {
     "use_sde": "there is no state-dependent exploration",
     "sde_sample_freq": "there is no state-dependent exploration",
     "use_rms_prop": "the optimiser is Adam",
     "optimizer_class": "the optimiser is Adam",
-    "verbose": "--ui and the Python module logging say how much is shown",
+    "verbose": "use --ui or the Python module logging to choose how much is shown",
 }
 
 
 class Name(NamedTuple):
-    """The name of a setting here."""
+    """Our name of a setting."""
 
     ours: str
     note: str
-    """What is different; empty if nothing is."""
+    """How the setting differs; empty if it does not."""
 
 
 def name_here(elsewhere: str, known: Collection[str]) -> Name | None:
-    """The name here of a setting of another library, among `known` settings; None if there is none."""
+    """Our name, among `known` settings, for a setting of another library; None if there is none."""
     candidates, note = NAMES.get(elsewhere, ((), ""))
     ours = next((name for name in candidates if name in known), None)
     return None if ours is None else Name(ours, note or _NOTES.get(ours, ""))
 
 
 def advice_on(unknown: str, known: Collection[str], *, others: Mapping[str, Collection[str]] | None = None) -> str:
-    """Advice on an unknown setting: its name here, whose setting it is, or similar names.
+    """Advice on an unknown setting: our name for it, the part it belongs to, or similar names.
 
-    `others` are the settings of the trainer and the like, by owner.
+    `others` are the settings of other parts, such as the trainer, by owner.
     """
     if (name := name_here(unknown, known)) is not None:
         return f"`{unknown}` is called `{name.ours}` here{f': {name.note}' if name.note else ''}"

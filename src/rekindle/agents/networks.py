@@ -1,8 +1,8 @@
-"""Networks: equinox modules for learning, and the same layers as data for acting with numpy.
+"""Network layers as equinox modules, which convert to `policy.Layer` data so that numpy can run them too.
 
-A module takes one observation (`jax.vmap` makes it take many), and where noise is wanted a vector of
-`noise_size(module)` random numbers. Like all random numbers these are drawn by numpy on the host: it is quicker to
-compile, and the same whether numpy or JAX acts.
+A module takes one observation (use `jax.vmap` for a batch) and optionally a vector of `noise_size(module)` standard
+Gaussian numbers. numpy draws all random numbers on the host, so that compilation is faster and the numbers are the
+same whether numpy or JAX acts.
 """
 
 # JAX's own types are partial.
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 Initialiser = Callable[[np.random.Generator, tuple[int, int]], Array]
-"""Makes a weight of (inputs, outputs). With numpy: JAX would compile for seconds to draw them."""
+"""Draws an initial weight matrix of shape (inputs, outputs) with numpy: with JAX, compilation takes seconds."""
 
 Weight = jax.Array | Array
 
@@ -52,27 +52,27 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": jax.nn.relu
 
 
 class Module(Protocol):
-    """A network from one encoded observation to its output."""
+    """A network that maps one encoded observation to an output vector."""
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
-        """The output; noisy, if it can be, with noise."""
+        """The output; `noise` perturbs the weights of noisy layers."""
         ...
 
 
 def orthogonal(gain: float) -> Initialiser:
-    """Orthogonal rows or columns, times a gain."""
+    """Orthogonal initialisation, scaled by a gain."""
 
     def make(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
         tall = (max(shape), min(shape))
         columns, triangle = np.linalg.qr(rng.standard_normal(tall))
-        columns *= np.sign(np.diag(triangle))  # otherwise not every orthogonal matrix is as likely
+        columns *= np.sign(np.diag(triangle))  # makes the distribution uniform over orthogonal matrices
         return (gain * (columns if shape == tall else columns.T)).astype(np.float32)
 
     return make
 
 
 def normal_fan_in(gain: float) -> Initialiser:
-    """Normal, with a deviation of the gain over the root of the inputs; the root of 2 before a ReLU (He 2015)."""
+    """Gaussian initialisation with standard deviation gain / sqrt(inputs); use sqrt(2) before a ReLU (He 2015)."""
 
     def make(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
         return (gain / math.sqrt(shape[0]) * rng.standard_normal(shape)).astype(np.float32)
@@ -81,15 +81,16 @@ def normal_fan_in(gain: float) -> Initialiser:
 
 
 def uniform_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Uniform in plus or minus one over the root of the inputs, as in PyTorch's Linear."""
+    """Uniform initialisation between -1 / sqrt(inputs) and 1 / sqrt(inputs), as in PyTorch's `Linear`."""
     bound = 1 / math.sqrt(shape[0])
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
-# XLA on a CPU is slow with the gradients of layers of some shapes: these are their equals, in other steps.
+# XLA is slow on a CPU with the weight gradients of some layer shapes. The functions below compute the same gradients
+# with other operations.
 
 _NARROW, _LARGE = 4, 1 << 15
-"""From how many inputs for each output on, and from how many weights on, a layer is of such a shape."""
+"""A layer is narrow from this ratio of inputs to outputs on, and large from this number of weights on."""
 
 
 @jax.custom_batching.custom_vmap
@@ -117,9 +118,9 @@ def _product_backward(known: tuple[jax.Array, jax.Array], slope: jax.Array) -> t
     x, weight = known
     inputs, outputs = weight.shape
     if weight.size >= _LARGE:
-        of_weight = _turned(x) @ slope
+        of_weight = _transposed(x) @ slope
     elif inputs >= _NARROW * outputs:
-        of_weight = _hidden(_hidden(slope.T) @ x).T
+        of_weight = _barrier(_barrier(slope.T) @ x).T
     else:
         of_weight = x.T @ slope
     return slope @ weight.T, of_weight
@@ -127,14 +128,14 @@ def _product_backward(known: tuple[jax.Array, jax.Array], slope: jax.Array) -> t
 
 _product_of_rows.defvjp(_product_forward, _product_backward)
 
-_hidden = jax.lax.optimization_barrier
-"""Keeps XLA from undoing what it can see the purpose of."""
+_barrier = jax.lax.optimization_barrier
+"""Stops XLA from merging operations across this point, which would undo a transpose."""
 
 
-def _turned(matrix: jax.Array) -> jax.Array:
-    """The matrix transposed in memory, in a pass of its own: XLA is slow to do so in one with other work."""
+def _transposed(matrix: jax.Array) -> jax.Array:
+    """The matrix transposed in memory, as a separate operation: XLA is slow when it fuses a transpose."""
     with set_xla_metadata(inlineable="false"):
-        return _hidden(_transpose(_hidden(matrix)))
+        return _barrier(_transpose(_barrier(matrix)))
 
 
 @jax.jit
@@ -146,7 +147,7 @@ class Dense(eqx.Module):
     """A linear layer."""
 
     weight: Weight
-    """(inputs, outputs): the form in which numpy and XLA multiply a batch without turning anything over."""
+    """(inputs, outputs), so that numpy and XLA multiply a batch without a transpose."""
     bias: Weight
 
     def __init__(
@@ -158,7 +159,7 @@ class Dense(eqx.Module):
         weight: Initialiser = uniform_fan_in,
         bias: float | None = None,
     ) -> None:
-        """Without a `bias` to start from, it is as random as in PyTorch's Linear."""
+        """`bias` is the initial bias; None draws it as PyTorch's `Linear` does."""
         self.weight = weight(rng, (inputs, outputs))
         self.bias = uniform_fan_in(rng, (inputs, outputs))[0] if bias is None else np.full(outputs, bias, np.float32)
 
@@ -167,12 +168,12 @@ class Dense(eqx.Module):
         return _product(x, self.weight) + self.bias
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [_layer(self, "dense", "weight", "bias")]
 
 
 class NoisyDense(eqx.Module):
-    """A linear layer with factorised Gaussian noise on its weights; without noise, the mean weights."""
+    """A linear layer with factorised Gaussian noise on its weights; called without noise, it uses the mean weights."""
 
     weight: Weight
     bias: Weight
@@ -197,11 +198,11 @@ class NoisyDense(eqx.Module):
 
     @property
     def noise_size(self) -> int:
-        """How many random numbers make it noisy."""
+        """How many random numbers a noisy forward pass takes."""
         return sum(self.weight.shape)
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [_layer(self, "noisy_dense", "weight", "bias", "weight_noise", "bias_noise")]
 
 
@@ -219,12 +220,12 @@ class LayerNorm(eqx.Module):
         return (x - x.mean()) / jnp.sqrt(x.var() + 1e-5) * self.weight + self.bias
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [_layer(self, "layer_norm", "weight", "bias")]
 
 
 class Activation(eqx.Module):
-    """A function of each number."""
+    """An activation function, applied to each element."""
 
     name: Literal["relu", "tanh"] = eqx.field(static=True)
 
@@ -233,12 +234,12 @@ class Activation(eqx.Module):
         return _ACTIVATIONS[self.name](x)
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [Layer("activation", name=self.name)]
 
 
 class Sequential(eqx.Module):
-    """Modules one after the other."""
+    """A chain of modules: each takes the output of the one before."""
 
     modules: tuple[Any, ...]
 
@@ -246,7 +247,7 @@ class Sequential(eqx.Module):
         self.modules = tuple(modules)
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
-        """The last module's output; each has its own part of the noise."""
+        """The last module's output; `noise` is split between the modules."""
         parts = split_noise(noise, self.modules)
         for module, part in zip(self.modules, parts, strict=True):
             x = module(x, part)
@@ -254,21 +255,21 @@ class Sequential(eqx.Module):
 
     @property
     def noise_size(self) -> int:
-        """How many random numbers make it noisy."""
+        """How many random numbers a noisy forward pass takes."""
         return sum(map(noise_size, self.modules))
 
     def layers(self) -> list[Layer]:
-        """As data."""
+        """The module as `Layer` data."""
         return [layer for module in self.modules for layer in layers_of(module)]
 
 
 def noise_size(module: Any) -> int:
-    """How many random numbers make a module noisy."""
+    """How many random numbers a noisy forward pass of a module takes; 0 for a module without noise."""
     return getattr(module, "noise_size", 0)
 
 
 def split_noise(noise: jax.Array | None, modules: Sequence[Any]) -> list[jax.Array | None]:
-    """The part of each module, one after the other."""
+    """Split a noise vector into one part for each module, in order; None for each if there is no noise."""
     if noise is None or not modules:
         return [None] * len(modules)
     return list(jnp.split(noise, np.cumsum([noise_size(module) for module in modules])[:-1]))
@@ -288,7 +289,7 @@ def hidden_layers(
     weight: Initialiser = uniform_fan_in,
     bias: float | None = None,
 ) -> list[Any]:
-    """Linear layers with an activation after each: all of an MLP but its output."""
+    """The hidden layers of an MLP: linear layers, each followed by an activation."""
     modules: list[Any] = []
     for size in sizes:
         modules.append(Dense(inputs, size, rng=rng, weight=weight, bias=bias))
@@ -299,7 +300,7 @@ def hidden_layers(
 
 
 def layers_of(module: Any) -> list[Layer]:
-    """A module as data; raises `ConfigError` for a user's own that cannot be."""
+    """Convert a module to `policy.Layer` data; raises `ConfigError` for a module without a method `layers`."""
     layers = getattr(module, "layers", None)
     if not callable(layers):
         raise ConfigError(f"{type(module).__name__} cannot be run by numpy: give it layers() -> list[policy.Layer]")

@@ -1,8 +1,8 @@
-"""Exploration noise that is correlated over time: Ornstein-Uhlenbeck and pink.
+"""Exploration noise that is correlated over time: Ornstein-Uhlenbeck noise and pink noise.
 
-White noise changes direction at every step, and its effect averages out before a heavy system has moved. Correlated
-noise pushes in one direction for a while. Each number is standard Gaussian, as with white noise: only the correlation
-from step to step differs, and it starts anew with each episode.
+White noise changes direction at every step, so its effect averages out before a heavy system moves. Correlated noise
+pushes in one direction for a while. Each number is standard Gaussian, as with white noise; only the correlation between
+steps differs. The noise restarts with each episode.
 
 Papers: Lillicrap 2015 (Ornstein-Uhlenbeck noise), Eberhard 2023 (pink noise).
 """
@@ -29,12 +29,15 @@ _LENGTH = 1_000
 """Steps in a block. Blocks of pink noise are independent of each other; 1 000 is the most common time limit."""
 
 _Block = Callable[[np.random.Generator, Array | None], Array]
-"""Makes the numbers of the next steps, (steps, dimensions), from a generator and the last row of the block before it,
-None for the first block of an episode."""
+"""Makes the noise of the next steps, (steps, dimensions), from a generator and the last row of the previous block (None
+for the first block of an episode)."""
 
 
 def stream_noise(config: OffPolicyConfig, action_space: Any, rng: np.random.Generator) -> StreamNoise | None:
-    """The noise of a config, None for white noise or no such setting; draws from the generator if there is noise."""
+    """The correlated noise of a config, with a key drawn from the generator.
+
+    None, without drawing, for white noise or an agent without the setting.
+    """
     if not isinstance(config, ActorCriticConfig) or config.noise == "white":
         return None
     dimensions = math.prod(action_space.shape)
@@ -45,8 +48,8 @@ def stream_noise(config: OffPolicyConfig, action_space: Any, rng: np.random.Gene
 class StreamNoise:
     """Standard Gaussian noise for each stream, correlated within an episode and independent between episodes.
 
-    The noise of a stream follows from the key, the stream and its episode, so other streams do not change it. It is
-    made in blocks; a saved state has the place in the block and not the block, which is made again from its own seed.
+    The noise of a stream depends only on the key, the stream and its episode, so other streams do not change it. It is
+    made in blocks. A saved state has the position in the block; the block itself is computed again from its seed.
     """
 
     def __init__(self, kind: str, block: _Block, dimensions: int, *, key: int) -> None:
@@ -61,7 +64,7 @@ class StreamNoise:
         return np.concatenate([self._next(stream) for stream in streams.tolist()])
 
     def restart(self, stream: int) -> None:
-        """Start anew after the end of a stream's episode; does nothing if nothing was drawn since the last restart."""
+        """Restart the noise of a stream when its episode ends; does nothing if nothing was drawn in the episode."""
         place = self._streams.get(stream)
         if place is not None and place.step:
             self._streams[stream] = _Place(place.episode + 1)
@@ -80,12 +83,12 @@ class StreamNoise:
         return row
 
     def _made(self, stream: int, place: _Place) -> Array:
-        """The block that a stream is in: a row of shape (1, dimensions) for each step."""
+        """The current block of a stream: a row of shape (1, dimensions) for each step."""
         rng = np.random.default_rng([self._key, stream, place.episode, place.step // _LENGTH])
         return self._block(rng, place.last).astype(np.float32)[:, None]
 
     def state(self) -> State:
-        """The key, and where each stream is."""
+        """The key, and the position of each stream."""
         return {
             "key": self._key,
             "streams": [
@@ -96,7 +99,7 @@ class StreamNoise:
 
     @refuses_misfits
     def loaded(self, state: Any) -> StreamNoise:
-        """One that continues from a saved state; raises `StateError`."""
+        """The noise that continues from a saved state; raises `StateError`."""
         try:
             saved = msgspec.convert(state, _Saved)
         except msgspec.ValidationError as error:
@@ -111,18 +114,18 @@ class StreamNoise:
     def _checked(self, last: Any, step: int) -> Array | None:
         if step < _LENGTH:
             if last is not None:
-                raise StateError("the exploration noise has the end of a block that is not complete")
+                raise StateError("the exploration noise has the last row of a block that is not complete")
             return None
         row = cast("Array", last)
         if not isinstance(last, np.ndarray) or row.shape != (self._dimensions,) or row.dtype != np.float32:
             raise StateError(f"the exploration noise of a stream is not {self._dimensions} numbers")
         if not np.isfinite(row).all():
-            raise StateError("the exploration noise has NaN or infinity")
+            raise StateError("the exploration noise contains NaN or infinity")
         return row.copy()
 
 
 class _Place:
-    """Where a stream is."""
+    """The position of a stream in its noise."""
 
     __slots__ = ("block", "episode", "last", "step")
 
@@ -152,9 +155,9 @@ def _ou_block(dimensions: int, timescale: float) -> _Block:
     def block(rng: np.random.Generator, last: Array | None) -> Array:
         rows = rng.standard_normal((_LENGTH, dimensions))
         rows[1:] *= new
-        if last is not None:  # without one, the first row is stationary as it is
+        if last is not None:  # otherwise the first row already has the stationary distribution
             rows[0] = kept * last + new * rows[0]
-        # row <- row + kept * row before, for all rows at once: each pass adds twice as many of the rows before.
+        # row += kept * previous row, for all rows in log2(steps) passes: each pass doubles how far back the sum goes.
         distance = 1
         while distance < _LENGTH:
             rows[distance:] += kept**distance * rows[:-distance]
@@ -165,11 +168,11 @@ def _ou_block(dimensions: int, timescale: float) -> _Block:
 
 
 def _pink_block(dimensions: int) -> _Block:
-    """Noise with a power of 1 / f at the frequency f, and of the lowest frequency in the mean, as in Eberhard 2023."""
+    """Noise with a power of 1 / f at frequency f; the mean has the power of the lowest frequency (Eberhard 2023)."""
     frequencies = np.fft.rfftfreq(_LENGTH)
     frequencies[0] = frequencies[1]
     scale = frequencies**-0.5
-    # The variance of a step is the sum over all frequencies, positive and negative; 0 and the highest have no negative.
+    # The variance of a step is the sum over positive and negative frequencies; 0 and the highest occur only once.
     shares = np.full(len(scale), 2.0)
     shares[[0, -1]] = 1
     scale *= _LENGTH / math.sqrt(float((shares * scale**2).sum()))
@@ -177,7 +180,7 @@ def _pink_block(dimensions: int) -> _Block:
     def block(rng: np.random.Generator, last: Array | None) -> Array:  # noqa: ARG001
         waves = rng.standard_normal((2, dimensions, len(scale)))
         waves[:, :, 1:-1] *= math.sqrt(0.5)
-        waves[1, :, [0, -1]] = 0  # these two are real
+        waves[1, :, [0, -1]] = 0  # these two frequencies have real coefficients
         return np.fft.irfft((waves[0] + 1j * waves[1]) * scale, _LENGTH).T
 
     return block

@@ -1,4 +1,4 @@
-"""Running means and variances, which change only when an agent learns."""
+"""Running statistics for normalising observations and rewards; normalisation changes only when the agent learns."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -27,28 +27,28 @@ from rekindle.policy.network import Normaliser
 __all__ = ["Moments", "ReturnScale", "RunningMoments", "moments_of", "normalise", "observation_moments"]
 
 Moments = tuple[Any, Any, Any]
-"""Mean, variance, and where to clip."""
+"""Mean, variance, and the clipping bound."""
 
 
 class RunningMoments:
-    """The mean and variance of everything added, ready for use from the next `publish` on."""
+    """The running mean and variance of the rows added. Normalisation uses them from the next `publish` on."""
 
     def __init__(self, size: int, *, clip: float) -> None:
         self.clip = clip
         self._count = 0
         self._mean: NDArray[np.float64] = np.zeros(size)
         self._squares: NDArray[np.float64] = np.zeros(size)
-        """The sum of squared distances from the mean."""
+        """The sum of squared deviations from the mean."""
         self.published = Normaliser(np.zeros(size, np.float32), np.ones(size, np.float32), clip)
-        """What to normalise with."""
+        """The normaliser in use."""
 
     @property
     def count(self) -> int:
-        """How many rows were added."""
+        """The number of rows added."""
         return self._count
 
     def add(self, values: Array) -> None:
-        """Count rows in; nothing changes for those who normalise until `publish`."""
+        """Add rows to the statistics; the published normaliser does not change."""
         rows = values.astype(np.float64)
         count, mean = len(rows), rows.mean(axis=0)
         total, shift = self._count + count, mean - self._mean
@@ -57,13 +57,13 @@ class RunningMoments:
         self._count = total
 
     def publish(self) -> None:
-        """Normalise with all that was added so far."""
+        """Normalise with the statistics so far from now on."""
         if self._count:
             variance = (self._squares / self._count).astype(np.float32)
             self.published = Normaliser(self._mean.astype(np.float32), variance, self.clip)
 
     def preview(self, rows: Array) -> bool:
-        """Normalise by these rows for now, if nothing was counted yet and they would be clipped; returns whether."""
+        """Normalise with these rows for now, if none were added yet and these would be clipped; returns whether."""
         if self._count or np.abs(rows).max(initial=0) <= self.clip:
             return False
         first = RunningMoments(len(self._mean), clip=self.clip)
@@ -73,19 +73,19 @@ class RunningMoments:
         return True
 
     def weights(self) -> State:
-        """What a policy needs."""
+        """The published mean and variance, for a policy."""
         return {"mean": self.published.mean, "variance": self.published.variance}
 
     def state(self) -> State:
-        """What is counted."""
+        """The statistics, as saved."""
         return {"count": self._count, "mean": self._mean.copy(), "squares": self._squares.copy()}
 
     def load_weights(self, weights: Any) -> None:
-        """Normalise with what was published elsewhere, until the next `publish` that has counted anything."""
+        """Normalise with another agent's published values, until the next `publish` with rows of its own."""
         self.published = self.normaliser(weights)
 
     def loaded(self, state: Any, weights: Any) -> RunningMoments:
-        """One that goes on with what was counted and what was published; raises `StateError` if it does not fit."""
+        """Moments that continue from a saved state and published values; raises `StateError` if they do not fit."""
         size = len(self._mean)
         loaded = RunningMoments(size, clip=self.clip)
         loaded._mean, loaded._squares = (_vector(state, name, size, np.float64) for name in ("mean", "squares"))
@@ -94,31 +94,31 @@ class RunningMoments:
         return loaded
 
     def normaliser(self, weights: Any) -> Normaliser:
-        """What was published elsewhere; raises `StateError` if it does not fit."""
+        """The normaliser with published values; raises `StateError` if they do not fit."""
         mean, variance = (_vector(weights, name, len(self._mean), np.float32) for name in ("mean", "variance"))
         return Normaliser(mean, variance, self.clip)
 
 
 def observation_moments(encoding: Encoding, config: AgentConfig) -> RunningMoments | None:
-    """For the vector in encoded observations; None if the settings do not ask for it."""
+    """Moments for the vector part of encoded observations; None unless `normalise_observations` is set."""
     return RunningMoments(encoding.vector_size, clip=config.observation_clip) if config.normalise_observations else None
 
 
 class ReturnScale:
-    """The standard deviation of the discounted return so far, ready for use from the next `publish` on.
+    """The running standard deviation of the discounted return. `apply` uses it from the next `publish` on.
 
-    Rewards are divided by it and nothing is subtracted, so that good stays good and bad stays bad.
+    Rewards are divided by it; no mean is subtracted, so that rewards keep their sign.
     """
 
     def __init__(self, gamma: float, *, clip: float) -> None:
         self._gamma, self._clip = gamma, clip
         self._count, self._mean, self._squares = 0, 0.0, 0.0
         self._open: dict[int, float] = {}
-        """By stream, the discounted return of its open episode so far."""
+        """The discounted return of each stream's open episode so far."""
         self.published = 1.0
 
     def add(self, rewards: Array, statuses: Array, streams: StreamSlots) -> None:
-        """Count transitions in; an episode that ends, for whatever reason, leaves nothing to the next."""
+        """Add transitions; the discounted return restarts at 0 after every end of an episode."""
         for reward, status, stream in zip(rewards.tolist(), statuses.tolist(), streams.tolist(), strict=True):
             total = self._gamma * self._open.pop(stream, 0.0) + reward
             if not status:
@@ -129,21 +129,21 @@ class ReturnScale:
             self._squares += shift * (total - self._mean)
 
     def cut(self, streams: StreamSlots) -> None:
-        """The episodes of these streams are over."""
+        """End the episodes of these streams."""
         for stream in streams.tolist():
             self._open.pop(stream, None)
 
     def publish(self) -> None:
-        """Scale with all that was added so far."""
+        """Scale with the statistics so far from now on."""
         if self._count:
             self.published = math.sqrt(self._squares / self._count + 1e-8)
 
     def apply(self, rewards: Array) -> Array:
-        """Rewards, scaled and clipped."""
+        """Scale and clip rewards."""
         return np.clip(rewards / self.published, -self._clip, self._clip)
 
     def state(self) -> State:
-        """What is counted, and what is published."""
+        """The statistics and the published scale, as saved."""
         return {
             "count": self._count,
             "mean": self._mean,
@@ -154,11 +154,11 @@ class ReturnScale:
 
     @refuses_misfits
     def loaded(self, state: Any) -> ReturnScale:
-        """One that goes on from there; raises `StateError`."""
+        """A scale that continues from a saved state; raises `StateError`."""
         try:
             saved = msgspec.convert(state, _SavedScale)
         except msgspec.ValidationError as error:
-            raise StateError(f"not a normaliser of rewards: {error}") from None
+            raise StateError(f"not the state of a reward normaliser: {error}") from None
         loaded = ReturnScale(self._gamma, clip=self._clip)
         loaded._count, loaded._mean, loaded._squares = saved.count, saved.mean, saved.squares
         loaded.published, loaded._open = saved.published, dict(saved.open)
@@ -178,7 +178,7 @@ def _vector(state: Any, name: str, size: int, dtype: Any) -> Array:
     if not isinstance(value, np.ndarray) or value.shape != (size,) or value.dtype != dtype:
         raise StateError(f"the normaliser's {name} is not a vector of {size} numbers")
     if not np.isfinite(value).all():
-        raise StateError(f"the normaliser's {name} holds NaN or infinity")
+        raise StateError(f"the normaliser's {name} contains NaN or infinity")
     return value.copy()
 
 

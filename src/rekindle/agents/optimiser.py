@@ -1,4 +1,4 @@
-"""What turns a gradient into a step."""
+"""The Adam optimiser, with gradient clipping and gradient accumulation."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -24,7 +24,10 @@ _each = jax.tree_util.tree_map
 
 
 def optimiser_of(config: AgentConfig) -> optax.GradientTransformation:
-    """Adam, after clipping, of gradients that are averaged as the settings say; the step size comes later."""
+    """Gradient clipping, then Adam, with gradient accumulation, as configured.
+
+    Its updates are not yet scaled by the learning rate: `optimised` does that.
+    """
     clip = optax.identity() if config.max_grad_norm is None else _clip(config.max_grad_norm)
     optimiser = optax.chain(clip, _adam(config.adam_eps))
     if config.gradient_accumulation > 1:
@@ -35,17 +38,18 @@ def optimiser_of(config: AgentConfig) -> optax.GradientTransformation:
 def optimised(
     optimiser: optax.GradientTransformation, gradient: Any, state: Any, params: Any, learning_rate: Any
 ) -> tuple[Any, Any]:
-    """Parameters and the optimiser's state after a step along a gradient."""
+    """The parameters and the optimiser state after one gradient step."""
     step, state = optimiser.update(gradient, state, params)
     learning_rate = after(learning_rate, gradient)
     return _each(lambda before, along: before - learning_rate * along, params, step), state
 
 
-# As in optax, whose states they share, but with one division a number instead of three: those are what takes time.
+# The same as in optax, with the same state, but with one division for each parameter instead of three: divisions take
+# most of the time.
 
 
 def _clip(most: float) -> optax.GradientTransformation:
-    """A gradient of at most this norm."""
+    """Scale a gradient down if its norm is above `most`."""
 
     def clipped(gradient: Any, _: Any) -> Any:
         scale = jnp.minimum(1, most / norm(gradient))
@@ -55,7 +59,7 @@ def _clip(most: float) -> optax.GradientTransformation:
 
 
 def _adam(eps: float) -> optax.GradientTransformation:
-    """The mean of recent gradients over the root of the mean of their squares."""
+    """The Adam update before it is scaled by the learning rate."""
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:  # noqa: ARG001
         count = optax.safe_increment(state.count)
@@ -63,7 +67,7 @@ def _adam(eps: float) -> optax.GradientTransformation:
         squares = _each(
             lambda square, slope: _SQUARE_DECAY * square + (1 - _SQUARE_DECAY) * slope * slope, state.nu, updates
         )
-        # Both began at 0, and lean towards it still.
+        # Correct the bias of both averages towards 0, where they start.
         mean_scale, square_scale = 1 / (1 - jnp.array([_MEAN_DECAY, _SQUARE_DECAY]) ** count)
         step = _each(lambda mean, square: mean_scale * mean / (jnp.sqrt(square_scale * square) + eps), means, squares)
         return step, state._replace(count=count, mu=means, nu=squares)

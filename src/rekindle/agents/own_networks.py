@@ -1,4 +1,4 @@
-"""Networks of the user's own: how to make one, and which can be run by numpy and exported."""
+"""User-defined networks: create them, and convert those that numpy can run and export."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -25,9 +25,9 @@ __all__ = ["equinox_layers", "user_network"]
 
 
 def user_network(network: Any, encoding: Encoding, *, rng: np.random.Generator) -> Module:
-    """A network of the user's own: a module, what makes one, or a text `package.module:Name` of either.
+    """Make a user-defined network from an equinox module, a factory of one, or `package.module:Name` of either.
 
-    What makes one is called with the shape of an encoded observation and `key=`.
+    A factory is called with the shape of an encoded observation and `key=`.
     """
     found = _imported(network) if isinstance(network, str) else network
     if isinstance(found, eqx.Module):
@@ -41,7 +41,7 @@ def user_network(network: Any, encoding: Encoding, *, rng: np.random.Generator) 
 
 
 class _Keyless(eqx.Module):
-    """A user's module, which takes an observation and nothing else."""
+    """Wraps a user-defined module, which is called with an observation only."""
 
     module: Any
     are_layers_known: bool = eqx.field(static=True)
@@ -68,7 +68,7 @@ def _not_layers(module: Any) -> ConfigError:
 
 
 def _are_layers_known(module: Any, encoding: Encoding) -> bool:
-    """Whether numpy can run a module; raises `ConfigError` if its own `layers()` are not what it computes."""
+    """Whether numpy can run a module; raises `ConfigError` if its `layers()` compute something else than it does."""
     is_own = callable(getattr(module, "layers", None))
     try:
         layers = _layers(module)
@@ -86,7 +86,7 @@ def _are_layers_known(module: Any, encoding: Encoding) -> bool:
             raise ConfigError(f"layers() of {type(module).__name__} cannot be run: {error}") from error
         return False
     if is_own and not is_same:
-        raise ConfigError(f"layers() of {type(module).__name__} do not compute what the network does")
+        raise ConfigError(f"layers() of {type(module).__name__} give another output than the network itself")
     return is_same
 
 
@@ -102,9 +102,10 @@ def _layers(module: Any) -> list[Layer]:
 
 
 def equinox_layers(module: Any) -> list[Layer]:
-    """A module of equinox as data, for `layers()` of your own network; raises `ConfigError` for one that cannot be.
+    """Convert an equinox module to `Layer` data, for use in `layers()` of your own network.
 
-    It can be `Linear`, `MLP`, `Sequential`, `LayerNorm`, `Identity`, or a `Lambda` of relu or tanh.
+    It supports `Linear`, `MLP`, `Sequential`, `LayerNorm`, `Identity`, and a `Lambda` of relu or tanh, and raises
+    `ConfigError` for other modules.
     """
     match module:
         case eqx.nn.Sequential():
@@ -131,9 +132,9 @@ def equinox_layers(module: Any) -> list[Layer]:
 
 
 _EPSILON = 1e-5
-"""What a layer norm of a policy adds to the variance."""
+"""The epsilon of layer normalisation in policies."""
 _PROBE = np.array([-100, -3, -0.5, 0, 0.25, 3, 100], np.float32)
-"""Tells activations apart that are equal in part, such as relu and relu6."""
+"""Inputs that distinguish activations which are equal in part, such as relu and relu6."""
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
@@ -144,7 +145,7 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 def _activation(function: Any) -> list[Layer]:
     try:
         found = np.asarray(function(jnp.asarray(_PROBE)))
-    except Exception as error:  # an own function may raise anything
+    except Exception as error:  # a user-defined function may raise anything
         raise ConfigError(f"the activation {function!r:.80} cannot be run by numpy: {error}") from error
     for name, known in _ACTIVATIONS.items():
         if found.shape == _PROBE.shape and np.allclose(found, known(_PROBE), atol=1e-6):

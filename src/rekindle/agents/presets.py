@@ -1,4 +1,4 @@
-"""Presets: settings that are known to do well on an environment, as data."""
+"""Presets: tuned settings for some environments."""
 
 from __future__ import annotations
 
@@ -15,41 +15,40 @@ from rekindle.agents.settings import Linear
 __all__ = ["Preset", "find_preset", "presets"]
 
 _LEAST_ROLLOUTS = 8
-"""Rollouts of a run that is shorter than its preset is made for."""
+"""The smallest number of rollouts in a run that is shorter than its preset."""
 
 
 class _Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule over the whole run, however long it is."""
+    """A linear schedule over the whole run."""
 
     start: float
     end: float
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an algorithm needs to do well on an environment."""
+    """Tuned settings of an algorithm for an environment."""
 
     steps: int
-    """Env steps after which it has."""
+    """Env steps of the training that the preset is tuned for."""
     num_envs: int = 1
-    """Environments that run side by side."""
+    """Number of parallel environments."""
     agent: dict[str, bool | int | float | str | tuple[int, ...] | _Span] = {}
-    """Settings of the agent, schedules without their length."""
+    """Settings of the agent; schedules have no length."""
     env: dict[str, Any] = {}
-    """What is put around the environment."""
+    """Settings of the environment, such as wrappers."""
     envs: tuple[str, ...] = ()
-    """Patterns of the ids that it is for; its name is the only one if there are none."""
+    """Patterns of environment ids that it is for; if empty, the name of the preset is the only one."""
     name: str = ""
-    """What it is called in the file."""
+    """The name of the preset in the file."""
 
     def fits(self, env_id: str) -> bool:
-        """Whether it is for an environment."""
+        """Whether the preset is for this environment."""
         return any(fnmatchcase(env_id, pattern) for pattern in self.envs or (self.name,))
 
     def settings(self, steps: int | None = None) -> dict[str, Any]:
-        """The agent's settings for a run of so many env steps, or of as many as the preset is made for.
+        """The agent's settings for a run of `steps` env steps, by default those of the preset.
 
-        Schedules span the run. In a shorter one the warm-up is shorter in proportion, and there are at least
-        8 rollouts.
+        Schedules span the whole run. A shorter run has a proportionally shorter warm-up, and at least 8 rollouts.
         """
         length = steps or self.steps
         chosen: dict[str, Any] = {
@@ -72,7 +71,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def presets() -> dict[str, dict[str, Preset]]:
-    """Every preset, by algorithm and name."""
+    """All presets, by algorithm and name."""
     text = resources.files("rekindle.agents").joinpath("presets.toml").read_text("utf-8")
     stored = msgspec.convert(tomllib.loads(text), dict[str, dict[str, Preset]])
     return {
@@ -82,5 +81,5 @@ def presets() -> dict[str, dict[str, Preset]]:
 
 
 def find_preset(algorithm: str, env_id: str) -> Preset | None:
-    """The first preset of an algorithm that fits the environment."""
+    """The first preset of an algorithm for an environment; None if there is none."""
     return next((preset for preset in presets().get(algorithm, {}).values() if preset.fits(env_id)), None)

@@ -1,4 +1,4 @@
-"""What a value network predicts of returns: their mean, their distribution over fixed values, or their quantiles."""
+"""Predictions of returns: the mean, a categorical distribution over fixed values (C51), or quantiles (QR-DQN)."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -21,62 +21,62 @@ __all__ = ["CategoricalReturns", "MeanReturns", "QuantileReturns", "Returns", "m
 
 
 class Returns(Protocol):
-    """How predictions of returns are compared with targets. A prediction is `atoms` numbers."""
+    """A kind of prediction of returns, and its loss. A prediction is a vector of `atoms` numbers."""
 
     @property
     def atoms(self) -> int:
-        """How many numbers predict a return."""
+        """How many numbers a prediction has."""
         ...
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What `loss` measures beside the loss."""
+        """The names of the metrics that `loss` returns."""
         ...
 
     def means(self, outputs: jax.Array) -> jax.Array:
-        """The mean return, from the numbers of the last axis."""
+        """The mean return of each prediction: (..., atoms) to (...)."""
         ...
 
     def loss(
         self, predicted: jax.Array, rewards: jax.Array, discounts: jax.Array, future: jax.Array
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-        """The loss of each row against `reward + discount * future`, how much each surprised, and metrics."""
+        """The loss of each row for the target `reward + discount * future`, its priority, and metrics."""
         ...
 
     def layers(self) -> list[Layer]:
-        """What turns predictions into means, as data."""
+        """Layers that compute `means`, for acting with numpy."""
         ...
 
 
 @dataclass(frozen=True)
 class MeanReturns:
-    """The mean return, learned by the Huber loss or the square of the error."""
+    """The mean return, learned with the Huber loss or the squared error."""
 
     kind: Literal["huber", "mse"]
     atoms = 1
     metrics = ()
 
     def means(self, outputs: jax.Array) -> jax.Array:
-        """The mean return, which is all that is predicted."""
+        """The mean return, which is the prediction itself."""
         return outputs[..., 0]
 
     def loss(
         self, predicted: jax.Array, rewards: jax.Array, discounts: jax.Array, future: jax.Array
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-        """The loss of each row, and the size of its error."""
+        """The loss of each row, and its absolute TD error."""
         values = jax.lax.stop_gradient(rewards + discounts * future[:, 0])
         errors = predicted[:, 0] - values
         losses = optax.huber_loss(errors) if self.kind == "huber" else jnp.square(errors)
         return losses, jnp.abs(errors), {}
 
     def layers(self) -> list[Layer]:
-        """Nothing is left to do."""
+        """None: the prediction is the mean."""
         return []
 
 
 @dataclass(frozen=True)
 class CategoricalReturns:
-    """The distribution of the return over evenly spaced values (C51), learned by the cross entropy."""
+    """The distribution of the return over evenly spaced values (C51), learned with the cross-entropy."""
 
     atoms: int
     v_min: float
@@ -95,15 +95,15 @@ class CategoricalReturns:
     def loss(
         self, predicted: jax.Array, rewards: jax.Array, discounts: jax.Array, future: jax.Array
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-        """The cross entropy of each row, its divergence from the target, and how much of that lies beyond the ends."""
+        """The cross-entropy and KL divergence of each row, and how much target mass is outside `v_min` to `v_max`."""
         support = jnp.array(self.support)
         distribution = jax.nn.softmax(future)
         goal = jax.lax.stop_gradient(project(distribution, rewards, discounts, support))
         losses = -(goal * jax.nn.log_softmax(predicted)).sum(axis=1)
-        surprise = losses + jax.scipy.special.xlogy(goal, goal).sum(axis=1)  # the Kullback-Leibler divergence
+        priorities = losses + jax.scipy.special.xlogy(goal, goal).sum(axis=1)  # KL divergence
         landed = rewards[:, None] + discounts[:, None] * support
         beyond = (landed < support[0]) | (landed > support[-1])
-        return losses, surprise, {"saturation": (distribution * beyond).sum(axis=1).mean()}
+        return losses, priorities, {"saturation": (distribution * beyond).sum(axis=1).mean()}
 
     def layers(self) -> list[Layer]:
         """The mean of each distribution."""
@@ -112,7 +112,7 @@ class CategoricalReturns:
 
 @dataclass(frozen=True)
 class QuantileReturns:
-    """As many quantiles of the return, at the midpoints of equal shares of probability (QR-DQN)."""
+    """Quantiles of the return at the midpoints of `atoms` equal intervals of probability (QR-DQN)."""
 
     atoms: int
     metrics = ()
@@ -135,15 +135,15 @@ class QuantileReturns:
 
 
 def midpoints(count: int) -> Array:
-    """The middles of so many equal shares of probability: 0.25 and 0.75 for two."""
+    """The midpoints of `count` equal intervals from 0 to 1: 0.25 and 0.75 for two."""
     return ((np.arange(count) + 0.5) / count).astype(np.float32)
 
 
 def quantile_huber(predicted: jax.Array, taus: jax.Array, goals: jax.Array) -> jax.Array:
-    """The quantile Huber loss (Dabney 2018): (rows, own) and (rows, others) to (rows,).
+    """The quantile Huber loss (Dabney 2018) of each row: (rows, quantiles) and (rows, goals) to (rows,).
 
-    An error of a goal above the prediction of the quantile `tau` counts `tau` times, one below it `1 - tau` times. The
-    loss is the mean over goals and the sum over predictions.
+    For the quantile `tau`, the error of a goal above the prediction has the weight `tau`, and below it `1 - tau`. The
+    loss is the mean over goals and the sum over quantiles.
     """
     errors = goals[:, None, :] - predicted[:, :, None]
     shares = jnp.abs(taus[..., None] - (errors < 0))
@@ -151,10 +151,10 @@ def quantile_huber(predicted: jax.Array, taus: jax.Array, goals: jax.Array) -> j
 
 
 def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, support: jax.Array) -> jax.Array:
-    """The distribution of `reward + discount * return`, put back on the atoms of the support.
+    """The distribution of `reward + discount * return`, projected onto the atoms of the support (Bellemare 2017).
 
-    An atom's mass goes to the two atoms between which it lands, more to the nearer; one that lands on an atom keeps
-    its mass whole, and one beyond the ends goes to the end.
+    The mass of a projected value is split between its two neighbouring atoms in proportion to nearness. If the value
+    falls exactly on an atom, that atom gets all of the mass. A value beyond the ends is clipped to the end.
     """
     spacing = (support[-1] - support[0]) / (len(support) - 1)
     landed = jnp.clip(rewards[:, None] + discounts[:, None] * support, support[0], support[-1])

@@ -1,11 +1,12 @@
-"""Soft actor-critic: a random policy that earns much and stays as random as it can.
+"""Soft actor-critic (SAC): a stochastic policy for continuous actions that maximises return and entropy.
 
-Critics learn what an action is worth, when every later step also earns the entropy of the policy, times a temperature.
-The least of two counts, as a single one would be taken in by its own errors. The actor learns to do what they value:
+The critics learn the soft value of an action: the return plus the entropy of the policy at every later step, weighted
+by a temperature. Targets use the minimum of two critics, because the maximisation over actions exploits the errors of
+a single one. The actor maximises the soft value:
 
-    q(s, a)      <-  r + discount * (least target q(s', a') - temperature * log p(a' | s')),    a' from the actor
-    actor        <-  least q(s, a) - temperature * log p(a | s),    a from the actor
-    temperature  <-  higher while the entropy is below `target_entropy`, lower while it is above
+    q(s, a)      <-  r + discount * (min target q(s', a') - temperature * log p(a' | s')),    a' from the actor
+    actor        <-  maximise min q(s, a) - temperature * log p(a | s),    a from the actor
+    temperature  <-  increase while the entropy is below `target_entropy`, decrease while it is above
 
 Papers: Haarnoja 2018 (SAC), Haarnoja 2018b (automatic temperature), Chen 2021 (REDQ: more than two critics).
 """
@@ -49,18 +50,21 @@ class SACConfig(ActorCriticConfig, frozen=True, kw_only=True):
     """The settings of a `SAC` agent."""
 
     critics: int = 2
-    """How many critics; of more than two, a random pair makes a target, and the actor follows their mean."""
+    """Number of critics, at least 1; with more than two, each target uses a random pair of them, and the actor
+    maximises their mean (REDQ)."""
     temperature: float | Literal["auto"] = "auto"
-    """What entropy is worth, at least 0; or learn it."""
+    """Weight of the entropy, at least 0; `auto` learns it."""
     initial_temperature: float = 1.0
-    """With auto: where it starts, above 0."""
+    """With `auto`: the temperature at the start, above 0."""
     temperature_learning_rate: Setting | None = None
-    """With auto: Adam's step size for it, above 0; None for `learning_rate`."""
+    """With `auto`: learning rate of the temperature, above 0, or a linear schedule over env steps; None for
+    `learning_rate`."""
     target_entropy: float | None = None
-    """With auto: the entropy to aim at, of actions from -1 to 1; None for minus their dimensions."""
+    """With `auto`: the entropy that the policy should have, for actions scaled to -1 to 1; None for minus the number of
+    action dimensions."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         if isinstance(self.temperature, str) and self.temperature != "auto":
             raise ConfigError(f"temperature is {self.temperature!r}: use a number of at least 0, or 'auto'")
@@ -78,25 +82,25 @@ class SACConfig(ActorCriticConfig, frozen=True, kw_only=True):
 
 
 class SACState(NamedTuple):
-    """Everything that an update changes."""
+    """The state that an update changes."""
 
     actor: Any
-    """The weights of the actor, in one vector."""
+    """The weights of the actor."""
     critics: Any
-    """Those of all critics."""
+    """The weights of all critics."""
     target: Any
-    """Those of their target."""
+    """The weights of the target critics."""
     log_temperature: Any
     actor_optimiser: Any
     critic_optimiser: Any
     temperature_optimiser: Any
     actor_loss: Any
-    """That of the actor's last update."""
+    """The loss of the actor's last update."""
     updates: Any
 
 
 class SACUpdate:
-    """One update, as a pure function of state and batch."""
+    """The update step of SAC, as a pure function of the state and a minibatch."""
 
     algorithm = "sac"
     acting = ("actor",)
@@ -150,7 +154,7 @@ class SACUpdate:
         )
 
     def noise(self, rng: np.random.Generator, count: int) -> dict[str, Any]:
-        """For the actions of two policies, and a pair of critics for each update."""
+        """Noise for the actions in the next and the current state, and a pair of critics for each update."""
         shape = (count * self._config.batch_size, self._dimensions)
         return {
             "next": rng.standard_normal(shape, np.float32),
@@ -161,11 +165,11 @@ class SACUpdate:
     def step(
         self, state: SACState, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[SACState, dict[str, jax.Array], jax.Array]:
-        """One update: of the critics, and when it is its turn, of the actor and the temperature."""
+        """Update the critics and the targets, and every `policy_delay` updates the actor and the temperature."""
         config = self._config
         batch = batch._replace(actions=to_unit(batch.actions, self._head))
         temperature = self.temperature(state)
-        (critic_loss, (metrics, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
+        (critic_loss, (metrics, priorities)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
         critics, optimiser = optimised(
@@ -185,17 +189,17 @@ class SACUpdate:
             "grad_norm": norm(gradient),
             "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, target)),
         }
-        return state._replace(target=target), metrics, surprise
+        return state._replace(target=target), metrics, priorities
 
     def temperature(self, state: SACState) -> jax.Array:
-        """What entropy is worth now."""
+        """The current weight of the entropy."""
         fixed = self._config.temperature
         return jnp.exp(state.log_temperature) if isinstance(fixed, str) else jnp.float32(fixed)
 
     def critic_loss(
         self, critics: Parts, state: SACState, batch: Minibatch
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
-        """The loss of all critics, and beside it metrics and how much each transition surprised."""
+        """The loss of all critics, with metrics and the new priority of each transition."""
         target = self._critics.network(state.target)
         actions, log_probs = self._act(state.actor, batch.next_observations, batch.noise["next"])
         future = target(batch.next_observations, actions, batch.noise["pair"]).min(axis=0)
@@ -203,9 +207,9 @@ class SACUpdate:
         values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        loss, surprise = squared_errors(predicted, values, batch.weights)
+        loss, priorities = squared_errors(predicted, values, batch.weights)
         metrics = {"q_mean": predicted.mean(), "entropy": -log_probs.mean()}
-        return 0.5 * loss, (metrics, surprise)
+        return 0.5 * loss, (metrics, priorities)
 
     def actor_loss(self, actor: Parts, state: SACState, batch: Minibatch) -> tuple[jax.Array, jax.Array]:
         """The loss of the actor, and the mean log density of its actions."""
@@ -215,11 +219,11 @@ class SACUpdate:
         return (self.temperature(state) * log_probs - value).mean(), log_probs.mean()
 
     def temperature_loss(self, log_temperature: jax.Array, log_prob: jax.Array) -> jax.Array:
-        """The loss of the temperature, for actions of this mean log density."""
+        """The loss of the temperature, for the mean log density of the actor's actions."""
         return -log_temperature * (log_prob + self._target_entropy)
 
     def _improve(self, state: SACState, batch: Minibatch, schedules: Mapping[str, Any]) -> SACState:
-        """The state after an update of the actor and the temperature."""
+        """Update the actor and the temperature."""
         (loss, log_prob), gradient = jax.value_and_grad(self.actor_loss, has_aux=True)(state.actor, state, batch)
         actor, optimiser = optimised(
             self._optimiser, gradient, state.actor_optimiser, state.actor, schedules["learning_rate"]
@@ -235,7 +239,7 @@ class SACUpdate:
         return improved._replace(log_temperature=log_temperature, temperature_optimiser=optimiser)
 
     def _act(self, actor: Parts, observations: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Actions of the policy from -1 to 1, and their log densities."""
+        """Actions of the policy, scaled to -1 to 1, and their log densities."""
         return squashed_gaussian(jax.vmap(self._actor.network(actor))(observations), noise)
 
 
@@ -243,11 +247,11 @@ class SACUpdate:
 
 
 class SAC(ActorCriticAgent[SACConfig]):
-    """Learns continuous actions from remembered transitions, and how random they should be.
+    """Soft actor-critic: learns a stochastic policy for continuous actions from a replay buffer.
 
     The settings are the fields of `SACConfig`: `SAC(observation_space, action_space, seed=0, gamma=0.98)`. `network`
-    may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`; actor and
-    critics each have their own. `load_weights` takes over the actor, and leaves the critics as they are.
+    may also be an equinox module, or a factory that takes the shape of an encoded observation and `key=`; the actor and
+    the critics each get their own. `load_weights` replaces the actor and keeps the critics.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Agents in files: what was learned and the settings, so that `load` makes an agent that acts and goes on learning."""
+"""Save an agent to a file and load it again: weights, optimiser, counters and settings."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class SavedAgent(Protocol):
     action_space: Any
 
     def state(self) -> State:
-        """Everything but the rows of the memory."""
+        """The whole state except the rows of the replay buffer."""
         ...
 
 
 class _File(msgspec.Struct, frozen=True):
-    """What a file holds."""
+    """The contents of a file."""
 
     agent: str
     settings: dict[str, Any]
@@ -40,9 +40,9 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def save(agent: SavedAgent, path: str | Path) -> None:
-    """Write an agent to a file for `load`: networks, optimisers, normalisation, counters, spaces and settings.
+    """Save an agent to a file for `load`: networks, optimisers, normalisation, counters, spaces and settings.
 
-    The file has no replay memory, no open rollout and no random generators: to go on exactly, resume the run.
+    The file has no replay buffer, no open rollout and no random generators. To continue exactly, resume the run.
     """
     try:
         spaces = (space_text(agent.observation_space), space_text(agent.action_space))
@@ -59,13 +59,13 @@ def save(agent: SavedAgent, path: str | Path) -> None:
 
 
 def load(path: str | Path, *, seed: int = 0, network: Any = None, modules: Sequence[str] = ()) -> Any:
-    """The agent in a file that `agent.save` wrote; raises `FileRefused` for anything else.
+    """Load an agent that `agent.save` wrote; it can act and continue to learn. Raises `FileRefused` for other files.
 
     Args:
         path: the file.
-        seed: seed of the random numbers from now on.
-        network: the network of your own that the agent was created with.
-        modules: modules named by the file that may be imported for its network.
+        seed: seed of the agent's random generators.
+        network: your own network that the agent was created with, if any.
+        modules: modules that may be imported if the file names its network by `module:Name`.
     """
     from rekindle import agents  # which imports this module
 
@@ -102,7 +102,7 @@ _SPACES = ("the observation space", "the action space")
 
 
 def _allowed(saved: _File, path: str | Path, network: Any, modules: Sequence[str]) -> dict[str, Any]:
-    """The settings; raises `ConfigError` if a network must be named, as importing one runs code."""
+    """The settings; raises `ConfigError` if they name a network whose module is not allowed: an import runs code."""
     named = saved.settings.get("network")
     module = str(named).partition(":")[0]
     if named is not None and network is None and module not in modules:

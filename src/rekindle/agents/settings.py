@@ -1,4 +1,4 @@
-"""What settings of all agents share: schedules over env steps, ranges, and errors that name the field."""
+"""Settings of agents: schedules over env steps, range checks, and errors that name the setting."""
 
 from __future__ import annotations
 
@@ -37,51 +37,52 @@ Config = TypeVar("Config", bound=msgspec.Struct)
 
 
 RunSteps = int | float
-"""Env steps as an int; or as a float from 0 to 1, a fraction of the training."""
+"""A number of env steps (int), or a fraction of the training (float from 0 to 1)."""
 _FRACTIONS = ("epsilon_steps", "warmup_steps")
 """Settings that may be a fraction of the training."""
 
 
 class Linear(msgspec.Struct, frozen=True):
-    """A value that moves in a straight line over env steps, and then stays."""
+    """A linear schedule: the value moves from `start` to `end` over `steps` env steps, and then stays at `end`."""
 
     start: float
     end: float
     steps: RunSteps
-    """Env steps, counted from the first; or as a float above 0 and at most 1, a fraction of the training."""
+    """Env steps from the start of the training; or a fraction of the training, as a float above 0 and at most 1."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range, and make an int of a length such as 1e6."""
+        """Check the ranges, and convert a length such as 1e6 to an int."""
         if isinstance(self.steps, float) and self.steps > 1 and self.steps.is_integer():
             msgspec.structs.force_setattr(self, "steps", int(self.steps))
         is_length = 0 < self.steps <= 1 if isinstance(self.steps, float) else self.steps >= 1
         if not (math.isfinite(self.start) and math.isfinite(self.end) and is_length):
             raise ConfigError(
-                f"{self} is not a schedule: use finite ends, and at least 1 step or a fraction of the training"
+                f"{self} is not a schedule: start and end must be finite, and steps at least 1 or a fraction of the "
+                "training, above 0.0 and at most 1.0"
             )
 
     def over(self, training_steps: int) -> Linear:
-        """The schedule with its length in env steps, for a training of `training_steps`."""
+        """The schedule with its length in env steps, for a training of `training_steps` env steps."""
         return Linear(self.start, self.end, max(1, steps_in(self.steps, training_steps)))
 
     def at(self, env_steps: int) -> float:
-        """The value after so many env steps."""
+        """The value after `env_steps` env steps."""
         if isinstance(self.steps, float):
-            raise ConfigError(f"{self} is over a fraction of a training: resolve it first with over(steps)")
+            raise ConfigError(f"the length of {self} is a fraction of a training: call over(steps) first")
         return self.start + (self.end - self.start) * min(1.0, env_steps / self.steps)
 
 
 Setting = float | Linear
-"""A number, or a schedule for it."""
+"""A number, or a schedule of numbers."""
 
 
 def value_at(setting: Setting, env_steps: int) -> float:
-    """What a setting is after so many env steps."""
+    """The value of a setting after `env_steps` env steps."""
     return setting.at(env_steps) if isinstance(setting, Linear) else setting
 
 
 def steps_in(steps: RunSteps, training_steps: int) -> int:
-    """Convert to env steps, in a training of `training_steps`."""
+    """Convert a fraction of a training of `training_steps` to env steps."""
     return round(steps * training_steps) if isinstance(steps, float) else steps
 
 
@@ -113,14 +114,14 @@ def resolved(settings: Mapping[str, Any], training_steps: int | None) -> dict[st
 
 
 def refuse_fractions(config: Any) -> None:
-    """Raise `ConfigError` for settings that are fractions of a training: only a trainer knows its length."""
+    """Raise `ConfigError` for settings that are fractions of a training, whose length an agent does not know."""
     for name in config.__struct_fields__:
         if is_fraction(name, value := getattr(config, name)):
             raise ConfigError(f"{name} is {value!r}, a fraction of a training: use env steps, or a Trainer with steps")
 
 
 def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
-    """The config of an agent from keyword arguments; raises `ConfigError` that names an unknown or wrong field."""
+    """Make the config of an agent from keyword arguments; raises a `ConfigError` that names an unknown or wrong one."""
     known = kind.__struct_fields__
     unknown = sorted(settings.keys() - set(known))
     if unknown:
@@ -131,9 +132,9 @@ def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
 
 
 def encoding_of(space: Any, config: Any, *, actions: int, mask_sizes: Mapping[str, int] | None = None) -> Encoding:
-    """How observations are encoded; raises `ConfigError` for those that cannot be, or not as the settings say.
+    """The encoding of observations; raises `ConfigError` if the space cannot be encoded, or not with these settings.
 
-    `actions` is how many a mask speaks of, 0 for continuous ones; `mask_sizes` is for masks of composite actions.
+    `actions` is the size of an action mask, 0 for continuous actions. `mask_sizes` are those of composite actions.
     """
     encoding = _with_masks(Encoding.of(space, config.convolutions), mask_sizes or {})
     if encoding.mask_size and not actions:
@@ -149,7 +150,7 @@ def encoding_of(space: Any, config: Any, *, actions: int, mask_sizes: Mapping[st
 
 
 def _with_masks(encoding: Encoding, sizes: Mapping[str, int]) -> Encoding:
-    """The masks of parts in the order of the actions."""
+    """Sort the masks of composite actions in the order of the actions."""
     if not encoding.masks:
         return encoding
     found = {part.name: part for part in encoding.masks}
@@ -161,7 +162,7 @@ def _with_masks(encoding: Encoding, sizes: Mapping[str, int]) -> Encoding:
 
 
 def network_setting(network: Any) -> str | None:
-    """What a config says of a network: where to import it from, or None if it is not to be found anywhere."""
+    """The import path of a network for the config, `package.module:Name`; None if it cannot be imported by name."""
     if network is None or isinstance(network, str):
         return network
     module, name = getattr(network, "__module__", None), getattr(network, "__qualname__", None)
@@ -169,7 +170,10 @@ def network_setting(network: Any) -> str | None:
 
 
 def check_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> None:
-    """Refuse a number (or an end of a schedule) that is not finite or outside a range; `above` leaves out the least."""
+    """Raise `ConfigError` if a number, or an end of a schedule, is not finite or not from `least` to `most`.
+
+    With `above`, `least` itself is refused too.
+    """
     for number in (value.start, value.end) if isinstance(value, Linear) else (value,):
         is_number = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
         if not is_number or not least <= number <= most or (above and number == least):
@@ -195,13 +199,13 @@ _MOST = {
     "target_quantiles": 10_001,
     "updates_each": 2**20,
 }
-"""Beyond these a setting is a mistake, or the config of a hostile run: it would fill the memory, or never end."""
+"""The largest values of settings: larger ones, by mistake or in a hostile file, would exhaust memory or never end."""
 _MOST_LAYERS, _MOST_UNITS, _MOST_WEIGHTS = 100, 2**16, 2**28
-"""Hidden layers, units of each, and weights between two."""
+"""Limits on the number of hidden layers, the units of each, and the weights between two."""
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number of at least so much, or is absurdly large."""
+    """Raise `ConfigError` unless the value is a whole number of at least `least` and below a generous limit."""
     most = _MOST.get(name, _MOST_STEPS)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name} is {value!r:.60}: use a whole number of at least {least}")
@@ -210,7 +214,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 
 def check_steps(name: str, value: Any, least: int = 0) -> None:
-    """Refuse what is neither a number of env steps (at least `least`) nor a fraction of the training."""
+    """Raise `ConfigError` unless the value is a number of env steps, `least` or more, or a fraction of a training."""
     if isinstance(value, float):
         if not 0 <= value <= 1:
             raise ConfigError(f"{name} is {value!r}: use a whole number of env steps, or a fraction from 0.0 to 1.0")
@@ -219,19 +223,19 @@ def check_steps(name: str, value: Any, least: int = 0) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False."""
+    """Raise `ConfigError` unless the value is a bool."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is {value!r}: use True or False")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuse what is not one of a few words."""
+    """Raise `ConfigError` unless the value is one of the choices."""
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}: use one of {', '.join(choices)}")
 
 
 def check_sizes(name: str, value: Any) -> None:
-    """Refuse what is neither None nor the sizes of one or more layers."""
+    """Raise `ConfigError` unless the value is None or the sizes of one or more layers."""
     if value is None:
         return
     sizes = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
@@ -246,9 +250,9 @@ def check_sizes(name: str, value: Any) -> None:
 
 
 def generators(seed: int) -> list[np.random.Generator]:
-    """For the weights, for exploring, and for sampling or shuffling.
+    """Random generators for the initial weights, for exploration, and for sampling or shuffling.
 
-    Each its own, so that how much is learned does not change which actions are tried.
+    They are separate, so that the number of updates does not change the exploration.
     """
     check_whole("seed", seed, 0)
     return np.random.default_rng(seed).spawn(3)

@@ -1,7 +1,7 @@
 """Q-learning, SARSA and expected SARSA over a table, and the pattern for an agent of your own.
 
-An agent remembers in `observe`, learns in `update`, and holds everything it needs to go on in `state`. This one
-keeps each transition in a ring until it has learned from it, and may learn from it again later (Dyna).
+An agent stores transitions in `observe`, learns from them in `update`, and returns everything that a resume needs in
+`state`. This one stores transitions in a ring buffer, learns from each new one, and may replay older ones (Dyna).
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ Table = NDArray[np.float64]
 
 _EXPLORE = ActMode.EXPLORE
 _NO_ACTION = -1
-"""In place of a next action: the episode was cut short, or the method does not ask for one."""
+"""The next action of a transition that has none: its episode was cut short, or the method does not need it."""
 
 
 class TabularConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a `Tabular` agent."""
 
     method: Method = "q_learning"
-    """Whose value stands for the future: the best action's (`q_learning`), the action taken next (`sarsa`), or all
-    actions weighted by how likely the exploring policy is to take them (`expected_sarsa`)."""
+    """The next action in the target: the best action (`q_learning`), the action taken next (`sarsa`), or the
+    expectation over the exploring policy (`expected_sarsa`)."""
     learning_rate: float = 0.1
-    """How far a value moves towards its target, above 0 and at most 1."""
+    """How far a value moves towards its target in an update, above 0 and at most 1."""
     gamma: float = 0.99
-    """What a reward is worth one step earlier, from 0 to 1."""
+    """Discount factor, from 0 to 1: each step of delay multiplies a reward by it."""
     epsilon_start: float = 1.0
-    """How likely a random action is at first."""
+    """Probability of a random action at the start, from 0 to 1."""
     epsilon_end: float = 0.05
-    """How likely a random action is from `epsilon_steps` on."""
+    """Probability of a random action after `epsilon_steps`, from 0 to 1."""
     epsilon_steps: RunSteps = 10_000
-    """Env steps over which epsilon moves linearly from start to end, or a fraction of the training."""
+    """Env steps over which epsilon moves linearly from start to end; or a fraction of the training, from 0.0 to 1.0."""
     capacity: int = 10_000
-    """Transitions remembered. One that was not learned from when its place is needed is lost."""
+    """Size of the replay buffer in transitions; a transition that is overwritten before it was learned from is lost."""
     replay_updates: int = 0
-    """Remembered transitions, drawn at random, that are learned from again with each new one."""
+    """Transitions replayed at random from the replay buffer after each new transition, at least 0."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         _require(self.method in get_args(Method), "method", self.method, f"one of {', '.join(get_args(Method))}")
         for name in ("learning_rate", "gamma", "epsilon_start", "epsilon_end"):
             value = getattr(self, name)
@@ -72,7 +72,7 @@ class TabularConfig(msgspec.Struct, frozen=True, kw_only=True):
             _require(is_count and value >= least, name, value, f"a whole number of at least {least}")
 
     def epsilon(self, env_steps: int) -> float:
-        """How likely a random action is after so many env steps."""
+        """The probability of a random action after `env_steps` env steps."""
         if env_steps >= self.epsilon_steps:
             return self.epsilon_end
         return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * env_steps / self.epsilon_steps
@@ -84,7 +84,7 @@ def _require(is_good: bool, name: str, value: object, allowed: str) -> None:
 
 
 class _Numbering(msgspec.Struct, frozen=True):
-    """The values of a Discrete space and their places in the table, from 0."""
+    """Converts between values of a Discrete space and indices of the table, from 0."""
 
     count: int
     start: int
@@ -101,7 +101,7 @@ class _Numbering(msgspec.Struct, frozen=True):
     def places(self, values: Any, name: str) -> list[int]:
         array = np.asarray(values)
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise InputError(f"the {name}s must be one whole number a row, not {array.shape} of {array.dtype}")
+            raise InputError(f"the {name}s must be one integer per row, not {array.shape} of {array.dtype}")
         places: list[int] = (array.astype(np.int64) - self.start).tolist()
         for place in places:
             if not 0 <= place < self.count:
@@ -114,7 +114,7 @@ class _Numbering(msgspec.Struct, frozen=True):
 
 
 class TabularPolicy(msgspec.Struct, frozen=True, eq=False):
-    """Acts on a table: the best action (the first of equals), or when exploring sometimes a random one."""
+    """An epsilon-greedy policy over a table; if several actions are the best, it takes the first."""
 
     table: Table
     epsilon: float
@@ -124,12 +124,12 @@ class TabularPolicy(msgspec.Struct, frozen=True, eq=False):
     def act(
         self, observations: Any, mode: ActMode | str = ActMode.EXPLOIT, rng: np.random.Generator | None = None
     ) -> Any:
-        """An action for one observation, or an action for each of a batch."""
+        """The action for one observation, or the actions for a batch."""
         batch, rng = np.asarray(observations), exploring(mode, rng)
         return self.choose(batch[None], rng)[0] if batch.ndim == 0 else self.choose(batch, rng)
 
     def choose(self, observations: Observations, rng: np.random.Generator | None) -> Array:
-        """An action for each of a batch; explores if there is a generator."""
+        """The actions for a batch; explores if there is a generator."""
         best = self.table[self.observations.places(observations, "observation")].argmax(axis=1)
         if rng is None:
             return self.actions.values(best)
@@ -153,7 +153,7 @@ class TabularPolicy(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Step(NamedTuple):
-    """One transition, in places of the table."""
+    """One transition, with indices of the table."""
 
     state: int
     action: int
@@ -167,7 +167,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `state` holds."""
+    """The fields of `state`."""
 
     weights: dict[str, Any]
     env_steps: _Count
@@ -181,7 +181,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tabular:
-    """Learns a value for every pair of a Discrete observation and a Discrete action.
+    """Learns a table of values, one for each Discrete observation and Discrete action.
 
     The settings are the fields of `TabularConfig`: `Tabular(observation_space, action_space, seed=0, gamma=0.9)`.
     """
@@ -202,7 +202,7 @@ class Tabular:
         self._observations = _Numbering.of(observation_space, "observation_space")
         self._actions = _Numbering.of(action_space, "action_space")
         self._table: Table = np.zeros((self._observations.count, self._actions.count))
-        # Two generators, so that how much is replayed does not change which actions are tried.
+        # Two generators, so that replay does not change the exploration.
         self._exploring, self._sampling = np.random.default_rng(seed).spawn(2)
         place = ArraySpec(np.dtype(np.int64))
         self._memory = Ring(self.config.capacity, observation=place, action=place, next_action=place)
@@ -214,7 +214,7 @@ class Tabular:
 
     @property
     def epsilon(self) -> float:
-        """How likely a random action is now."""
+        """The current probability of a random action."""
         return self.config.epsilon(self.env_steps)
 
     def act(self, observations: Observations, mode: ActMode, streams: StreamSlots) -> Array:  # noqa: ARG002
@@ -222,11 +222,11 @@ class Tabular:
         return self._policy(self._table).choose(observations, self._exploring if mode is _EXPLORE else None)
 
     def predict(self, observations: Any) -> Any:
-        """The greedy action for one observation, or one for each of a batch."""
+        """The greedy action for one observation, or the greedy actions for a batch."""
         return self._policy(self._table).act(observations)
 
     def policy(self) -> TabularPolicy:
-        """How to act now, in a table of its own."""
+        """The current policy, with a copy of the table."""
         table = self._table.copy()
         table.flags.writeable = False
         return self._policy(table)
@@ -234,10 +234,10 @@ class Tabular:
     def _policy(self, table: Table) -> TabularPolicy:
         return TabularPolicy(table, self.epsilon, self._observations, self._actions)
 
-    # Remembering
+    # Storing
 
     def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
-        """Remember transitions; with SARSA each waits until its stream has taken the next action."""
+        """Store transitions; with SARSA, each is stored only once the next action of its stream is known."""
         states = self._observations.places(transitions.observations, "observation")
         next_states = self._observations.places(transitions.next_observations, "next observation")
         actions = self._actions.places(transitions.actions, "action")
@@ -256,7 +256,7 @@ class Tabular:
         self.env_steps += len(transitions)
 
     def cut(self, streams: StreamSlots) -> None:
-        """Let no transition of these streams wait any longer: no action follows it."""
+        """Store the transitions of these streams that wait for a next action: none will follow."""
         waiting = [self._waiting.pop(stream) for stream in streams.tolist() if stream in self._waiting]
         self._remember(step._replace(status=EpisodeStatus.TRUNCATED) for step in waiting)
 
@@ -268,13 +268,13 @@ class Tabular:
             self._memory.append(transitions, next_action=next_actions)
 
     def replay(self) -> Ring:
-        """The memory: places in the table, not values of the spaces."""
+        """The replay buffer; its rows have indices of the table, not values of the spaces."""
         return self._memory
 
     # Learning
 
     def updates_due(self) -> int:
-        """How many transitions are remembered and not yet learned from."""
+        """The number of stored transitions that were not yet learned from."""
         return self._memory.end - self._next_to_learn
 
     @property
@@ -282,11 +282,11 @@ class Tabular:
         return max(self._learned, self._memory.first)
 
     def skip_updates(self, n: int) -> None:
-        """Leave out the oldest `n` transitions not yet learned from; they may still be replayed."""
+        """Skip the oldest `n` transitions that were not yet learned from; they may still be replayed."""
         self._learned = min(self._next_to_learn + n, self._memory.end)
 
     def update(self, n: int) -> Metrics:
-        """Learn from the next `n` transitions in order, and after each from some that are remembered."""
+        """Learn from the next `n` transitions in order, and after each one replay some from the replay buffer."""
         if not 0 < n <= self.updates_due():
             raise InputError(f"update({n}): {self.updates_due()} updates are due")
         memory, start = self._memory, self._next_to_learn
@@ -309,7 +309,7 @@ class Tabular:
         return {"loss": squares / count, "q_mean": values / count, "epsilon": epsilon}
 
     def _target(self, step: _Step, epsilon: float) -> float:
-        """What the value of a step should have been: its reward, and the future unless the task ended."""
+        """The TD target of a step: its reward, plus the discounted next value unless the episode terminated."""
         if step.status == EpisodeStatus.TERMINATED:
             return step.reward
         following = self._table[step.next_state]
@@ -324,23 +324,23 @@ class Tabular:
     # Reporting
 
     def episode_extras(self) -> Mapping[str, float]:
-        """Epsilon, and the mean size of the errors learned from since an episode last started."""
+        """Epsilon, and the mean absolute TD error since an episode last started."""
         if not self._error_count:
             return {"epsilon": self.epsilon}
         return {"epsilon": self.epsilon, "td_error": self._error_total / self._error_count}
 
     def on_episode_start(self) -> None:
-        """Start counting anew."""
+        """Reset the mean TD error."""
         self._error_count, self._error_total = 0, 0.0
 
-    # Going on later
+    # Saving and loading
 
     def save(self, path: str | Path) -> None:
-        """Write the agent to a file that `rekindle.agents.load` reads: all but replay memory and random generators."""
+        """Save the agent, without replay buffer and random generators, to a file for `rekindle.agents.load`."""
         save(self, path)
 
     def state(self) -> State:
-        """Everything but the rows of the memory."""
+        """The whole state except the rows of the replay buffer."""
         return {
             "weights": {"table": self._table.copy()},
             "env_steps": self.env_steps,
@@ -355,7 +355,7 @@ class Tabular:
 
     @refuses_misfits
     def load_state(self, state: State) -> None:
-        """Go on from there; until its rows are restored, the memory is empty."""
+        """Load a saved state; the replay buffer is empty until its rows are restored."""
         try:
             saved = msgspec.convert(state, _Saved)
         except msgspec.ValidationError as error:
@@ -363,9 +363,7 @@ class Tabular:
         table = self._checked_table(saved.weights.get("table"))
         exploring, sampling = generator_from_state(saved.exploring), generator_from_state(saved.sampling)
         if saved.learned > saved.remembered:
-            raise StateError(
-                f"{saved.learned} transitions learned from are more than the {saved.remembered} remembered"
-            )
+            raise StateError(f"{saved.learned} transitions were learned from, but only {saved.remembered} were stored")
         states, actions = table.shape
         for stream, before, action, _, after in saved.waiting:
             if max(before, after) >= states or action >= actions:
@@ -381,17 +379,17 @@ class Tabular:
         self._error_count, self._error_total = saved.errors
 
     def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
-        """Begin with what another agent has learned; `with_optimiser` takes over the counters too."""
+        """Start from the table of another agent's state; `with_optimiser` also takes its counters."""
         names = {"weights", *(("env_steps", "updates") if with_optimiser else ())}
         self.load_state({**self.state(), **{name: state[name] for name in names if name in state}})
 
     def _checked_table(self, saved: Any) -> Table:
         expected = self._table.shape
         if not isinstance(saved, np.ndarray):
-            raise StateError("weights: there is no table")
+            raise StateError("weights: the table is missing")
         table = cast("Array", saved)
         if table.shape != expected or table.dtype != np.float64:
             raise StateError(f"weights: the table is {table.shape} of {table.dtype}, not {expected} of float64")
         if not np.isfinite(table).all():
-            raise StateError("weights: the table holds NaN or infinity")
+            raise StateError("weights: the table contains NaN or infinity")
         return table.copy()

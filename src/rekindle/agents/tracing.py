@@ -1,8 +1,8 @@
-"""Compute a function of JAX with everything in between, and find where a value first stopped being finite.
+"""Run a JAX function and keep all intermediate values, to find where a value first became NaN or infinite.
 
-A compiled update gives no more than its result. Here the output of each operation is kept, with its inputs and the
-module of the network that it belongs to, so that a NaN in the result can be followed back to the operation, the layer
-and the row of the batch in which it arose.
+A compiled update returns only its result. Here the inputs and outputs of each operation are kept, with the network
+module that it belongs to. A NaN in the result can then be traced back to the operation, the layer and the row of the
+batch where it appeared.
 """
 
 # JAX's own types are partial.
@@ -30,11 +30,11 @@ __all__ = ["Origin", "Trace", "Value", "traced"]
 
 @dataclass(eq=False)
 class Operation:
-    """One operation of a function that was computed."""
+    """One operation of a traced function."""
 
     name: str
     layer: str
-    """The module that it belongs to, such as `QNetwork.advantage.modules[0]`; empty outside of networks."""
+    """The module that it belongs to, such as `QNetwork.advantage.modules[0]`; empty outside networks."""
     is_backward: bool
     """Whether it is part of the gradient."""
     inputs: list[Value]
@@ -43,14 +43,15 @@ class Operation:
 
 @dataclass(eq=False)
 class Value:
-    """An array, and the operation that it is the output of; None for an argument."""
+    """An array and the operation that computed it."""
 
     array: Any
     operation: Operation | None = None
+    """None for an argument or a constant."""
     name: str = ""
-    """For an argument: what it is, such as `batch['rewards']`."""
+    """The name of an argument, such as `batch['rewards']`; empty for other values."""
     axis: int | None = None
-    """Along which axis the rows of the batch lie; None if it has none."""
+    """The axis along which the rows of the batch lie; None if the array has no rows."""
 
     @functools.cached_property
     def is_finite(self) -> bool:
@@ -66,7 +67,7 @@ class Value:
 
     @property
     def row(self) -> int | None:
-        """The first row that is not finite, or else the one with the largest number; None if it has no rows."""
+        """The first row that is not finite, otherwise the row with the largest number; None if it has no rows."""
         if self.axis is None or self.array.dtype.kind not in "fc":
             return None
         others = tuple(axis for axis in range(self.array.ndim) if axis != self.axis)
@@ -76,36 +77,38 @@ class Value:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value stopped being finite, or a gradient became large."""
+    """Where a value first became NaN or infinite, or where a gradient is largest."""
 
     operation: str
-    """The operation, such as `exp`; empty if an argument was not finite."""
+    """The operation, such as `exp`; empty if an argument is not finite."""
     layer: str
-    """The layer that the operation belongs to, or that its largest input comes from."""
+    """The layer of the operation; if it is outside layers, the layer that its largest input comes from."""
     is_inside: bool
-    """Whether the operation belongs to that layer."""
+    """Whether the operation itself belongs to that layer."""
     is_backward: bool
+    """Whether the operation is part of the gradient."""
     argument: str
-    """The argument that was not finite already, if it was one."""
+    """The argument that is not finite; empty if an operation is the origin."""
     row: int | None
-    """The row of the batch, or the first that is affected; None if there is none."""
+    """The row of the batch, or the first row that is affected; None if there is none."""
     is_every_row: bool
-    """Whether the value depends on no row, and every row on it."""
+    """Whether the value depends on no row but affects every row."""
     part: tuple[int, int] | None
-    """Outside of layers: which part of a vector of weights it comes from, and how many there are."""
+    """Outside layers: the index of the part of the weight vector that it comes from, and the number of parts."""
     value: float
-    """The first number that is not finite, or the largest."""
+    """The first number that is not finite, otherwise the largest."""
     largest_input: float
+    """The largest absolute value among the inputs of the operation."""
 
 
 class Trace:
-    """All operations of a function that was computed, in order."""
+    """All operations of a traced function, in order."""
 
     def __init__(self, operations: list[Operation], results: list[Value]) -> None:
         self.operations, self.results = operations, results
 
     def first_not_finite(self) -> Origin | None:
-        """Where the results stopped being finite; None if they are."""
+        """The operation or argument where the results first became NaN or infinite; None if they are finite."""
         origins: list[Value] = []
         seen: set[int] = set()
         waiting = [value for value in self.results if not value.is_finite]
@@ -122,13 +125,13 @@ class Trace:
         if not origins:
             return None
         order = {id(operation): place for place, operation in enumerate(self.operations)}
-        # An argument may have been computed with the same fault before, so it comes last.
+        # An argument comes last: an earlier update with the same fault may have computed it.
         after = len(order)
         first = min(origins, key=lambda value: after if value.operation is None else order[id(value.operation)])
         return _origin(first, self._affected_by(first))
 
     def _affected_by(self, first: Value) -> Array | None:
-        """Which rows are not finite in the first value after this one that has rows."""
+        """Which rows are not finite, in the first later value that has rows and is not finite."""
         start = 0 if first.operation is None else self.operations.index(first.operation)
         for operation in self.operations[start:]:
             for value in operation.outputs:
@@ -138,7 +141,7 @@ class Trace:
         return None
 
     def largest_gradient(self) -> Origin | None:
-        """The layer with the largest gradient."""
+        """The operation in a layer with the largest gradient."""
         values = [
             value
             for operation in self.operations
@@ -149,7 +152,7 @@ class Trace:
 
 
 def _blamed(value: Value) -> list[Value]:
-    """The inputs because of which the output of an operation is not finite."""
+    """The inputs that make the output of an operation NaN or infinite."""
     operation = value.operation
     inputs = [] if operation is None else operation.inputs
     if operation is not None and operation.name == _SELECT:
@@ -160,7 +163,7 @@ def _blamed(value: Value) -> list[Value]:
 
 
 def _origin(value: Value, affected: Array | None = None) -> Origin:
-    """`affected` says which rows a value without rows has an effect on."""
+    """Describe a value; `affected` marks the rows that a value without rows affects."""
     operation, part = value.operation, None
     layer, row = "" if operation is None else operation.layer, value.row
     is_inside = bool(layer)
@@ -190,7 +193,7 @@ def _origin(value: Value, affected: Array | None = None) -> Origin:
 
 
 def _part(value: Value) -> tuple[int, int] | None:
-    """Which output of a split it is, and of how many."""
+    """The index of the value among the outputs of a split, and their number; None if it is not from a split."""
     operation = value.operation
     if operation is None or operation.name != "split":
         return None
@@ -198,7 +201,7 @@ def _part(value: Value) -> tuple[int, int] | None:
 
 
 def _largest_before(value: Value) -> Iterator[Value]:
-    """The values that a value depends on most: always the largest input of an operation."""
+    """Walk back through the operations, each time to the largest input."""
     while value.operation is not None and (inputs := [given for given in value.operation.inputs if given.size]):
         value = max(inputs, key=lambda given: given.size)
         yield value
@@ -208,15 +211,15 @@ def _largest_before(value: Value) -> Iterator[Value]:
 
 
 def traced(function: Callable[..., Any], arguments: Mapping[str, Any], *, batch: str, rows: int) -> Trace:
-    """Compute a function of named arguments, which are trees of arrays, and keep the output of each operation.
+    """Run a function of named arguments (trees of arrays) and keep the output of each operation.
 
-    The arrays of the argument `batch` have so many rows.
+    The arrays of the argument named `batch` have `rows` rows.
     """
 
     def with_names(given: Mapping[str, Any]) -> Any:
         return function(**given)
 
-    # Where another number of rows changes a shape, there are the rows.
+    # Trace a second time with twice the rows: the axes whose length changes are the axes of the rows.
     twice = jax.tree_util.tree_map(functools.partial(_twice, rows), arguments[batch])
     with _scopes():
         closed = jax.make_jaxpr(with_names)(arguments)
@@ -232,7 +235,7 @@ def traced(function: Callable[..., Any], arguments: Mapping[str, Any], *, batch:
         return [[value.array for value in operation.outputs] for operation in run.operations]
 
     arrays = [np.asarray(leaf) for _, leaf in leaves]
-    # It runs once, so quick compilation counts and quick code does not.
+    # It runs once, so fast compilation matters more than fast code.
     computed = jax.jit(outputs, compiler_options=_QUICK_TO_COMPILE)(arrays)
     for value, array in zip(values, arrays, strict=True):
         value.array = array
@@ -256,7 +259,7 @@ def _argument_name(path: Sequence[Any]) -> str:
 
 
 class _Run:
-    """The operations of a function, as they are computed."""
+    """Evaluates a function and collects its operations."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -264,10 +267,10 @@ class _Run:
         self.results: list[Value] = []
 
     def compute(self, closed: Any, other: Any, given: list[Value], layer: str, *, is_backward: bool) -> list[Value]:
-        """The results of a function, which is also given for twice as many rows."""
+        """The results of a function; `other` is the same function traced for twice as many rows."""
         jaxpr, longer = closed.jaxpr, other.jaxpr
         if len(jaxpr.eqns) != len(longer.eqns):
-            longer = jaxpr  # its code depends on the number of rows, so that nothing can be said of them
+            longer = jaxpr  # the code depends on the number of rows, so the axes of the rows stay unknown
         known: dict[Any, Value] = {
             variable: Value(jnp.asarray(constant))
             for variable, constant in zip(jaxpr.constvars, closed.consts, strict=True)
@@ -297,7 +300,7 @@ class _Run:
         return [value_of(atom) for atom in jaxpr.outvars]
 
     def _axis(self, variable: Any, same: Any) -> int | None:
-        """The axis whose length is another with another number of rows."""
+        """The axis whose length changes with the number of rows."""
         shapes = zip(variable.aval.shape, same.aval.shape, strict=True)
         axes = [axis for axis, (length, other) in enumerate(shapes) if length == self._rows != other]
         return axes[0] if axes else None
@@ -310,7 +313,7 @@ class _Run:
     def _choice(
         self, branches: Sequence[Any], others: Sequence[Any], inputs: list[Value], layer: str, *, is_backward: bool
     ) -> list[Value]:
-        """The outputs of one of several functions; all of them are computed."""
+        """The outputs of the chosen branch of a `cond`; all branches are computed."""
         which, *rest = inputs
         cases = [
             self.compute(branch, other, rest, layer, is_backward=is_backward)
@@ -331,7 +334,7 @@ class _Run:
 
 
 def _called(equation: Any) -> Sequence[Any] | None:
-    """The functions that an operation calls; None for one that computes something itself, or is a loop."""
+    """The functions that an operation calls; None for a primitive operation or a loop."""
     name, parameters = equation.primitive.name, equation.params
     if name == "cond":
         return parameters["branches"]
@@ -345,7 +348,7 @@ def _called(equation: Any) -> Sequence[Any] | None:
 
 
 _SELECT = "select_n"
-"""The operation whose first input says which of the others is its output."""
+"""The operation whose first input selects which of the other inputs is the output."""
 
 
 # Layers
@@ -354,17 +357,17 @@ _SCOPE = re.compile(r"<([^<>]+)>")
 
 
 class _Scopes:
-    """Names the module whose call is being traced, by the attributes that lead to it."""
+    """Names the module that is being traced by its attribute path."""
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
         self._kept: list[Any] = []
-        """Modules whose ids are in use."""
+        """References to the modules in `_paths`, so that their ids are not reused."""
         self._open: list[tuple[Any, str]] = []
 
     @contextlib.contextmanager
     def inside(self, module: Any) -> Generator[None]:
-        """Operations in the body belong to a module."""
+        """Mark the operations in the body as part of a module."""
         path = self._path(module)
         for name, child in _children(module):
             self._paths[id(child)] = f"{path}.{name}"
@@ -380,14 +383,14 @@ class _Scopes:
         if (known := self._paths.get(id(module))) is not None or not self._open:
             return known or type(module).__name__
         parent, path = self._open[-1]
-        # A module that JAX has rebuilt, such as one of several critics, is found by its structure.
+        # JAX rebuilds some modules, such as one of several critics: recognise them by their structure.
         structure = jax.tree_util.tree_structure(module)
         alike = [name for name, child in _children(parent) if jax.tree_util.tree_structure(child) == structure]
         return f"{path}.{alike[0]}" if alike else f"{path}.{type(module).__name__}"
 
 
 def _children(module: Any) -> Iterator[tuple[str, Any]]:
-    """The modules in the attributes of a module, with their places."""
+    """The modules in the attributes of a module, with their attribute paths."""
     for name, value in vars(module).items():
         if isinstance(value, eqx.Module):
             yield name, value
@@ -399,7 +402,7 @@ def _children(module: Any) -> Iterator[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _scopes() -> Generator[None]:
-    """Mark the operations of each module, also of a user's own, while functions are traced in the body."""
+    """Mark the operations of each module, user-defined ones too, while functions are traced in the body."""
     scopes = _Scopes()
     changed: list[tuple[Any, Any]] = []
     try:
@@ -422,7 +425,7 @@ def _marked(call: Any, scopes: _Scopes) -> Any:
 
 
 def _module_classes(base: type[Any]) -> Iterator[Any]:
-    """All classes of modules that can be called, except those with which equinox itself is built."""
+    """All callable module classes, except equinox's internal ones."""
     for kind in base.__subclasses__():
         place = kind.__module__
         if "__call__" in kind.__dict__ and (not place.startswith("equinox") or place.startswith("equinox.nn")):

@@ -1,4 +1,4 @@
-"""Pytrees as saved state: arrays by their path, and back into a tree of the same form."""
+"""Save pytrees as arrays by path, and load them again."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -22,7 +22,7 @@ Tree = TypeVar("Tree")
 
 
 def tree_state(tree: Any) -> State:
-    """Every array of a pytree under its path, copied."""
+    """A copy of every array of a pytree, by its path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): np.array(leaf) for path, leaf in leaves}
 
@@ -46,11 +46,11 @@ def tree_from_state(template: Tree, state: Any, what: str) -> Tree:
 
 
 def placed(tree: Tree, device: Any) -> Tree:
-    """The tree's arrays on a device, in memory of their own: JAX may use that of a numpy array as it is."""
+    """Copy the arrays of a tree to a device; without the copy, JAX may share the memory of a numpy array."""
     return jax.device_put(jax.tree_util.tree_map(np.array, tree), device)
 
 
 @lru_cache(maxsize=64)
 def placed_number(number: float, device: Any) -> jax.Array:
-    """A number on a device, for a setting that may change without a compilation; kept, as most never do."""
+    """A number on a device, cached: a setting that may change without compiling again, but seldom does."""
     return jax.device_put(np.float32(number), device)

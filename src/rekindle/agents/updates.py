@@ -1,4 +1,4 @@
-"""What an algorithm is made of: a state, and one update of it as a pure function of a batch."""
+"""The interface of an algorithm: a state, and an update step as a pure function of the state and a minibatch."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -27,21 +27,21 @@ _each = jax.tree_util.tree_map
 
 
 class Update(Protocol):
-    """An algorithm: its state, which is a named tuple, and one update of it."""
+    """An algorithm: its state, a named tuple, and its update step."""
 
     @property
     def algorithm(self) -> str:
-        """Its name, in states and exported policies."""
+        """The name of the algorithm, as in saved states and exported policies."""
         ...
 
     @property
     def metrics(self) -> Sequence[str]:
-        """What each update measures, a `loss` among it."""
+        """The names of the metrics of an update; `loss` is one of them."""
         ...
 
     @property
     def schedules(self) -> Mapping[str, Setting]:
-        """Settings whose values of the moment an update takes."""
+        """Settings that may be schedules; each update gets their current values."""
         ...
 
     def start(self) -> Any:
@@ -50,28 +50,29 @@ class Update(Protocol):
 
 
 class Minibatch(NamedTuple):
-    """Remembered transitions as networks see them: encoded, normalised and scaled."""
+    """A minibatch from the replay buffer: observations are encoded and normalised, rewards are scaled."""
 
     observations: jax.Array
     mask: jax.Array | None
     """Which actions were allowed; None if all were."""
     actions: jax.Array
-    """As they were observed."""
+    """In the form that the agent observed."""
     rewards: jax.Array
     next_observations: jax.Array
     next_mask: jax.Array | None
-    """Which actions are allowed next; None if all are."""
+    """Which actions are allowed in the next state; None if all are."""
     discounts: jax.Array
+    """The factor of the next state's value in the target; 0 where the episode terminated."""
     weights: jax.Array | None
-    """With priorities: how much each transition counts."""
+    """The importance weights of prioritised replay."""
     noise: Any
-    """The random numbers of the update."""
+    """The random numbers of the update, from `OffPolicyUpdate.noise`."""
 
     @classmethod
     def of(
         cls, columns: Mapping[str, Any], encoding: Encoding, moments: Moments | None, *, reward_scale: float
     ) -> Minibatch:
-        """From the columns of a batch as the memory has them."""
+        """Encode the columns of a batch from the replay buffer."""
         observations, next_observations = (
             normalise(encoding.encode(columns[name], jnp), moments) for name in ("observations", "next_observations")
         )
@@ -89,51 +90,51 @@ class Minibatch(NamedTuple):
 
 
 class OffPolicyUpdate(Update, Protocol):
-    """An algorithm that learns from memory; its state has a field `updates`."""
+    """An algorithm that learns from a replay buffer; its state has a field `updates`."""
 
     @property
     def weights(self) -> Mapping[str, Weights[Any]]:
-        """By field of the state: the weights of its networks."""
+        """The `Weights` of each network, by the field of the state that has its parameters."""
         ...
 
     @property
     def acting(self) -> Sequence[str]:
-        """The fields with the weights of the network that acts: the newest first, then its targets."""
+        """The fields with the parameters of the acting network: the network itself first, then its targets."""
         ...
 
     def step(
         self, state: Any, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[Any, dict[str, jax.Array], jax.Array]:
-        """One update: the state after it, its metrics, and how much each transition surprised."""
+        """One update: the new state, the metrics, and the new priority of each transition."""
         ...
 
     def noise(self, rng: np.random.Generator, count: int) -> Any:
-        """The random numbers of so many updates, one after the other in every array."""
+        """The random numbers for `count` updates: a tree of arrays with the updates along the first axis."""
         ...
 
 
 class RolloutBatch(NamedTuple):
-    """A minibatch of a rollout, as networks see it: observations are encoded and normalised."""
+    """A minibatch of a rollout: observations are encoded and normalised."""
 
     observations: jax.Array
     mask: jax.Array | None
     """Which actions were allowed; None if all were."""
     actions: jax.Array
-    """As the distribution scores them."""
+    """In the form that `Distribution.score` takes."""
     log_probs: jax.Array
-    """Of the policy that chose them."""
+    """The log-probabilities of the actions under the policy that chose them."""
     values: jax.Array
-    """As they were before the rollout was learned from."""
+    """The value estimates before the first update on this rollout."""
     advantages: jax.Array
     returns: jax.Array
     counts: jax.Array | None
-    """Which rows count, where a minibatch is not full; None if all do."""
+    """Which rows count, if the minibatch is padded; None if all do."""
     total: Any
-    """How many rows count in the whole minibatch, if this is a piece of one."""
+    """How many rows of the whole minibatch count, also if this batch is a piece of it."""
 
     @classmethod
     def of(cls, rollout: Mapping[str, Any], indices: jax.Array | Array, rollout_steps: int) -> RolloutBatch:
-        """These rows of a rollout; an index past its end is a row that does not count."""
+        """The rows of a rollout with these indices; an index past the end is padding, which does not count."""
         columns = _each(lambda column: jnp.take(column, indices, axis=0, mode="clip"), rollout)
         counts = jnp.asarray(indices) < rollout_steps if rollout_steps % len(indices) else None
         log_probs, values, advantages, returns = columns["numbers"].T
@@ -150,13 +151,16 @@ class RolloutBatch(NamedTuple):
         )
 
     def mean(self, column: jax.Array, *, less: int = 0) -> jax.Array:
-        """The mean of a column, over the rows that count; of a piece, its share of the mean of the minibatch."""
+        """The mean of a column over the rows that count, with `less` subtracted from their number.
+
+        For a piece of a minibatch it is the contribution to the mean of the whole minibatch.
+        """
         if self.counts is None:
             return column.sum() / (self.total - less)
         return jnp.where(self.counts, column, 0).sum() / jnp.maximum(self.total - less, 1)
 
     def normalised(self) -> RolloutBatch:
-        """With advantages of mean 0 and deviation 1."""
+        """The batch with advantages of mean 0 and standard deviation 1."""
         if len(self.advantages) == 1:
             return self
         centred = self.advantages - self.mean(self.advantages)
@@ -165,7 +169,10 @@ class RolloutBatch(NamedTuple):
     def gradient(
         self, loss: Callable[[Parts, RolloutBatch], Any], params: Parts, rows: int
     ) -> tuple[tuple[jax.Array, dict[str, jax.Array]], Parts]:
-        """A loss that is made of means, its metrics and its gradient, from at most so many rows at a time."""
+        """The loss, metrics and gradient, summed over pieces of at most `rows` rows.
+
+        The loss and the metrics must be linear in the results of `mean`.
+        """
         graded = jax.value_and_grad(loss, has_aux=True)
         pieces = math.ceil(len(self.advantages) / rows)
         first = len(self.advantages) - (pieces - 1) * rows
@@ -188,11 +195,11 @@ class OnPolicyUpdate(Update, Protocol):
     """An algorithm that learns from rollouts; its state has `params`, `optimiser`, `made` and `is_over`."""
 
     def step(self, state: Any, batch: RolloutBatch, schedules: Mapping[str, Any]) -> tuple[Any, dict[str, jax.Array]]:
-        """One update, or none if the state `is_over`: the state after it, and its metrics."""
+        """One update: the new state and the metrics. If `state.is_over`, the state does not change."""
         ...
 
     def score(
         self, params: Parts, observations: jax.Array, mask: jax.Array | None, actions: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Log-probability of the action, entropy and value, each row."""
+        """For each row: the log-probability of the action, the entropy of the policy, and the value."""
         ...

@@ -1,4 +1,7 @@
-"""All weights of a network in a few arrays: what an optimiser moves, a target follows and an actor copies."""
+"""Flatten the weights of a network into a few arrays, and build the network from them again.
+
+Optimisers, target networks and actors work on the flat arrays.
+"""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -25,18 +28,17 @@ __all__ = ["Parts", "Weights", "norm"]
 Network = TypeVar("Network", bound=eqx.Module)
 
 Parts = Any
-"""The weights of a network: a vector, or where some arrays are large, a vector of the rest and each of them."""
+"""The weights of a network: one vector, or a tuple of a vector with the small arrays followed by each large array."""
 
 _LARGE = 1 << 15
-"""Numbers in an array from which on it is not a part of the vector."""
+"""Arrays with at least this many elements are kept out of the vector."""
 
 
 class Weights(Generic[Network]):
-    """Turns a few arrays into the network they are of, and back.
+    """Converts between a network and its flat weights.
 
-    One vector instead of a tree of arrays: a dispatch costs less the fewer arrays it passes, an optimiser runs as one
-    loop, and numpy views of its parts are all it takes to act. Only large arrays stand by themselves, as it would cost
-    more to cut them out of the vector.
+    One vector is faster than a tree of arrays: a dispatch passes fewer arrays, the optimiser is one loop, and numpy
+    acts with views of the vector. Large arrays stay separate, because slicing them out of the vector costs more.
     """
 
     def __init__(self, network: Network) -> None:
@@ -45,19 +47,20 @@ class Weights(Generic[Network]):
         kinds = {str(leaf.dtype) for _, leaf in leaves}
         if kinds != {"float32"}:
             raise ConfigError(
-                f"the weights of {type(network).__name__} are {', '.join(sorted(kinds)) or 'none'}: use float32"
+                f"the weights of {type(network).__name__} have the dtype {', '.join(sorted(kinds)) or 'none'}: "
+                "use float32"
             )
         self._paths = [jax.tree_util.keystr(path) for path, _ in leaves]
         self._shapes = [leaf.shape for _, leaf in leaves]
         sizes = [math.prod(shape) for shape in self._shapes]
         self._is_large = [size >= _LARGE for size in sizes]
         self._ends: list[int] = np.cumsum([size for size in sizes if size < _LARGE]).tolist()
-        """Where each of the other arrays ends in the vector."""
+        """The end of each small array in the vector."""
         self._structure = jax.tree_util.tree_structure(arrays)
         self.size = sum(sizes)
-        """How many numbers there are."""
+        """The number of weights."""
         self.initial: Parts = self._parts([np.asarray(leaf, np.float32) for _, leaf in leaves])
-        """Those of the network that was given."""
+        """The weights of the network that was passed."""
 
     @property
     def vector_paths(self) -> list[str]:
@@ -67,21 +70,21 @@ class Weights(Generic[Network]):
 
     def network(self, parts: Parts) -> Network:
         """The network with these weights, for use inside a compiled function."""
-        # Split, not sliced: the gradient of a split is one concatenation, that of slices a sum of padded vectors.
+        # The gradient of a split is one concatenation; the gradient of slices would be a sum of padded vectors.
         return self._with(self._arrays(parts, lambda vector: jnp.split(vector, self._ends[:-1])))
 
     def layers(self, parts: Parts) -> list[Layer]:
-        """The network as data, its arrays views of the parts; raises `ConfigError` if it cannot be."""
+        """The network as `Layer` data with views of the parts; raises `ConfigError` if it cannot be converted."""
         network: Any = self.views(parts)
         return network.layers()
 
     def views(self, parts: Parts) -> Network:
-        """The network, its arrays views of the parts."""
+        """The network with numpy views of the parts."""
         return self._with(self._views(parts))
 
     def diverged(self, parts: Parts) -> str | None:
-        """What is wrong with weights that a network cannot act with: NaN, infinity, or a square that overflows."""
-        # One product is the quickest look at every number.
+        """Describe why weights are unusable: NaN, infinity, or values whose squares overflow; None if they are fine."""
+        # A dot product is the fastest way to check every number.
         if all(math.isfinite(np.vdot(array, array)) for array in jax.tree_util.tree_leaves(parts)):
             return None
         for path, array in zip(self._paths, self._views(parts), strict=True):
@@ -90,17 +93,17 @@ class Weights(Generic[Network]):
         return f"the weights are as large as {max(float(np.abs(array).max()) for array in self._views(parts)):.2g}"
 
     def state(self, parts: Parts) -> State:
-        """Every array under its path, copied."""
+        """A copy of every array, by its path."""
         return dict(zip(self._paths, map(np.copy, self._views(parts)), strict=True))
 
     def from_state(self, state: Any, what: str) -> Parts:
-        """The parts; raises `StateError` unless paths and shapes are the same and all is finite."""
+        """The parts from a saved state; raises `StateError` if paths or shapes differ or a value is not finite."""
         if not isinstance(state, dict):
             raise StateError(f"{what} are missing")
         saved = cast("State", state)
         if set(saved) != set(self._paths):
             missing, surplus = sorted(set(self._paths) - set(saved)), sorted(set(saved) - set(self._paths))
-            raise StateError(f"{what} are of another network: missing {missing[:3]}, not expected {surplus[:3]}")
+            raise StateError(f"{what} belong to another network: missing {missing[:3]}, unexpected {surplus[:3]}")
         arrays: list[Array] = []
         for path, shape in zip(self._paths, self._shapes, strict=True):
             array = saved[path]
@@ -109,7 +112,7 @@ class Weights(Generic[Network]):
                 raise StateError(f"{what}: {path} is {found}, not {shape} of float32")
             arrays.append(cast("Array", array))
         if not all(np.isfinite(array).all() for array in arrays):
-            raise StateError(f"{what} hold NaN or infinity")
+            raise StateError(f"{what} contain NaN or infinity")
         return self._parts(arrays)
 
     def _with(self, arrays: list[Any]) -> Network:
@@ -139,5 +142,5 @@ def _is_weight(leaf: Any) -> bool:
 
 
 def norm(parts: Parts) -> jax.Array:
-    """The length of all weights, or of what is like them, as one vector."""
+    """The L2 norm over all arrays of a tree, such as weights or a gradient."""
     return jnp.sqrt(sum(jnp.square(array).sum() for array in jax.tree_util.tree_leaves(parts)))

@@ -1,4 +1,4 @@
-"""Forms of common operations that XLA compiles to quicker code on a CPU; what they compute is what their names say."""
+"""Common operations, written so that XLA compiles them to faster code on a CPU."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -15,21 +15,24 @@ __all__ = ["after", "entry", "pick", "with_entry"]
 
 
 def pick(outputs: jax.Array, actions: jax.Array) -> jax.Array:
-    """(rows, actions, atoms) to (rows, atoms); a sum with zeros, as XLA is slow to gather and slower to scatter."""
+    """The outputs of the chosen actions: (rows, actions, atoms) to (rows, atoms).
+
+    It is a masked sum, because a gather is slow on a CPU and its gradient, a scatter, is slower.
+    """
     is_picked = actions[:, None] == jnp.arange(outputs.shape[1])
     return jnp.where(is_picked[:, :, None], outputs, 0).sum(axis=1)
 
 
 def after(number: jax.Array, tree: Any) -> jax.Array:
-    """The number itself, once every array of a tree has been computed.
+    """The same number, with a data dependency on every array of a tree.
 
-    A step that is scaled by it waits for the whole gradient. Then no layer still needs the parameters as they were, and
-    XLA writes over them instead of copying them first.
+    Scaling an optimiser step by it makes the step wait for the whole gradient. No layer needs the old parameters by
+    then, so XLA updates them in place instead of copying them first.
     """
     return number + 0 * sum(part.ravel()[0] for part in jax.tree_util.tree_leaves(tree))
 
 
-# Without JAX's care for indices that are negative or beyond the end, which costs a few steps of each update.
+# These skip JAX's handling of negative and out-of-range indices, which costs a few operations in each update.
 
 
 def entry(array: jax.Array, index: jax.Array) -> jax.Array:
@@ -38,5 +41,5 @@ def entry(array: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def with_entry(array: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
-    """The array with another entry at this index."""
+    """A copy of the array in which the entry at `index` is `value`."""
     return jax.lax.dynamic_update_index_in_dim(array, value, index, 0, allow_negative_indices=False)
