@@ -89,7 +89,7 @@ class TestCopied:
 
     def test_a_vector_environment_is_refused(self) -> None:
         env: Any = gymnasium.make_vec("CartPole-v1", 2)
-        with pytest.raises(ConfigError, match="is a vector environment: pass what creates one environment"):
+        with pytest.raises(ConfigError, match="is a vector environment: pass a function that creates one environment"):
             EnvFactory(env)
         env.close()
 

@@ -270,7 +270,7 @@ def test_a_state_that_is_none_is_refused_and_changes_nothing(wrong: dict[str, An
 def test_priorities_of_other_rows_are_refused(priorities: Array) -> None:
     memory, fresh = filled(), prioritized(KINDS["vector"], 20)
     fresh.load_state({**memory.state(), "priorities": priorities})
-    with pytest.raises(StateError, match="not those of the rows"):
+    with pytest.raises(StateError, match="do not belong to these rows"):
         fresh.restore(0, memory.read(0, memory.end))
 
 

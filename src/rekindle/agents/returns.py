@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from rekindle.experience import Array
-from rekindle.policy.network import Layer
+from rekindle.policy.network import Layer, quantile_midpoints
 
 __all__ = ["CategoricalReturns", "MeanReturns", "QuantileReturns", "Returns", "midpoints", "quantile_huber"]
 
@@ -135,8 +135,8 @@ class QuantileReturns:
 
 
 def midpoints(count: int) -> Array:
-    """The midpoints of `count` equal intervals from 0 to 1: 0.25 and 0.75 for two."""
-    return ((np.arange(count) + 0.5) / count).astype(np.float32)
+    """The midpoints of `count` equal intervals from 0 to 1, in single precision."""
+    return quantile_midpoints(count).astype(np.float32)
 
 
 def quantile_huber(predicted: jax.Array, taus: jax.Array, goals: jax.Array) -> jax.Array:

@@ -30,7 +30,7 @@ class RandomActions:
         """The number of values of each discrete element."""
         self._starts: list[int] = []
         self._places: list[int] = []
-        """Where they are in an action."""
+        """The index of each discrete element in a flattened action."""
         end = 0
         for part in SpaceParts.of(space).parts.values():
             start, end = end, end + (0 if part.spec is None else math.prod(part.spec.shape))
@@ -41,11 +41,11 @@ class RandomActions:
                 self._places += range(start, end)
 
     def seed(self, seed: int) -> None:
-        """Seed the actions that follow."""
+        """Seed the random actions."""
         self._space.seed(seed)
 
     def draw(self, observation: Any) -> Any:
-        """A random action, a row of numbers if it is composite.
+        """Draw a random action; a composite one is a row of numbers.
 
         Raises `InputError` if the mask allows none, or has the wrong size.
         """
@@ -64,13 +64,13 @@ class RandomActions:
         return row
 
     def executed(self, action: Any) -> Any:
-        """An action that was drawn, as the environment takes it."""
+        """Convert a drawn action to the form that the environment takes."""
         if self._structure is not None:
             return self._structure.nested(action)
         return cast("Array", action)[()] if isinstance(action, np.ndarray) else action  # a number, not an array of one
 
     def allows(self, observation: Any, action: Any) -> bool:
-        """Whether the mask allows an action that was drawn."""
+        """Whether the mask allows a drawn action."""
         masks = self._masks(observation)
         if masks is None:
             return True

@@ -17,11 +17,12 @@ def vector_arguments(settings: EnvSettings) -> dict[str, Any]:
     """Arguments that make it preprocess like Gymnasium's `AtariPreprocessing` and `FrameStackObservation`."""
     if not settings.atari or settings.frame_stack is None:
         raise ConfigError(
-            f"{settings.id}: its own vector environment preprocesses and stacks: set atari and frame_stack"
+            f"{settings.id}: its own vector environment always preprocesses and stacks frames: set atari and "
+            "frame_stack"
         )
     if settings.max_episode_steps is not None:
         raise ConfigError(
-            f"{settings.id}: its own vector environment counts frames, not steps: instead of max_episode_steps pass "
+            f"{settings.id}: its own vector environment counts frames, not steps: instead of max_episode_steps, pass "
             "max_num_frames_per_episode in its arguments"
         )
     return {

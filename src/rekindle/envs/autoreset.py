@@ -22,9 +22,9 @@ __all__ = ["AutoresetEnvs"]
 class AutoresetEnvs:
     """A Gymnasium vector environment with any autoreset mode.
 
-    In NEXT_STEP mode a row whose episode has ended is resting: its next step is the reset, and not a transition. In
-    SAME_STEP mode the true final observation comes from the info. In DISABLED mode rows are reset with a mask. Open
-    episodes cannot be restored, because no row can be stepped alone.
+    In NEXT_STEP mode a row whose episode ended is resting: its next step is a reset, not a transition. In SAME_STEP
+    mode the true final observation is in the info. In DISABLED mode rows are reset with a mask. Open episodes cannot be
+    restored, because no row can be stepped alone.
     """
 
     def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> None:
@@ -101,7 +101,7 @@ class AutoresetEnvs:
         return Outcome(observations, np.asarray(rewards, np.float64), statuses, extras, following)
 
     def _observations(self, raw: Any) -> Observations:
-        """A copy, as vector environments reuse their buffers."""
+        """Copy the observations, because vector environments reuse their buffers."""
         arrays = self._layout.conform(raw, f"{self.name}: the observation", rows=self.num_envs)
         return self._layout.observations([array.copy() for array in arrays])
 

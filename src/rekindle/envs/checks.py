@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def check_env(source: Any, *, steps: int = PROBE_STEPS, should_stop: ShouldStop = never) -> list[Finding]:
-    """Check everything that training and exact resumes rely on; after an error, the environment cannot be trained on.
+    """Check what training and exact resumes need; with a finding of level `error`, training is not possible.
 
     It creates at most three instances, and makes at most `steps` env steps in total. Raises `ConfigError` if the
     environment cannot be created, and `Interrupted` between two steps once `should_stop()` is true.
@@ -121,7 +121,7 @@ class _Examination:
         self._layout = cast("Layout", Layout.of_space(slot.observation_space))
         self._actions = RandomActions(slot.action_space)
         self._complaints: dict[str, str] = {}
-        """What was checked, by complaint."""
+        """The check that found each problem, by message."""
         self._steps = self._ended = 0
         self.played: list[EpisodeTrace] = []
 
@@ -135,7 +135,7 @@ class _Examination:
             yield Finding(
                 "warning",
                 "step",
-                f"no episode ended within {longest} random steps: set max_episode_steps if none ever does",
+                f"no episode ended within {longest} random steps: set max_episode_steps if episodes never end",
             )
 
     def play(self, seed: int, most: int) -> None:

@@ -26,20 +26,20 @@ PROBE_STEPS = 600
 LEAST_PROBE_STEPS = 30
 
 _SHORT_EPISODES = 7
-"""Enough to detect a leak that shows in every second episode."""
+"""Enough to detect a leak that occurs in every second episode."""
 _LONG = 4
-"""Length of the long episode, in short ones."""
+"""The length of the long episode, as a multiple of the length of a short one."""
 
 
 class Determinism(StrEnum):
     """Whether the same seed and actions give the same episode."""
 
     REPEATS = "repeats"
-    """Always."""
+    """They always do."""
     LEAKS = "leaks"
-    """Only in a new instance: earlier episodes affect later ones."""
+    """They do only in a new instance: earlier episodes affect later ones."""
     RANDOM = "random"
-    """Not reliably, so a resume cannot be exact."""
+    """They do not, so a resume cannot be exact."""
 
 
 def probe_lengths(steps: int, *, short_plays: int = 0) -> list[int]:

@@ -1,4 +1,4 @@
-"""Make environments like one that a user has created: from its registered id if possible, or else as copies of it."""
+"""Create environments like a given one: from its registered id if possible, otherwise as copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Likeness", "is_environment", "likeness"]
 
 
 class Likeness(NamedTuple):
-    """How to make another environment: by the settings of a config, or by a function, which no config can store."""
+    """How to create another environment: with the settings of a config, or with a function that no config can store."""
 
     settings: dict[str, Any]
     make: Callable[..., Any] | None = None
@@ -28,11 +28,13 @@ def is_environment(source: object) -> TypeGuard[Any]:
 
 
 def likeness(env: Any) -> Likeness:
-    """How to make environments like this one; raises `ConfigError` if it can neither be made again nor copied."""
+    """How to create environments like this one; raises `ConfigError` if it can neither be created nor copied."""
     import gymnasium
 
     if isinstance(env, gymnasium.vector.VectorEnv):
-        raise ConfigError(f"{env!r:.80} is a vector environment: pass what creates one environment, and num_envs=...")
+        raise ConfigError(
+            f"{env!r:.80} is a vector environment: pass a function that creates one environment, and num_envs=..."
+        )
     name = f"<{type(env.unwrapped).__name__}>"
     if env.spec is None or env.spec.id not in gymnasium.registry:
         return Likeness({"id": name}, _copies(env, name))
@@ -60,7 +62,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _copies(env: Any, name: str) -> Callable[[], Any]:
-    original = _copied(env, name)  # what the caller does with the environment has no effect on the copies
+    original = _copied(env, name)  # so that later changes by the caller do not affect the copies
     return lambda: _copied(original, name)
 
 

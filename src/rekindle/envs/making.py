@@ -28,10 +28,10 @@ def make_envs(
 
     Args:
         factory: creates each environment.
-        num_envs: how many.
+        num_envs: the number of environments.
         vectorization: `sync` steps them one after the other, `async` in worker processes, and `native` uses the
             environment's own vector environment, whose open episodes a resume cannot restore.
-        workers: processes for `async`; by default one per processor, but not more than environments.
+        workers: the number of processes for `async`; by default one per processor, at most one per environment.
         determinism: the result of `probe`.
     """
     checked_choice("vectorization", vectorization, ("sync", "async", "native"))

@@ -26,13 +26,13 @@ from rekindle.errors import ConfigError, EnvError
 
 __all__ = ["WorkerEnvs"]
 
-# A new interpreter, not a fork: the parent may have threads of JAX, and a lock on the run. It does not import the
-# script of the parent either, so that a script needs no `if __name__ == "__main__"`. `-P` keeps the working
-# directory, which may contain a `json.py`, off its path; then it uses the path of the parent.
+# A new interpreter, not a fork: the parent may have JAX threads and a lock on the run. The worker does not import the
+# parent's script either, so scripts need no `if __name__ == "__main__"`. `-P` keeps the working directory, which may
+# contain a `json.py`, off the import path until the worker has set it to the parent's.
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from rekindle.envs.worker import serve; \
 serve(int(sys.argv[1]))"
 _PATIENCE = 5.0
-"""Seconds that a worker gets to end by itself."""
+"""Seconds to wait for a worker to end by itself."""
 
 
 class WorkerEnvs:
@@ -44,7 +44,9 @@ class WorkerEnvs:
         self, factory: EnvFactory, num_envs: int, *, workers: int | None = None, rebuilds: bool = False
     ) -> None:
         if num_envs < 1 or (workers is not None and not 1 <= workers <= num_envs):
-            raise ConfigError(f"{num_envs} environments on {workers} workers: use at least 1, and no idle worker")
+            raise ConfigError(
+                f"{num_envs} environments on {workers} workers: use at least 1 worker, and at most one per environment"
+            )
         count = workers or min(num_envs, os.cpu_count() or 1)
         self.name = factory.name
         self.num_envs = num_envs
@@ -94,7 +96,7 @@ class WorkerEnvs:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Generator[None]:
-    """Block the signals that workers ignore: a worker inherits this, so that none hits it before it can ignore them."""
+    """Block the signals that workers ignore: a new worker inherits this, until it can ignore them itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         yield

@@ -67,7 +67,7 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @functools.cached_property
     def outputs(self) -> int:
-        """How many numbers of a network it takes, if it is `categorical`, `gaussian` or a `product` of those."""
+        """The number of network outputs that a `categorical`, `gaussian` or `product` head takes."""
         return sum(part.outputs for part in self.parts) if self.parts else sum(self.counts) or self.low.size
 
     @functools.cached_property
@@ -106,8 +106,8 @@ class ActionHead(msgspec.Struct, frozen=True, eq=False, dict=True):
     ) -> Array:
         """Choose an action for each row of a network's output; explores if a generator is given.
 
-        `noise`, a row of standard Gaussian numbers for each action, is for `noisy_tanh`, `squashed` and
-        `tanh_gaussian`: they explore with it and not with the generator.
+        `noise` has a row of standard Gaussian numbers for each action. If it is given, `noisy_tanh`, `squashed` and
+        `tanh_gaussian` explore with it instead of the generator.
         """
         if mask is not None:
             if self.parts:
@@ -200,7 +200,7 @@ def _squashed(head: ActionHead, output: Array, rng: np.random.Generator | None) 
 
 def _noised_squashed(head: ActionHead, output: Array, noise: Array) -> Array:
     size = head.low.size
-    # A lower limit is not needed for the action to be the same: exp(-20) is negligible.
+    # No lower limit as in the update: exp(-20) does not change the action.
     before = np.exp(np.minimum(output[:, size:], _MOST_LOG_STD))
     before *= noise
     before += output[:, :size]

@@ -22,12 +22,12 @@ from rekindle.policy.network import ARRAYS, Layer, Normaliser, noise_size
 __all__ = ["check_policy"]
 
 Shape = tuple[Any, ...]
-"""Of an array without its rows; of several inputs, the shape of each."""
+"""The shape of an array without its axis of rows; for several inputs, a tuple with the shape of each."""
 
 _MOST = 2**31
-"""The most values of a discrete action or observation, and the most elements of a shape."""
+"""The largest number of values of a discrete action or observation, and of elements in a shape."""
 _MOST_SAMPLES = 10_001
-"""The most quantiles that a policy acts with."""
+"""The largest number of quantiles of a policy."""
 
 
 def check_policy(encoding: Encoding, layers: Sequence[Layer], head: ActionHead, normaliser: Normaliser | None) -> None:

@@ -65,9 +65,9 @@ _WIDE = 2**31
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """What a network sees: each image, and one vector of all other parts, both in the order of the space.
+    """The inputs of a network: each image, then one vector of all other parts, in the order of the space.
 
-    The vector comes last. `action_mask` is not one of the parts.
+    `action_mask` is not one of the parts.
     """
 
     parts: list[Part]
@@ -83,7 +83,7 @@ class Encoding(msgspec.Struct, frozen=True):
     def of(cls, space: Any, convolutions: Convolutions = "auto") -> Encoding:
         """The encoding of a Gymnasium space; raises `ConfigError` for a space that cannot be encoded.
 
-        `convolutions` says which arrays are images; `rekindle.policy.images.image_channels` has the rule of `auto`.
+        `convolutions` chooses which arrays are images; `rekindle.policy.images.image_channels` has the rule of `auto`.
         """
         read = SpaceParts.of(space)
         if not read.is_dict:
@@ -145,7 +145,7 @@ class Encoding(msgspec.Struct, frozen=True):
     def encode(self, observations: Observations, xp: Any = np) -> Encoded:
         """Encode a batch of observations, with numpy or a library with the same interface.
 
-        A library that computes with 32 bits takes what `narrow` returns.
+        For a library that computes with 32 bits, such as JAX, pass the observations through `narrow` first.
         """
         images: list[Any] = []
         flat: list[Any] = []
@@ -167,10 +167,9 @@ class Encoding(msgspec.Struct, frozen=True):
         return _as_float32 if is_vector and not others and not self.is_dict else self.encode
 
     def narrow(self, observations: Observations) -> Observations:
-        """Convert numbers of 64 bits, so that compiled code with 32 bits sees the same numbers as `encode` with numpy.
+        """Convert 64-bit numbers, so that compiled 32-bit code computes the same as `encode` with numpy.
 
-        Numbers become float32, and masks flags. Discrete values that may need more than 32 bits are counted from the
-        first.
+        Numbers become float32, and masks bool. Discrete values that may need more than 32 bits become indices from 0.
         """
         if not self.is_dict:
             return _narrow(self.parts[0], observations)
@@ -204,7 +203,7 @@ def vector_of(encoded: Encoded) -> Any:
 
 _FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 _SCALE = np.float32(1 / 255)
-"""A product, as XLA makes one of a division by a constant: so numpy and XLA agree to the last bit."""
+"""XLA replaces a division by a constant with this product, so numpy multiplies too: the results are bit-identical."""
 
 
 def _as_float32(observations: Any) -> Array:

@@ -1,4 +1,4 @@
-"""The rule for images: which arrays of an observation convolutions see, and which of their axes are channels."""
+"""The rule for images: which arrays of an observation go through convolutions, and which axis has the channels."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Channels = Literal["none", "first", "last"]
 With channels, an axis of frames may come before these three.
 """
 Convolutions = Literal["auto", "always", "never"]
-"""Which arrays are images: those that the rule says, all that have the shape of one, or none."""
+"""Which arrays are images: those that `image_channels` decides, all with the shape of an image, or none."""
 
 _LEAST_SIDE = 7
-"""The fewest rows and columns of an image."""
+"""The smallest number of rows and columns of an image."""
 _CERTAIN_SIDE = 36
-"""From how many rows and columns on an array is an image, whatever its numbers mean."""
+"""An array with at least this many rows and columns is an image, whatever its values."""
 
 
 def image_channels(part: SpacePart, convolutions: Convolutions = "auto") -> Channels | None:
     """Where the channels of an image are; None if the array is not an image.
 
-    An image has the shape of one, at least 7 rows and 7 columns, and
+    With `auto`, an array is an image if it has 2 axes, or 3 or 4 with channels, at least 7 rows and 7 columns, and
 
-    - bytes with the bounds 0 and 255, or
-    - numbers or flags from 0 to 1, and an axis for channels, or
-    - any other numbers, and at least 36 rows and 36 columns.
+    - uint8 values with the bounds 0 and 255, or
+    - values from 0 to 1, and an axis for channels, or
+    - at least 36 rows and 36 columns.
     """
     if part.spec is None or part.kind != "box" or convolutions == "never":
         return None
@@ -64,7 +64,7 @@ def image_shape(shape: Sequence[int], channels: Channels) -> tuple[int, int, int
 
 
 def _channels(shape: tuple[int, ...]) -> Channels | None:
-    """Two equal neighbours are rows and columns; otherwise the channels are the shorter of the first and last axis."""
+    """Two equal adjacent axes are rows and columns; otherwise the channels are the shorter of the outer axes."""
     if len(shape) == 2:
         return "none"
     if len(shape) not in (3, 4):

@@ -1,4 +1,4 @@
-"""Networks as data, run with numpy."""
+"""Networks as `Layer` data, run with numpy."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 Forward = Callable[[Any, Array | None], Array]
-"""Computes the output of a network from a batch of encoded observations (an array, or a tuple of one for each input),
-and the noise of each row if it is noisy."""
+"""Computes the output of a network from a batch of encoded observations (an array, or a tuple with one for each input)
+and, for noisy networks, the noise of each row."""
 
 _ZERO = np.zeros((), np.float32)  # for a few numbers, numpy is faster with arrays than with scalars
 
@@ -38,7 +38,7 @@ class Normaliser(msgspec.Struct, frozen=True, eq=False):
     clip: float
 
     def apply(self, encoded: Any) -> Any:
-        """Normalise encoded observations: the vector, if there are images beside it."""
+        """Normalise encoded observations; images are not changed."""
         if isinstance(encoded, tuple):
             *images, vector = cast("tuple[Array, ...]", encoded)
             return (*images, self.apply(vector))
@@ -52,14 +52,23 @@ class Normaliser(msgspec.Struct, frozen=True, eq=False):
 class Layer(msgspec.Struct, frozen=True, eq=False):
     """One layer of a network, as data.
 
-    `dense`: weight (inputs, outputs), bias. `noisy_dense`: the same with `weight_noise`, `bias_noise`. `conv`: weight
-    (outputs, inputs, k, k), bias, stride, no padding. `layer_norm`: weight, bias. `activation`: its name. `scale`:
-    bytes to 0..1. `pad`: rows and columns of zeros after those of an image. `branches`: a list of layers for each
-    input, whose outputs are concatenated. `dueling`: two lists of layers, value and advantage. `expectation`: softmax
-    over the atoms of each action, then the mean of `support`. `mean`: the mean of the atoms of each action.
-    `implicit_quantiles`: weight (cosines, inputs) and bias embed `atoms` quantiles; the mean, over these, of the layers
-    `advantage` on the inputs times the embedding. `deviations`: adds as many numbers to its inputs, `least + (most -
-    least) * sigmoid(raw)`.
+    The kinds of layers:
+
+    - `dense`: weight (inputs, outputs), bias.
+    - `noisy_dense`: the same with `weight_noise` and `bias_noise`.
+    - `conv`: weight (outputs, inputs, k, k), bias, stride, no padding.
+    - `layer_norm`: weight, bias.
+    - `activation`: its name, `relu` or `tanh`.
+    - `scale`: scales bytes to 0..1.
+    - `pad`: appends rows and columns of zeros to an image.
+    - `flatten`: flattens an image.
+    - `branches`: a list of layers for each input; their outputs are concatenated.
+    - `dueling`: two lists of layers, value and advantage.
+    - `expectation`: softmax over the atoms of each action, then the mean of `support`.
+    - `mean`: the mean of the atoms of each action.
+    - `implicit_quantiles`: weight (cosines, inputs) and bias embed `atoms` quantiles; the layers `advantage` run on the
+      product of the inputs and each embedding, and the outputs are averaged.
+    - `deviations`: appends `least + (most - least) * sigmoid(raw)` to its inputs.
     """
 
     kind: Literal[
@@ -89,7 +98,7 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     atoms: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a layer that cannot be run."""
+        """Raise `ValueError` for a layer that cannot be run."""
         missing = [name for name in ARRAYS.get(self.kind, ()) if name not in self.arrays]
         if missing:
             raise ValueError(f"a layer {self.kind} has no {', '.join(missing)}")
@@ -229,14 +238,14 @@ def _signed_root(noise: Array) -> Array:
 
 
 _FEW_IMAGES = 4
-"""Images that are convolved together: their windows stay in the cache."""
+"""The number of images to convolve together, so that their windows stay in the cache."""
 
 
 def _conv(weight: Array, bias: Array, stride: int) -> Forward:
     outputs, _, size, _ = weight.shape
 
     def few(images: Array) -> Array:
-        # With the channels last, a row of a window is in one piece, and so it is in the output for the next layer.
+        # im2col with the channels last: a row of a window is contiguous, also in the output for the next layer.
         images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
         windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(1, 2))[:, ::stride, ::stride]
         count, rows, columns = windows.shape[:3]
@@ -292,13 +301,13 @@ def _expectation(support: Array, atoms: int) -> Forward:
 
 
 def _implicit_quantiles(weight: Array, bias: Array, after: Forward, start: int, count: int) -> Forward:
-    """The mean over quantiles at the midpoints of equal shares of probability, or with noise at random ones (IQN)."""
+    """The mean of evenly spaced quantiles, or with noise of random ones (IQN)."""
     midpoints = quantile_midpoints(count)
 
     def run(values: Array, noise: Array | None) -> Array:
         taus = midpoints[None]
-        if noise is not None:  # a standard Gaussian number shifts a midpoint by anything, all the way round
-            taus = (midpoints + _normal_shares(noise[:, start : start + count]) - 0.5) % 1
+        if noise is not None:  # each midpoint is shifted by a uniform random amount, modulo 1
+            taus = (midpoints + _normal_cdf(noise[:, start : start + count]) - 0.5) % 1
         products = values[:, None] * embedded_quantiles(taus, weight, bias)
         outputs = after(products.reshape(-1, products.shape[-1]), None)
         return outputs.reshape(len(values), count, outputs.shape[1]).mean(axis=1)
@@ -307,20 +316,20 @@ def _implicit_quantiles(weight: Array, bias: Array, after: Forward, start: int, 
 
 
 def quantile_midpoints(count: int) -> Array:
-    """The midpoints of equal shares of probability."""
+    """The midpoints of `count` equal intervals from 0 to 1: 0.25 and 0.75 for two."""
     return (np.arange(count) + 0.5) / count
 
 
 def embedded_quantiles(taus: Array, weight: Array, bias: Array) -> Array:
-    """The features that the inputs of an IQN are multiplied with, for each quantile."""
+    """The embedding of each quantile in an IQN, which its inputs are multiplied by."""
     frequencies = (np.pi * np.arange(len(weight))).astype(np.float32)
     embedded = np.cos(taus[..., None].astype(np.float32) * frequencies).dot(weight)
     embedded += bias
     return np.maximum(embedded, _ZERO, out=embedded)
 
 
-def _normal_shares(numbers: Array) -> Array:
-    """The share of standard Gaussian numbers below each."""
+def _normal_cdf(numbers: Array) -> Array:
+    """The cumulative distribution function of the standard Gaussian."""
     shares = [0.5 + 0.5 * math.erf(number * math.sqrt(0.5)) for number in numbers.ravel().tolist()]
     return np.array(shares).reshape(numbers.shape)
 

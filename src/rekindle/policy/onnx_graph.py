@@ -1,7 +1,7 @@
 """Write a policy as an ONNX graph, for engines and languages without Python. Needs `pip install "rekindle-rl[onnx]"`.
 
-The graph takes raw observations and returns greedy actions: encoding, normalisation, network and action head are all
-inside of it. It uses operators of opset 15 only, so that old runtimes can run it.
+The graph takes raw observations and returns greedy actions: it contains the encoding, the normalisation, the network
+and the action head. It uses operators of opset 15 only, so that old runtimes can run it.
 """
 
 # The types of onnx are partial.
@@ -43,7 +43,7 @@ def save_onnx(policy: NetworkPolicy, path: str | Path) -> None:
     Outputs: `action`, or `action/<key>` for each part of a composite action: the greedy action, as `policy.act`
     returns it; and `output`, the output of the network, as `policy.output` returns it.
 
-    Raises `MissingExtra` if onnx is not installed, and `ConfigError` for a policy that is no data.
+    Raises `MissingExtra` if onnx is not installed, and `ConfigError` for a policy that cannot be exported.
     """
     files.write_output(Path(path), onnx_model(exportable(policy)).SerializeToString())
 
@@ -62,7 +62,7 @@ def onnx_model(policy: NetworkPolicy) -> Any:
 
 
 class _Graph:
-    """The nodes of a graph, as they are added; values are named."""
+    """Builds a graph node by node; values are identified by name."""
 
     def __init__(self) -> None:
         try:
@@ -76,36 +76,36 @@ class _Graph:
         self._outputs: list[Any] = []
 
     def take(self, name: str, dtype: Any, shape: Sequence[int]) -> str:
-        """An input of the graph, without its leading axis."""
+        """Add an input of the graph; `shape` is without the leading batch axis."""
         self._inputs.append(self._info(name, np.dtype(dtype), shape))
         return name
 
     def give(self, name: str, value: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
-        """An output of the graph, without its leading axis."""
+        """Add an output of the graph; `shape` is without the leading batch axis."""
         self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
         self._outputs.append(self._info(name, dtype, shape))
 
     def add(self, operator: str, *inputs: str | Array, **attributes: Any) -> str:
-        """The value that an operator computes from others and from constant arrays."""
+        """Add an operator on values and constant arrays; returns the name of its output."""
         name = f"{operator}_{len(self._nodes)}"
         named = [given if isinstance(given, str) else self._constant(given) for given in inputs]
         self._nodes.append(self._onnx.helper.make_node(operator, named, [name], name=name, **attributes))
         return name
 
     def cast(self, value: str, dtype: Any) -> str:
-        """The value in another dtype."""
+        """Cast a value to another dtype."""
         return self.add("Cast", value, to=self._kind(np.dtype(dtype)))
 
     def reshape(self, value: str, *shape: int) -> str:
-        """The value in another shape; 0 keeps an axis, and -1 stands for the rest."""
+        """Reshape a value; 0 keeps the length of an axis, and -1 infers it."""
         return self.add("Reshape", value, np.array(shape, np.int64))
 
     def columns(self, value: str, start: int, end: int) -> str:
-        """Some columns of a matrix."""
+        """The columns `start` to `end - 1` of a matrix."""
         return self.add("Slice", value, *(np.array([number], np.int64) for number in (start, end, 1)))
 
     def model(self, algorithm: str) -> Any:
-        """The whole graph."""
+        """The finished model."""
         helper = self._onnx.helper
         graph = helper.make_graph(self._nodes, "policy", self._inputs, self._outputs, self._constants)
         opset = helper.make_opsetid("", _OPSET)
@@ -290,7 +290,7 @@ def _discrete(graph: _Graph, head: ActionHead, values: str) -> str:
 
 
 def _continuous(graph: _Graph, head: ActionHead, output: str) -> str:
-    # The bounds of a Box of 64 bits have 64 bits.
+    # The bounds of a float64 Box are float64.
     dtype = np.result_type(head.low, np.float32)
     if head.kind == "gaussian":
         at_least = graph.add("Max", graph.cast(output, dtype), head.low.astype(dtype))

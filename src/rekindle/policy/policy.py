@@ -49,7 +49,7 @@ class _Saved(msgspec.Struct, frozen=True, eq=False):
 
 
 class NetworkPolicy:
-    """Encoding, normaliser, layers and head: everything that is needed to act."""
+    """A policy made of an observation encoding, a normaliser, network layers and an action head."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class NetworkPolicy:
     def act(self, observations: Any, mode: ActMode | str = _EXPLOIT, rng: np.random.Generator | None = None) -> Any:
         """Return an action for one observation, or for each row of a batch; EXPLOIT draws no random numbers.
 
-        Composite actions have the structure of their space, for a batch with arrays of rows in it.
+        Composite actions have the structure of their space; for a batch, each leaf is an array of rows.
         """
         batch, is_single = self._batching(observations)
         rng = exploring(mode, rng)
@@ -93,13 +93,13 @@ class NetworkPolicy:
         return outputs[0] if is_single else outputs
 
     def state(self) -> State:
-        """The policy as a tree of data, with the arrays themselves."""
+        """The policy as a tree of plain data and arrays; the arrays are not copied."""
         saved = _Saved(self.algorithm, self.encoding, self.layers, self.head, self.normaliser)
         return msgspec.to_builtins(saved, builtin_types=(np.ndarray,), enc_hook=_keep)
 
     @classmethod
     def from_state(cls, state: State) -> NetworkPolicy:
-        """The same policy; raises `ValueError` if it cannot be run."""
+        """Make a policy from `state`; raises `ValueError` if it cannot be run."""
         return msgspec.convert(state, _Saved, dec_hook=_array).policy()
 
     def _outputs(self, observations: Observations, rng: np.random.Generator | None) -> Array:
@@ -119,22 +119,22 @@ def exploring(mode: ActMode | str, rng: np.random.Generator | None) -> np.random
 
 
 def save(policy: NetworkPolicy, path: str | Path) -> None:
-    """Write a policy to a file that `load` can read with numpy alone; raises `ConfigError` for one that is no data."""
+    """Write a policy to a file that `load` can read with numpy alone; raises `ConfigError` if it cannot be exported."""
     files.write_output(Path(path), *codec.encode({"kind": "policy", "policy": exportable(policy).state()}))
 
 
 def exportable(policy: Any) -> NetworkPolicy:
-    """The policy; raises `ConfigError` unless it is a network as data, which can be written to a file."""
+    """Return the policy; raises `ConfigError` unless it can be exported to a file."""
     if not isinstance(policy, NetworkPolicy):
         raise ConfigError(
-            f"a {type(policy).__name__} cannot be exported: only networks of known layers can, neither tables nor a "
-            "network of your own without a method layers()"
+            f"a {type(policy).__name__} cannot be exported: only networks of known layers can be exported, not tables "
+            "or a network of your own without a method layers()"
         )
     return policy
 
 
 def load(path: str | Path) -> NetworkPolicy:
-    """Read a policy from a file; raises `FileRefused` for anything else."""
+    """Load a policy from a file; raises `FileRefused` if the file is not an exported policy."""
     tree = codec.read_file(path)
     if tree.get("kind") != "policy":
         raise FileRefused(f"{path}: not an exported policy")

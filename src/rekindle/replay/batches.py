@@ -43,7 +43,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
 
 
 class TransitionSource(Protocol):
-    """What transitions can be sampled from: a `Memory`, or a data set."""
+    """A source of transitions to sample: a `Memory` or a data set."""
 
     def __len__(self) -> int:
         """How many transitions can be sampled."""
@@ -55,7 +55,7 @@ class TransitionSource(Protocol):
 
 
 def mixed(first: Batch, second: Batch, *, batches: int) -> Batch:
-    """Join the transitions of two sources: in each of so many batches, those of the first come first."""
+    """Join minibatches of two sources: in each of `batches` minibatches, the rows of `first` come first."""
 
     def joined(ours: Any, theirs: Any) -> Any:
         if isinstance(ours, Mapping):
@@ -86,7 +86,7 @@ class BatchReader:
         """The rows of transitions sampled uniformly with replacement."""
         first, held, can_sample = self._rows.first, len(self._rows), self._links.can_sample
         if not self._links.count:
-            raise InputError("the memory has no transition that can be sampled")
+            raise InputError("the replay buffer has no transition that can be sampled")
         if 4 * self._links.count < held:  # too few for rejection sampling
             rows = np.arange(first, first + held)
             return rng.choice(rows[can_sample.take(self._slots(rows))], count)
@@ -149,10 +149,10 @@ class BatchReader:
         steps = np.ones(len(slots), np.int64)
         for power in powers[1:-1]:
             following = self._links.next.take(slots)
-            goes_on = following != NONE  # nothing is ever linked to the last step of an episode
-            slots = np.where(goes_on, following % self._rows.capacity, slots)
-            earned += goes_on * power * self._rewards.take(slots)
-            steps += goes_on
+            continues = following != NONE  # nothing is ever linked to the last step of an episode
+            slots = np.where(continues, following % self._rows.capacity, slots)
+            earned += continues * power * self._rewards.take(slots)
+            steps += continues
         return slots, earned.astype(np.float32), powers.astype(np.float32).take(steps)
 
     def _slots(self, rows: RowNumbers) -> RowNumbers:

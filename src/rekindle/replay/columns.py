@@ -59,7 +59,7 @@ def fitted(values: Observations, column: ArraySpec, name: str, count: int) -> Ar
         raise InputError(f"{name} must be an array, not a {type(values).__name__}")
     problem = problem_with(values, column, name, count)
     if problem is not None:
-        raise InputError(f"these transitions do not fit the memory: {problem}")
+        raise InputError(f"these transitions do not fit the replay buffer: {problem}")
     return values.astype(dtype, copy=False)
 
 

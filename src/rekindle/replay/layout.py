@@ -181,7 +181,7 @@ class MemoryLayout:
 
 
 def same_rows(some: list[Array], others: list[Array]) -> NDArray[np.bool_] | Literal[True]:
-    """Which rows are equal to the bit in all of the arrays; True if all are."""
+    """Which rows are bit-identical in all of the arrays; True if all are."""
     for one, other in zip(some, others, strict=True):
         if one.tobytes() != other.tobytes():
             break

@@ -68,7 +68,7 @@ class Links:
         rows, capacity = self._rows, self._rows.capacity
         dropped = self._forget(first, rows.first) if rows.first > first else []
         self._clear(end, rows.end)
-        # Without numpy, which is slower for the few rows at a time.
+        # A Python loop: there are few rows at a time, and numpy would be slower.
         for step, before in zip(steps, previous, strict=True):
             if before < rows.first:
                 continue
@@ -138,4 +138,4 @@ def check_links(numbers: RowNumbers, rows: Mapping[str, Array]) -> None:
         ended = (status[before] != _CONTINUING) & (status[before] != NO_STEP)
         sound = np.array_equal(following[before], numbers[held]) and not ended.any()
     if not sound:
-        raise StateError("these rows cannot be restored: they are not linked as a memory links them")
+        raise StateError("these rows cannot be restored: they are not linked as a replay buffer links them")

@@ -209,14 +209,14 @@ class Memory(NumberedRows):
 
         A transition becomes a window of the `n_step` steps that start with it. A window is shorter if the episode ends
         or was cut, and at the newest steps of a stream: it then bootstraps from the observation that it reaches, with
-        the discount of its own length, which is as valid a target as a longer one.
+        the discount of its own length, which is a valid target too.
         """
         return self._batches.gather(self._batches.draw(rng, count), n_step, gamma)
 
     def gather(self, rows: RowNumbers, *, n_step: int = 1, gamma: float = 0.99) -> Batch:
         """The transitions with these row numbers, in the form of `sample`."""
         if not self.can_sample(rows).all():
-            raise InputError("some of these rows cannot be sampled, or not any more")
+            raise InputError("some of these rows are not transitions, or can no longer be sampled")
         return self._batches.gather(rows, n_step, gamma)
 
     def can_sample(self, rows: RowNumbers) -> NDArray[np.bool_]:
@@ -249,7 +249,7 @@ class Memory(NumberedRows):
         try:
             saved = msgspec.convert(state, _Saved)
         except msgspec.ValidationError as error:
-            raise StateError(f"not the state of a replay memory: {error}") from None
+            raise StateError(f"not the state of a replay buffer: {error}") from None
         heads = dict(saved.heads)
         _check_heads(heads, saved.end)
         self._heads = heads

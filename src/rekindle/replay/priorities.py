@@ -29,8 +29,8 @@ _LEAST_PRIORITY = 1e-6
 class Priorities:
     """A priority for each slot, and a tree of their sums for sampling.
 
-    Each sum is that of its two children, so the tree does not depend on the order in which priorities were set, and a
-    tree rebuilt from the same priorities is equal to the bit. The priorities are float32, the sums float64.
+    Each node is the sum of its two children, so the tree does not depend on the order in which priorities were set, and
+    a tree rebuilt from the same priorities is bit-identical. The priorities are float32, the sums float64.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -38,7 +38,7 @@ class Priorities:
             raise ConfigError(f"capacity is {capacity!r}: there must be at least 1 slot")
         self.capacity = capacity
         self._leaves = 1 << (capacity - 1).bit_length()
-        # Sum i is that of sums 2i and 2i + 1; sum 1 is the total, and the priorities come last.
+        # Node i is the sum of nodes 2i and 2i + 1; node 1 is the total, and the leaves are the priorities.
         self._sums = np.zeros(2 * self._leaves)
         self._pairs = self._sums.reshape(-1, 2)
         self._changed: list[NDArray[np.int64]] = []
@@ -76,8 +76,9 @@ class Priorities:
     def sample(self, rng: np.random.Generator, count: int, *, batches: int = 1) -> NDArray[np.int64]:
         """Sample slots with probabilities proportional to their priorities.
 
-        Sampling is stratified: each of `batches` equal parts of the draws has one draw from each of as many equal
-        shares of the total, in order. So pass the number of batches instead of splitting the draws afterwards.
+        Sampling is stratified in each batch of `count // batches` draws: the total is divided into as many equal
+        intervals, and one draw is made from each, in order. So pass the number of batches here, and do not split the
+        draws of a larger batch.
         """
         if batches < 1 or count % batches:
             raise InputError(f"{count} draws cannot be divided into {batches} equal batches")
@@ -216,7 +217,7 @@ class PrioritizedMemory(NumberedRows):
         can_sample = memory.can_sample(rows)
         priorities = can_sample * self._largest if self._unplaced is None else self._unplaced
         if not np.array_equal(priorities > 0, can_sample):
-            raise StateError("the priorities are not those of the rows")
+            raise StateError("the priorities do not belong to these rows")
         self._priorities.clear()
         self._priorities.set(rows % memory.capacity, priorities)
         self._unplaced = None
@@ -236,10 +237,10 @@ class PrioritizedMemory(NumberedRows):
         try:
             saved = msgspec.convert(state, _Saved)
         except msgspec.ValidationError as error:
-            raise StateError(f"not the state of a prioritised memory: {error}") from None
+            raise StateError(f"not the state of a prioritised replay buffer: {error}") from None
         priorities = np.asarray(saved.priorities)
         if priorities.dtype != np.float32 or not np.isfinite(priorities).all() or not np.isfinite(saved.largest):
-            raise StateError("not the state of a prioritised memory: the priorities must be finite float32")
+            raise StateError("not the state of a prioritised replay buffer: the priorities must be finite float32")
         self.memory.load_state(saved.memory)
         self._priorities.clear()
         self._largest = saved.largest

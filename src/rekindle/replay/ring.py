@@ -54,7 +54,7 @@ class Ring(NumberedRows):
         }
         problem = self._rows.problem(rows, len(transitions))
         if problem is not None:
-            raise InputError(f"these transitions do not fit the ring: {problem}")
+            raise InputError(f"these transitions do not fit the ring buffer: {problem}")
         self._rows.append([rows[name] for name in self._rows.columns], len(transitions))
 
     def take(self, numbers: ArrayLike) -> dict[str, Array]:

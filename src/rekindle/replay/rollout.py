@@ -25,7 +25,7 @@ _NUMBER = ArraySpec(np.dtype(np.int64))
 _REWARD = ArraySpec(np.dtype(np.float64))
 _STATUS = ArraySpec(np.dtype(np.uint8))
 _MANY = 256
-"""Episodes in a rollout from which on it is faster to go through all of them together."""
+"""With more episodes than this in a rollout, it is faster to process all of them together."""
 _CONTINUING, _TERMINATED = int(EpisodeStatus.CONTINUING), int(EpisodeStatus.TERMINATED)
 
 
@@ -76,7 +76,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         return Advantages(advantages.astype(np.float32), (advantages + value).astype(np.float32))
 
     def _discounted(self, errors: NDArray[np.float64], decay: float) -> NDArray[np.float64]:
-        """The sum of the errors from each step to the end of its episode, those `n` steps later times `decay ** n`."""
+        """The discounted sum of the errors from each step to the end of its episode."""
         sums: list[float] = errors.tolist()
         following: list[int] = self.following.tolist()
         for step in range(len(sums) - 1, -1, -1):
@@ -85,7 +85,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         return np.array(sums, np.float64)
 
     def _discounted_together(self, errors: NDArray[np.float64], decay: float) -> NDArray[np.float64]:
-        """As `_discounted`, to the bit, from the last steps of all episodes backwards together."""
+        """The same result as `_discounted`, computed for all episodes together, from their last steps backwards."""
         sums, previous = errors.copy(), np.full(len(errors), NONE)
         linked = (self.following != NONE).nonzero()[0]
         previous[self.following[linked]] = linked
@@ -99,18 +99,18 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
 
 
 class _LastSteps(NamedTuple):
-    """Steps that no other follows, and by column the next observation of each."""
+    """Steps without a following step, and their next observations by column."""
 
     steps: RowNumbers
     observations: list[Array]
 
     def some(self, places: NDArray[np.int64] | NDArray[np.bool_]) -> _LastSteps:
-        """Those at these places."""
+        """The steps at these indices."""
         return _LastSteps(self.steps[places], [part[places] for part in self.observations])
 
     @staticmethod
     def joined(parts: Sequence[_LastSteps]) -> _LastSteps:
-        """All of them, in order."""
+        """All steps of several parts, in order."""
         every = _LastSteps(
             np.concatenate([part.steps for part in parts]),
             [np.concatenate(columns) for columns in zip(*(part.observations for part in parts), strict=True)],
@@ -125,14 +125,14 @@ class _Tails:
         self._step: RowNumbers = np.full(0, NONE, np.int64)
         """`NONE` for a stream without a step."""
         self._is_open = np.zeros(0, np.bool_)
-        """Whether its episode goes on, so that the next step of the stream may follow."""
+        """Whether its episode continues, so that the next step of the stream may follow."""
         self._after = [np.zeros((0, *spec.shape), spec.dtype) for spec in seen.columns.values()]
-        """By column, the observation after it."""
+        """The observation after the step, by column."""
         self._admitted = 0, b""
-        """The streams that were admitted last, which usually come again."""
+        """The last streams that were admitted; the same ones usually come again."""
 
     def admits(self, streams: StreamSlots) -> bool:
-        """Whether no stream occurs twice; there is room for all of them then."""
+        """Whether no stream occurs twice; if so, makes room for all of them."""
         name = len(streams), streams.tobytes()
         if name != self._admitted:
             slots: list[int] = streams.tolist()
@@ -145,10 +145,10 @@ class _Tails:
     def follow(
         self, first: int, streams: StreamSlots, before: list[Array], after: list[Array], statuses: Array
     ) -> tuple[RowNumbers, _LastSteps | None]:
-        """Let a transition of each of these streams be a step, numbered from `first` on.
+        """Add a step to each of these streams, numbered from `first` on.
 
-        Returns the step that each of them follows, or `NONE`, and the steps that nothing will follow any more, if there
-        are any.
+        Returns the step that each of them follows, or `NONE`; and the steps that will never have a following step, or
+        None if there are none.
         """
         steps, there = self._step[streams], [part[streams] for part in self._after]
         same, follows = same_rows(before, there), self._is_open[streams]
@@ -164,19 +164,19 @@ class _Tails:
         return previous, left
 
     def put(self, streams: StreamSlots, steps: _LastSteps) -> None:
-        """Let these be the last steps of streams, whose episodes go on."""
+        """Set the last steps of streams whose episodes continue."""
         self._make_room(int(streams.max(initial=-1)) + 1)
         self._step[streams], self._is_open[streams] = steps.steps, True
         for part, others in zip(self._after, steps.observations, strict=True):
             part[streams] = others
 
     def cut(self, streams: StreamSlots) -> None:
-        """Let nothing follow the last steps of these streams."""
+        """End the episodes of these streams: no step follows their last steps."""
         self._make_room(int(streams.max(initial=-1)) + 1)
         self._is_open[streams] = False
 
     def heads(self) -> list[tuple[int, int]]:
-        """Each stream whose episode goes on, and its last step."""
+        """Each stream whose episode continues, and its last step."""
         streams = np.flatnonzero(self._is_open)
         return list(zip(streams.tolist(), self._step[streams].tolist(), strict=True))
 
@@ -185,7 +185,7 @@ class _Tails:
         return _LastSteps(self._step, self._after).some(self._step != NONE)
 
     def _make_room(self, streams: int) -> None:
-        """Have an entry for each of so many streams."""
+        """Grow the arrays to at least `streams` entries."""
         if streams > len(self._step):
             more = max(streams - len(self._step), len(self._step))
             self._step = np.append(self._step, np.full(more, NONE, np.int64))
@@ -231,7 +231,7 @@ class Rollout:
         )
         self._tails = _Tails(self._seen)
         self._left: list[_LastSteps] = []
-        """Steps that nothing follows, though their streams have later ones."""
+        """Steps without a following step that are not the last of their stream."""
 
     def __len__(self) -> int:
         """The number of collected transitions."""
@@ -240,7 +240,8 @@ class Rollout:
     def append(self, transitions: Transitions, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
         """Collect copies of transitions; those of one stream must be in order.
 
-        A transition is linked to the previous one of its stream only if it starts from the same bits where that ended.
+        A transition is linked to the previous one of its stream only if its observation is bit-identical to the next
+        observation of that one.
         """
         count = len(transitions)
         if streams.shape != (count,):

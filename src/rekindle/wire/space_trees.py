@@ -1,4 +1,4 @@
-"""Spaces in messages: as in Minari's metadata, with null instead of an infinite bound."""
+"""Spaces in messages: the JSON form of Minari's metadata, with null instead of infinite bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["read_space_tree", "space_as_tree"]
 
 
 def space_as_tree(space: Any) -> dict[str, Any]:
-    """A Gymnasium space for a message: infinite bounds are null; raises `DataError`."""
+    """Convert a Gymnasium space to a tree for a message; infinite bounds become null. Raises `DataError`."""
     return _without_infinities(space_tree(space))
 
 
@@ -25,11 +25,14 @@ def _without_infinities(tree: Any) -> Any:
 
 
 _MOST_NUMBERS = 1 << 24
-"""The most numbers in a value of a space, unless told otherwise."""
+"""The default limit on the numbers in one value of a space."""
 
 
 def read_space_tree(tree: Any, *, name: str, most_numbers: int = _MOST_NUMBERS) -> Any:
-    """The space in a message, if a value has no more numbers than that; raises `DataError` that begins with `name`."""
+    """Read the space in a message; raises a `DataError` that begins with `name`.
+
+    A space whose values have more than `most_numbers` numbers is refused.
+    """
     try:
         if (numbers := _numbers(tree)) > most_numbers:
             raise DataError(f"{name} has {numbers} numbers, which is more than {most_numbers}")
@@ -39,7 +42,7 @@ def read_space_tree(tree: Any, *, name: str, most_numbers: int = _MOST_NUMBERS) 
 
 
 def _numbers(tree: Any) -> int:
-    """How many numbers a value of a space has, before anything of that size is made; 0 for what is no space."""
+    """The number of numbers in one value of a space, computed before anything is allocated; 0 if it is not a space."""
     if not isinstance(tree, dict):
         return 0
     fields = cast("dict[str, Any]", tree)
