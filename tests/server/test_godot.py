@@ -295,7 +295,7 @@ def test_a_browser_and_too_many_games_are_turned_away(caplog: pytest.LogCaptureF
         made.game().join()
         assert made.game().receive() is None
     assert "is this a browser?" in caplog.text
-    assert "a game was turned away" in caplog.text
+    assert "a game was refused" in caplog.text
 
 
 def test_a_game_that_does_not_read_holds_nobody_up() -> None:

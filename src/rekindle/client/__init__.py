@@ -1,4 +1,4 @@
-"""Clients of a session server, for programs on any machine: numpy, msgspec and websockets are all they need."""
+"""Clients of a session server, for programs on any machine. They need only numpy, msgspec and websockets."""
 
 from rekindle.client.asynchronous import AsyncClient
 from rekindle.client.blocking import Client

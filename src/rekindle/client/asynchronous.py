@@ -26,7 +26,7 @@ _CHUNK = 1 << 16
 
 
 class AsyncClient(BaseClient):
-    """A client of a session server, for asyncio: as `Client`, with `await`. One call at a time.
+    """A client of a session server for asyncio: the methods of `Client`, to be awaited one at a time.
 
     >>> async with AsyncClient("ws://127.0.0.1:7654/session") as client:  # doctest: +SKIP
     ...     action = await client.begin(observation)
@@ -60,7 +60,7 @@ class AsyncClient(BaseClient):
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._turn = asyncio.Lock()
 
-    # What you call
+    # Public methods
 
     async def connect(self) -> None:
         """Connect; raises `ServerError`."""
@@ -84,7 +84,7 @@ class AsyncClient(BaseClient):
         action: Any = None,
         extras: Mapping[str, float] | None = None,
     ) -> Any:
-        """Report the outcome of the last action; returns the next one, None if the episode is over."""
+        """Report the outcome of the last action; returns the next action, or None if the episode ended."""
         await self.connect()
         status = EpisodeStatus.of(terminated, truncated)
         executed = None if action is None else self._talk.one_row(action, is_action=True)
@@ -118,7 +118,10 @@ class AsyncClient(BaseClient):
         step: tuple[Any, ...] | None = None,
         begin: tuple[Any, Sequence[StreamKey]] | None = None,
     ) -> list[Any]:
-        """Do all of this in one request, in this order; returns the actions of `step`, then those of `begin`."""
+        """Close, abandon, step and begin streams in one request, in this order.
+
+        Returns the actions of `step`, then those of `begin`.
+        """
         answer = await self._ask(lambda: self._talk.batch(close=close, abandon=abandon, step=step, begin=begin))
         rows = (0 if step is None else len(step[3])) + (0 if begin is None else len(begin[1]))
         return self._talk.actions(cast("Actions", answer), rows)
@@ -142,7 +145,7 @@ class AsyncClient(BaseClient):
         return self._talk.actions(cast("Actions", answer), rows)
 
     async def stats(self) -> dict[str, Any]:
-        """How the training is going: steps, episodes, updates, clients, streams, the newest metrics."""
+        """Statistics of the training: steps, episodes, updates, clients, streams, and the latest metrics."""
         return numbers_of(cast("StatsReply", await self._ask(self._talk.stats)))
 
     async def leave(self) -> None:
@@ -194,14 +197,15 @@ class AsyncClient(BaseClient):
                         text = f"no answer from {self._address.text} in {self._patience:g} s: {error}"
                         raise ServerError(text) from None
                     await asyncio.sleep(next(attempts))
-                except BaseException:  # the next connection says which requests were processed
+                except BaseException:  # after reconnecting, the server reports which requests were processed
                     await self.close()
                     raise
 
     async def _connected(self, waiting: bytes | None, *, until: float | None = None, starts_anew: bool = False) -> None:
-        """Connect, say hello, and send the request that waits again.
+        """Connect, send `hello`, and send the unanswered request again.
 
-        With `starts_anew`, a client that the server has forgotten becomes a new one; otherwise it raises `StreamsLost`.
+        If the server has forgotten this client, it becomes a new client with `starts_anew`; otherwise `StreamsLost` is
+        raised.
         """
         attempts, until = pauses(), time.monotonic() + self._patience if until is None else until
         while True:

@@ -1,4 +1,4 @@
-"""What both clients have: where the server is, the conversation with it, and what it said last."""
+"""The base of both clients: the address of the server, the conversation with it, and its last replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BaseClient", "numbers_of"]
 
 
 class BaseClient:
-    """A client, without the connections that it talks over."""
+    """A client without its connection."""
 
     def __init__(
         self, address: str, talk: Conversation, *, patience: float, answer_seconds: float, tls: ssl.SSLContext | None
@@ -25,29 +25,29 @@ class BaseClient:
         self._talk = talk
         self._protocol: SocketProtocol | None = None
         self.reconnects = -1
-        """How often the client had to connect again."""
+        """How often the client has reconnected."""
 
     @property
     def open_episodes(self) -> dict[StreamKey, OpenEpisode]:
-        """The episodes that were open when the client connected, by stream: go on with them, or begin new ones."""
+        """The episodes that were open when the client connected, by stream: continue them, or begin new ones."""
         return self._talk.open_episodes
 
     @property
     def tick(self) -> int:
-        """The number of the tick that processed the newest request: those of one tick were processed together."""
+        """The number of the tick that processed the last request; requests of the same tick are one batch."""
         return self._talk.tick
 
     @property
     def stop(self) -> str | None:
-        """Why the session is over; None while it is not."""
+        """Why the session ended; None while it continues."""
         return self._talk.stop
 
     @property
     def welcome(self) -> Welcome:
-        """What the server said about itself: its name, spaces and limits."""
+        """The server's description of itself: its name, spaces and limits."""
         return cast("Welcome", self._talk.welcome)
 
 
 def numbers_of(reply: StatsReply) -> dict[str, Any]:
-    """What a reply says about the training."""
+    """The statistics in a reply."""
     return {name: value for name, value in msgspec.to_builtins(reply).items() if name not in ("type", "ref")}

@@ -29,7 +29,7 @@ class Client(BaseClient):
     """A client of a session server.
 
     Each call waits for its answer. If the connection is lost, or the server is killed and started again, the client
-    connects again, sends its request again, and gets the answer that it would have got.
+    reconnects and sends its request again, and gets the same answer as without the interruption.
 
     >>> with Client("ws://127.0.0.1:7654/session") as client:  # doctest: +SKIP
     ...     action = client.begin(observation)
@@ -53,16 +53,16 @@ class Client(BaseClient):
         """Connect to a server; raises `ServerError`.
 
         Args:
-            address: where the server is, with `ws://` or `wss://`.
-            client: the name of this client; without it, the server makes one up.
-            token: the server's token, if it has one.
-            mode: `train`, or `play` to ask for greedy actions only.
-            observation_space: the space of your observations, for a server that does not know it, or as a check.
-            action_space: the same for actions.
-            secret_file: where to keep the secret of this client, so that it can go on after a restart of your program.
-            patience: seconds to try to reach the server, before a call raises `ServerError`.
-            answer_seconds: seconds to wait for an answer on a connection, before trying another one.
-            tls: settings for `wss://`; None for the usual ones.
+            address: the address of the server, `ws://` or `wss://`.
+            client: the name of this client; by default, the server chooses one.
+            token: the token of the server, if it requires one.
+            mode: `train`, or `play` to request greedy actions only.
+            observation_space: the space of your observations. The server checks it, or uses it if it has no spaces yet.
+            action_space: the space of your actions, in the same way.
+            secret_file: a file for the secret of this client, so that it can continue after your program restarts.
+            patience: seconds to keep trying to reach the server before a call raises `ServerError`.
+            answer_seconds: seconds to wait for an answer before reconnecting.
+            tls: the TLS context for `wss://`; None for the default one.
         """
         talk = Conversation(
             client=client,
@@ -76,7 +76,7 @@ class Client(BaseClient):
         self._socket: socket.socket | None = None
         self._connected(None, starts_anew=True)
 
-    # What you call
+    # Public methods
 
     def begin(self, observation: Any, *, stream: StreamKey = 0) -> Any:
         """Start an episode at its first observation; returns the first action."""
@@ -93,15 +93,15 @@ class Client(BaseClient):
         action: Any = None,
         extras: Mapping[str, float] | None = None,
     ) -> Any:
-        """Report the outcome of the last action; returns the next one, None if the episode is over.
+        """Report the outcome of the last action; returns the next action, or None if the episode ended.
 
         Args:
-            observation: what the action led to; at an end, the true last observation.
-            reward: its reward.
-            terminated: whether the task ended.
-            truncated: whether the episode was cut short.
+            observation: the observation after the action; at the end of an episode, its true last observation.
+            reward: the reward of the action.
+            terminated: whether the episode ended in a terminal state.
+            truncated: whether the episode was cut short, for example by a time limit.
             stream: the stream.
-            action: what was executed, if it was not the action that was returned.
+            action: the executed action, if it differs from the action that was returned.
             extras: numbers for the record of an episode that ends.
         """
         status = EpisodeStatus.of(terminated, truncated)
@@ -126,7 +126,7 @@ class Client(BaseClient):
     ) -> list[Any]:
         """Report the outcome of the last action of each stream; returns an action for each.
 
-        The action of a stream whose episode ended means nothing. `extras` are by the position of a stream.
+        Ignore the action of a stream whose episode ended. The keys of `extras` are indices of `streams`.
         """
         return self.batch(step=(observations, rewards, statuses, streams, actions, extras))
 
@@ -138,9 +138,10 @@ class Client(BaseClient):
         step: tuple[Any, ...] | None = None,
         begin: tuple[Any, Sequence[StreamKey]] | None = None,
     ) -> list[Any]:
-        """Do all of this in one request, in this order; returns the actions of `step`, then those of `begin`.
+        """Close, abandon, step and begin streams in one request, in this order.
 
-        `step` are the arguments of `step_many`, and `begin` are those of `begin_many`.
+        `step` has the arguments of `step_many`, and `begin` those of `begin_many`. Returns the actions of `step`, then
+        those of `begin`.
         """
         answer = self._ask(lambda: self._talk.batch(close=close, abandon=abandon, step=step, begin=begin))
         rows = (0 if step is None else len(step[3])) + (0 if begin is None else len(begin[1]))
@@ -164,7 +165,7 @@ class Client(BaseClient):
         return self._talk.actions(cast("Actions", answer), rows)
 
     def stats(self) -> dict[str, Any]:
-        """How the training is going: steps, episodes, updates, clients, streams, the newest metrics."""
+        """Statistics of the training: steps, episodes, updates, clients, streams, and the latest metrics."""
         return numbers_of(cast("StatsReply", self._ask(self._talk.stats)))
 
     def leave(self) -> None:
@@ -214,14 +215,15 @@ class Client(BaseClient):
                 if time.monotonic() > until:
                     raise ServerError(f"no answer from {self._address.text} in {self._patience:g} s: {error}") from None
                 time.sleep(next(attempts))
-            except BaseException:  # the next connection says which requests were processed
+            except BaseException:  # after reconnecting, the server reports which requests were processed
                 self.close()
                 raise
 
     def _connected(self, waiting: bytes | None, *, until: float | None = None, starts_anew: bool = False) -> None:
-        """Connect, say hello, and send the request that waits again.
+        """Connect, send `hello`, and send the unanswered request again.
 
-        With `starts_anew`, a client that the server has forgotten becomes a new one; otherwise it raises `StreamsLost`.
+        If the server has forgotten this client, it becomes a new client with `starts_anew`; otherwise `StreamsLost` is
+        raised.
         """
         attempts, until = pauses(), time.monotonic() + self._patience if until is None else until
         while True:

@@ -1,6 +1,6 @@
-"""What a client says and hears, without a socket: numbers, resends, arrays.
+"""The client side of the protocol, without a socket: request numbers, resends and arrays.
 
-Both clients, blocking and asyncio, drive a `Conversation`: it says what to send, and what an answer means.
+Both clients, blocking and asyncio, use a `Conversation` to encode requests and to interpret answers.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _REQUEST_ERRORS = {"stream", "value", "mode"}
 
 
 class Retry(RekindleError):
-    """The connection is of no use any more; another one may be."""
+    """The connection failed; a new connection may succeed."""
 
 
 class OpenEpisode(NamedTuple):
     """An episode that was open when a client connected."""
 
     length: int
-    """Its steps so far."""
+    """The number of its steps so far."""
     total_reward: float
     action: Any
-    """The action that was chosen last, and whose outcome was not reported."""
+    """The last action, whose outcome was not reported yet."""
 
 
 def pauses() -> Iterator[float]:
-    """Seconds to wait before each further attempt to connect: at most 1, so that clients are soon back."""
+    """Seconds to wait before each attempt to reconnect: at most 1, so that clients are back soon."""
     longest = 0.05
     while True:
         yield longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients out; not a secret
@@ -70,7 +70,7 @@ def pauses() -> Iterator[float]:
 
 
 class Conversation:
-    """The state of a client that outlives its connections."""
+    """The state of a client that is kept across connections."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Conversation:
         self._secret: str | None = None
         self._secret_file = None if secret_file is None else Path(secret_file)
         self._seq: int = 0
-        """The number of the newest request."""
+        """The number of the last request."""
         self._answered: int = 0
         self._ref = 0
         self.tick = 0
-        """The tick that processed the newest request."""
+        """The tick that processed the last request."""
         self.welcome: Welcome | None = None
         self.stop: str | None = None
-        """Why the session is over; None while it is not."""
+        """Why the session ended; None while it continues."""
         self._observation: RowFormat | None = None
         self._action: RowFormat | None = None
         self._nestings: list[Nesting | None] = [None, None]
@@ -109,9 +109,9 @@ class Conversation:
             saved = json.loads(self._secret_file.read_text(encoding="utf-8"))
             name, secret = str(saved["client"]), str(saved["secret"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{self._secret_file} is no file with the secret of a client: {error}") from None
+            raise ConfigError(f"{self._secret_file} does not contain the secret of a client: {error}") from None
         if self._client not in (None, name):
-            raise ConfigError(f"{self._secret_file} is the secret of client {name}, not of {self._client}")
+            raise ConfigError(f"{self._secret_file} has the secret of client {name}, not of {self._client}")
         self._client, self._secret = name, secret
 
     def _write_secret(self) -> None:
@@ -139,9 +139,9 @@ class Conversation:
         return encode(message, is_json=False)
 
     def welcomed(self, data: bytes, *, is_waiting: bool) -> None:
-        """Take the answer to `hello`; raises `Retry`, `StreamsLost` or `ServerError`.
+        """Process the answer to `hello`; raises `Retry`, `StreamsLost` or `ServerError`.
 
-        `is_waiting` says that a request is unanswered, and will be sent again.
+        With `is_waiting`, there is an unanswered request that will be sent again.
         """
         message = _read(data)
         if isinstance(message, ErrorMessage):
@@ -180,7 +180,7 @@ class Conversation:
         step: Steps[Any] | None = None,
         begin: Starts[Any] | None = None,
     ) -> bytes:
-        """A request with the next number."""
+        """Encode a request with the next number."""
         seq, kinds = self._seq + 1, (bool(close), bool(abandon), step is not None, begin is not None)
         message: Any
         if kinds == (False, False, True, False) and step is not None:
@@ -203,7 +203,9 @@ class Conversation:
             message = Batch(seq=seq, close=list(close), abandon=list(abandon), step=step, begin=begin)
         data = encode(message, is_json=False)
         if self.welcome is not None and len(data) > self.welcome.limits.message:
-            raise InputError(f"the message has {len(data)} bytes; the server takes {self.welcome.limits.message}")
+            raise InputError(
+                f"the message has {len(data)} bytes; the server accepts at most {self.welcome.limits.message}"
+            )
         self._seq = seq
         return data
 
@@ -215,7 +217,7 @@ class Conversation:
         step: tuple[Any, ...] | None,
         begin: tuple[Any, Sequence[StreamKey]] | None,
     ) -> bytes:
-        """A request with the next number, from the arguments of `step_many` and `begin_many`."""
+        """Encode a request with the next number, from the arguments of `step_many` and `begin_many`."""
         steps = starts = None
         if step is not None:
             observations, rewards, statuses, streams, *rest = step
@@ -226,12 +228,12 @@ class Conversation:
         return self.numbered(close=close, abandon=abandon, step=steps, begin=starts)
 
     def act(self, observations: Any, rows: int) -> bytes:
-        """A request for greedy actions."""
+        """Encode a request for greedy actions."""
         self._ref += 1
         return encode(Act(ref=self._ref, observations=self.observations(observations, rows)), is_json=False)
 
     def stats(self) -> bytes:
-        """A request for the state of the training."""
+        """Encode a request for statistics of the training."""
         self._ref += 1
         return encode(StatsRequest(ref=self._ref), is_json=False)
 
@@ -245,7 +247,7 @@ class Conversation:
         extras: Mapping[int, Mapping[str, float]] | None,
         rows: int,
     ) -> Steps[Any]:
-        """Outcomes of actions, for a message; raises `InputError`."""
+        """Encode outcomes of actions for a message; raises `InputError`."""
         return Steps(
             observations=self.observations(observations, rows),
             rewards=_numbers(rewards, "<f8", rows, "rewards"),
@@ -256,12 +258,12 @@ class Conversation:
         )
 
     def starts(self, observations: Any, streams: Sequence[StreamKey] | None, rows: int) -> Starts[Any]:
-        """First observations, for a message; raises `InputError`."""
+        """Encode first observations for a message; raises `InputError`."""
         given = None if streams is None else list(streams)
         return Starts(observations=self.observations(observations, rows), streams=given)
 
     def observations(self, observations: Any, rows: int) -> Any:
-        """Observations, for a message; raises `InputError`."""
+        """Encode observations for a message; raises `InputError`."""
         return self._sent(0, self._observation, observations, rows, "observations")
 
     def one_row(self, value: Any, *, is_action: bool = False) -> Any:
@@ -288,7 +290,7 @@ class Conversation:
     # Answers
 
     def answered(self, data: bytes) -> Actions | StatsReply | None:
-        """The answer to the request that waits; None if the message is not about it.
+        """The answer to the unanswered request; None if the message is not its answer.
 
         Raises `Retry`, `InputError`, `StreamsLost` or `ServerError`.
         """
@@ -308,7 +310,7 @@ class Conversation:
         return message if isinstance(message, StatsReply) and message.ref == self._ref else None
 
     def refused(self) -> None:
-        """The request that waits was refused: its number is used again."""
+        """Use the number of the last request again, because the server refused it."""
         self._seq = self._answered
 
     def _error(self, message: ErrorMessage) -> RekindleError:
@@ -321,7 +323,7 @@ class Conversation:
         return Retry(text) if message.code in _RETRIED else ServerError(text)
 
     def forget(self) -> None:
-        """Start anew with the next connection."""
+        """Become a new client with the next connection."""
         self._secret, self.welcome = None, None
         self._seq = self._answered = 0
 

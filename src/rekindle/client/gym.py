@@ -42,7 +42,7 @@ class Env(Protocol):
 
 
 class Played(NamedTuple):
-    """What `GymClient.run` did."""
+    """The result of `GymClient.run`."""
 
     steps: int
     returns: list[float]
@@ -50,7 +50,7 @@ class Played(NamedTuple):
 
 
 class GymClient:
-    """Plays Gymnasium environments with the actions of a server, and reports what came of them.
+    """Steps Gymnasium environments with the actions of a server, and reports the outcomes.
 
     >>> GymClient("ws://127.0.0.1:7654/session", gymnasium.make("CartPole-v1")).run(10_000)  # doctest: +SKIP
     """
@@ -70,14 +70,14 @@ class GymClient:
         """Connect to a server; each environment is a stream, and all are stepped together, in one request.
 
         Args:
-            address: where the server is.
-            envs: an environment, or several of the same spaces.
-            seed: environment i begins its first episode with seed + i; the later ones follow from that.
+            address: the address of the server.
+            envs: an environment, or several with the same spaces.
+            seed: environment i starts its first episode with the seed `seed + i`; later episodes are not seeded again.
             mode: `train`, or `play` for greedy actions without learning.
             client: the name of this client.
-            token: the server's token, if it has one.
-            secret_file: where to keep the secret of this client.
-            patience: seconds to try to reach the server.
+            token: the token of the server, if it requires one.
+            secret_file: a file for the secret of this client.
+            patience: seconds to keep trying to reach the server.
         """
         self.envs: list[Env] = (
             list(cast("Sequence[Env]", envs)) if isinstance(envs, (list, tuple)) else [cast("Env", envs)]
@@ -97,7 +97,7 @@ class GymClient:
         )
 
     def run(self, steps: int | None = None, *, episodes: int | None = None) -> Played:
-        """Play until this many steps were made, this many episodes ended, or the server's session is over.
+        """Play until `steps` steps were made, `episodes` episodes ended, or the session of the server ended.
 
         The client disconnects at the end; another `run` connects again.
         """
@@ -149,7 +149,7 @@ class GymClient:
             try:
                 return self.client.begin_many(rows, list(range(len(observations))))
             except StreamsLost:
-                continue  # the client has started anew
+                continue  # it is a new client now
 
     def _reset(self, place: int, *, is_first: bool = False) -> Any:
         seed = None if self._seed is None or not is_first else self._seed + place

@@ -1,4 +1,4 @@
-"""A WebSocket without I/O, on the protocol layer of `websockets`: bytes in, messages out."""
+"""A WebSocket client without I/O, based on the protocol layer of `websockets`: it converts bytes to messages."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ except ModuleNotFoundError as missing:
 __all__ = ["Address", "SocketProtocol", "address_of"]
 
 _MOST = 1 << 30
-"""Bytes of an answer."""
+"""The most bytes of an answer."""
 
 
 class Address(NamedTuple):
-    """Where a server is."""
+    """The address of a server."""
 
     text: str
     host: str
@@ -45,7 +45,7 @@ def address_of(text: str) -> Address:
     except ValueError as error:
         raise ConfigError(f"the address {text!r} cannot be read: {error}") from None
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise ConfigError(f"the address {text!r} is not one of a server: use ws://HOST:PORT/session")
+        raise ConfigError(f"{text!r} is not the address of a server: use ws://HOST:PORT/session")
     is_secure = parts.scheme == "wss"
     path = parts.path if parts.path not in ("", "/") else "/session"
     port = port or (443 if is_secure else 80)
@@ -69,7 +69,7 @@ class SocketProtocol:
         """Whether the handshake is done."""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the socket, none if it was closed; raises `Retry` if the connection is over."""
+        """Process bytes from the socket, empty if it was closed; raises `Retry` if the connection has ended."""
         protocol = self._protocol
         if data:
             protocol.receive_data(data)
@@ -102,7 +102,7 @@ class SocketProtocol:
                 self._parts = []
 
     def send(self, data: bytes) -> None:
-        """Queue a message for `outgoing`; raises `Retry` if the connection is over."""
+        """Queue a message for `outgoing`; raises `Retry` if the connection has ended."""
         if self._protocol.state is not State.OPEN:
             raise Retry(f"the connection to {self._address.text} was closed")
         self._protocol.send_binary(data)
@@ -112,5 +112,5 @@ class SocketProtocol:
         return [data for data in self._protocol.data_to_send() if data]
 
     def next_message(self) -> bytes | None:
-        """A message that has come; None if there is none."""
+        """The next received message; None if there is none."""
         return self._messages.popleft() if self._messages else None

@@ -1,6 +1,6 @@
 """Training sessions over a socket, for game engines and other programs that own their loop.
 
-`SessionServer` and `rekindle serve` speak the protocol of our clients, `GodotServer` that of Godot RL Agents.
+`SessionServer` and `rekindle serve` use the protocol of `rekindle.client`; `GodotServer` uses that of Godot RL Agents.
 """
 
 from rekindle.server.godot import GodotServer, serve_godot

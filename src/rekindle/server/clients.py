@@ -1,8 +1,8 @@
-"""The clients of a server: who they are, which request of theirs was processed last, and its answer.
+"""The clients of a server: their names and secrets, and the number and answer of the last processed request of each.
 
-All of it is part of the checkpoint and of the input journal. A tick carries a note of whose requests it processed, and
-so do ticks that admit or forget a client. The answer to a request follows from the actions of its tick, so a replay
-has the same answers again.
+All of this is part of the checkpoint and of the input journal. Each tick has a note: the requests that it processed, or
+the client that it admitted or forgot. The answer to a request can be computed from the actions of its tick, so a replay
+of the journal restores the same answers.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 
 
 class Connection(Protocol):
-    """How a client is reached."""
+    """The connection to a client."""
 
     def answer(self, client: Client) -> None:
-        """Send the answer to the newest request."""
+        """Send the answer to the last request."""
         ...
 
     def refuse(self, code: str, message: str, *, seq: int | None = None, ref: int | None = None) -> None:
-        """Send an error, and close the connection if it is one that closes it."""
+        """Send an error; close the connection if the code requires it."""
         ...
 
 
 class Client:
-    """One client, over all of its connections."""
+    """One client, across all of its connections."""
 
     __slots__ = (
         "connection",
@@ -61,22 +61,22 @@ class Client:
     def __init__(self, number: int, name: str, incarnation: int, key: bytes) -> None:
         self.number, self.name, self.incarnation, self.key = number, name, incarnation, key
         self.last = 0
-        """The number of the newest request that was processed."""
+        """The number of the last processed request."""
         self.tick = 0
         """The tick that processed it."""
         self.reply = b""
-        """The rows of actions that it was answered with, as `Clients.form` converts them."""
-        # What follows is not saved.
+        """The rows of actions in its answer, as converted by `form` of `Clients`."""
+        # The fields below are not saved.
         self.connection: Connection | None = None
         self.streams: dict[int | str, int] = {}
-        """The rows of its streams in the session."""
+        """The slots of its streams in the session."""
         self.waiting = 0
-        """The number of the request that waits for the next tick; 0 if none does."""
+        """The number of the request that waits for the next tick; 0 if there is none."""
         self.seen = 0.0
-        """When it was last connected, on the monotonic clock."""
+        """The time of its last connection, on the monotonic clock."""
 
     def has(self, secret: str) -> bool:
-        """Whether a secret is this client's."""
+        """Whether this is the secret of the client."""
         return hmac.compare_digest(key_of(secret), self.key)
 
     def state(self) -> State:
@@ -86,23 +86,23 @@ class Client:
 
 
 def new_secret() -> str:
-    """A secret for a new client."""
+    """Make a secret for a new client."""
     return secrets.token_hex(16)
 
 
 def key_of(secret: str) -> bytes:
-    """What the server keeps of a secret, so that a run directory does not give it away."""
+    """The hash of a secret, which the server saves instead of the secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 class Clients:
-    """All clients that are not forgotten: the ledger of a server's session."""
+    """All clients that the server knows."""
 
     def __init__(self, form: Callable[[Array], Array]) -> None:
-        """`form` converts the actions of a tick to the rows that are kept, all at once."""
+        """`form` converts the actions of a tick to the rows that are saved."""
         self._form = form
         self.tick = 0
-        """Ticks so far, over all restarts."""
+        """The number of ticks so far, across restarts."""
         self.by_number: dict[int, Client] = {}
         self.by_name: dict[str, Client] = {}
         self.next_number = 0
@@ -114,7 +114,7 @@ class Clients:
         return _REQUESTS + b"".join(entries)
 
     def admission_note(self, name: str, secret: str) -> bytes:
-        """The note of a tick that admits a client; one of the same name is forgotten."""
+        """The note of a tick that admits a client; it replaces a client of the same name."""
         before = self.by_name.get(name)
         incarnation = 1 if before is None else before.incarnation + 1
         return _ADMITTED + _pack((self.next_number, name, incarnation, key_of(secret)))
@@ -126,11 +126,11 @@ class Clients:
 
     @staticmethod
     def skipping_note(client: Client, last: int) -> bytes:
-        """The note of a tick after which a client goes on with the request after `last`."""
+        """The note of a tick after which a client continues with the request after `last`."""
         return _SKIPPED + _pack((client.number, last))
 
     def took(self, note: bytes, actions: Array) -> None:
-        """A tick was made."""
+        """Apply the note and the actions of a tick that was made."""
         self.tick += 1
         kind, data = note[:1], note[1:]
         if kind == _REQUESTS:
@@ -203,7 +203,7 @@ class _Saved(msgspec.Struct):
 
 
 def client_and_stream(name: Any) -> tuple[str, int | str] | None:
-    """The client and the stream in the name of a session's stream; None for a stream of somebody else."""
+    """The client and the stream in the name of a session's stream; None if the stream belongs to no client."""
     client, slash, stream = str(name).partition("/")
     if not slash or not client or not stream:
         return None

@@ -1,4 +1,4 @@
-"""A WebSocket connection of a client: frames to messages, limits and deadlines, and answers."""
+"""The WebSocket connection of a client: assembles messages from frames, enforces limits and deadlines, and answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _TEXT, _BINARY, _CONTINUATION, _CLOSE = (
     WSMsgType.CLOSE,
 )
 _MOST_UNREAD = 1 << 20
-"""Bytes that wait for a client that does not read; beyond it is cut off."""
+"""The most unsent bytes for a client that does not read; beyond this, the connection is closed."""
 
 
 class House(Protocol):
@@ -57,19 +57,19 @@ class House(Protocol):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the server stops."""
+        """Whether the server is stopping."""
         ...
 
     def desk_for(self, hello: Hello) -> Desk:
-        """Who processes the requests of a client; raises `Refusal`."""
+        """The desk that processes the requests of a client; raises `Refusal`."""
         ...
 
     def learns(self) -> bool:
-        """Whether numbered requests are processed, and not only `act`."""
+        """Whether numbered requests are processed too, not only `act`."""
         ...
 
     def stats(self, ref: int) -> StatsReply:
-        """How the training is going."""
+        """Statistics of the training."""
         ...
 
 
@@ -87,7 +87,7 @@ class ClientConnection(WSListener):
         self._part_bytes = 0
         self._parts_are_text = False
         self._deadline: asyncio.TimerHandle | None = None
-        """Ends the connection if `hello`, or the rest of a fragmented message, does not come."""
+        """Ends the connection if `hello`, or the rest of a fragmented message, does not arrive in time."""
         self._allowance, self._allowed_at = self._options.rate, time.monotonic()
         self._is_paused = False
         self._is_over = False
@@ -95,7 +95,7 @@ class ClientConnection(WSListener):
     # Called by picows
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        """The handshake is done."""
+        """Register the connection after the handshake."""
         self._transport = transport
         self._house.connections.add(self)
         self._counters.connections += 1
@@ -103,7 +103,7 @@ class ClientConnection(WSListener):
         self._set_deadline(self._options.hello_seconds, "hello")
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002 - picows calls it so
-        """The connection is gone."""
+        """Unregister the connection after it closed."""
         self._is_over = True
         self._cancel_deadline()
         if self in self._house.connections:
@@ -115,7 +115,7 @@ class ClientConnection(WSListener):
         self._parts.clear()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """A frame has come."""
+        """Process a frame."""
         if self._is_over:
             return
         kind = frame.msg_type
@@ -129,11 +129,11 @@ class ClientConnection(WSListener):
             self._close(transport, frame)
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """Note that the client does not read."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Note that the client reads again."""
         self._is_paused = False
 
     def _close(self, transport: WSTransport, frame: WSFrame) -> None:
@@ -151,7 +151,7 @@ class ClientConnection(WSListener):
             self._set_deadline(self._options.message_seconds, "the rest of a message")
         self._part_bytes += frame.payload_size
         if self._part_bytes > self._options.max_message or len(self._parts) > self._options.max_message // 16:
-            self._fail("too_large", f"a message may have {self._options.max_message} bytes")
+            self._fail("too_large", f"a message may have at most {self._options.max_message} bytes")
             return
         self._parts.append(frame.get_payload_as_bytes())
         if frame.fin:
@@ -191,7 +191,7 @@ class ClientConnection(WSListener):
             self._spend()
 
     def _broken(self, error: Exception) -> Refusal:
-        """An error of ours: told in the log, and to this client alone."""
+        """Log an error of the server itself; only this client is told."""
         name = "a client" if self._client is None else f"client {self._client.name}"
         logger.error("a message of %s could not be processed", name, exc_info=error)
         return Refusal("internal", "the message could not be processed")
@@ -246,7 +246,7 @@ class ClientConnection(WSListener):
         self._end(1000, "")
 
     def answer(self, client: Client) -> None:
-        """Send the answer to the newest request."""
+        """Send the answer to the last request."""
         desk = self._desk
         if desk is None:
             return
@@ -256,7 +256,7 @@ class ClientConnection(WSListener):
         self._send(Actions(seq=client.last, tick=client.tick, actions=actions, stop=desk.stop_reason))
 
     def refuse(self, code: str, message: str, *, seq: int | None = None, ref: int | None = None) -> None:
-        """Send an error, and close the connection if it is one that closes it."""
+        """Send an error; close the connection if the code requires it."""
         if self._is_over:
             return
         self._counters.refuse(code)
@@ -282,7 +282,7 @@ class ClientConnection(WSListener):
             transport.disconnect()
 
     def abort(self) -> None:
-        """Cut the connection at once."""
+        """Close the connection immediately."""
         self._is_over = True
         if self._transport is not None:
             self._transport.disconnect(graceful=False)
@@ -300,7 +300,7 @@ class ClientConnection(WSListener):
     # Limits
 
     def _spend(self) -> None:
-        """Count a message that is no processed request against the rate."""
+        """Count a message that is not a processed request towards the rate limit."""
         if self._is_over:
             return
         now = time.monotonic()
@@ -327,7 +327,7 @@ _NUMBERED = frozenset((Begin, Step, Abandon, Close, Batch))
 
 
 def _close_code(number: int) -> Any:
-    """A close code for picows, which takes any number although its enum has only the registered ones."""
+    """A close code for picows, which accepts any number although its enum has only the registered ones."""
     try:
         return WSCloseCode(number)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a server counts: for `/metrics`, `stats`, and the metrics of the run."""
+"""The counters of a server, for `/metrics`, `stats`, and the metrics of the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 __all__ = ["Counters"]
 
 _RECENT = 4096
-"""Latencies that percentiles are computed from."""
+"""The number of recent latencies for percentiles."""
 
 
 class _Timed(Protocol):
@@ -27,24 +27,24 @@ class Counters:
         self.connections = 0
         """Open connections."""
         self.accepted = 0
-        """Connections so far."""
+        """All connections so far."""
         self.requests = 0
-        """Requests that were processed."""
+        """Processed requests."""
         self.steps = 0
-        """Transitions in them."""
+        """Transitions in processed requests."""
         self.ticks = 0
         self.repeated = 0
-        """Requests that came again."""
+        """Requests that were received again."""
         self.refused: dict[str, int] = {}
-        """Errors that were sent, by code."""
+        """Errors sent, by code."""
         self.latencies: deque[float] = deque(maxlen=_RECENT)
-        """Seconds from the arrival of a request to its answer, the newest ones."""
+        """Seconds from the arrival of a request to its answer, for recent requests."""
         self._before = (self.started, 0, 0)
         self.requests_per_second = 0.0
         self.steps_per_second = 0.0
 
     def processed(self, requests: Sequence[_Timed]) -> None:
-        """Requests were answered."""
+        """Count requests that were answered in one tick."""
         now = time.perf_counter()
         self.ticks += 1
         if len(requests) == 1:
@@ -57,7 +57,7 @@ class Counters:
         self.latencies.extend(map(float.__sub__, repeat(now), [request.arrived for request in requests]))
 
     def refuse(self, code: str) -> None:
-        """An error was sent."""
+        """Count an error that was sent."""
         self.refused[code] = self.refused.get(code, 0) + 1
 
     def measure(self) -> None:
@@ -70,6 +70,6 @@ class Counters:
         self._before = now, self.requests, self.steps
 
     def percentile(self, share: float) -> float:
-        """A percentile of the newest latencies, in seconds; 0 if there are none."""
+        """A percentile of recent latencies, in seconds; 0 if there are none."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -1,6 +1,6 @@
-"""Processes what clients send: admits them, numbers their requests, and makes one tick of those that came together.
+"""Processes the messages of clients: admits clients, checks request numbers, and batches requests into ticks.
 
-It knows nothing of sockets: a connection passes messages on, and is told the answers.
+It does not use sockets: connections pass messages to it, and it passes answers to them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Desk"]
 
 
 class Desk:
-    """The clients of one session."""
+    """Processes the requests of all clients of one session."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Desk:
         *,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Call `failed` if a tick raises: the session is then broken, and nothing more can be answered."""
+        """`failed` is called if a tick raises: the session is broken then, and no request can be answered."""
         agent: Any = session.agent
         self.session, self._options, self._counters, self._failed = session, options, counters, failed
         self._spaces = _spaces(agent)
@@ -57,19 +57,19 @@ class Desk:
         self.clients = Clients(self.actions.kept)
         self._ticks = session.serve(self.clients)
         if session.run is not None and not self._ticks.has_journal:
-            raise ConfigError("a served session needs journal=True: clients go on after a restart of the server")
+            raise ConfigError("a served session needs journal=True, so that clients can continue after a restart")
         self._reader = RequestReader(self.observation, self.actions, self._ticks)
         self._trees = tuple(space_as_tree(space) for space in self._spaces)
         self._waiting: list[Request] = []
         self.stop_reason: str | None = None
-        """Why the session was over after the last tick; None if it was not."""
+        """Why the session ended with the last tick; None if it continues."""
         self._is_closed = False
         rollout = getattr(getattr(agent, "config", None), "rollout_steps", None)
         self._tick_rows = min(options.tick_rows, rollout) if isinstance(rollout, int) else options.tick_rows
         self._find_streams()
 
     def _find_streams(self) -> None:
-        """After a restart: the streams of each client."""
+        """Find the streams of each client after a restart."""
         now = time.monotonic()
         for name in self._ticks.streams():
             found = client_and_stream(name)
@@ -81,13 +81,13 @@ class Desk:
 
     @property
     def streams(self) -> int:
-        """Streams of all clients."""
+        """The number of streams of all clients."""
         return sum([len(client.streams) for client in self.clients.by_number.values()])
 
     # Clients
 
     def admit(self, hello: Hello, connection: Connection, *, is_json: bool) -> tuple[Client, Welcome]:
-        """Let a client in, anew or again; raises `Refusal`."""
+        """Admit a new client, or one that reconnects; raises `Refusal`."""
         self.flush()
         self.check_spaces(hello)
         if hello.secret is not None:
@@ -104,7 +104,7 @@ class Desk:
         return client, self._welcome(client, secret, is_behind=is_behind, is_json=is_json)
 
     def check_spaces(self, hello: Hello) -> None:
-        """Raise `Refusal` if a client has other spaces."""
+        """Raise `Refusal` if the spaces of a client differ from those of the session."""
         pairs = zip(("observation_space", "action_space"), self._spaces, strict=True)
         for name, space in pairs:
             tree = getattr(hello, name)
@@ -127,7 +127,7 @@ class Desk:
             for client in self.clients.by_number.values():
                 if client.has(secret):
                     return client
-        raise Refusal("gone", "no client has that secret: it was forgotten, or replaced. Start anew, without a secret")
+        raise Refusal("gone", "no client has that secret: it was forgotten or replaced. Connect without a secret")
 
     def _unused_name(self) -> str:
         while (name := f"client-{new_secret()[:12]}") in self.clients.by_name:
@@ -145,7 +145,10 @@ class Desk:
         return self.clients.by_name[name]
 
     def _make_room(self) -> None:
-        """Forget the client without streams that has been away for the longest time; raises `Refusal` if none is."""
+        """Forget the disconnected client without streams that was connected least recently.
+
+        Raises `Refusal` if there is none.
+        """
         away = [one for one in self.clients.by_number.values() if one.connection is None and not one.streams]
         if not away:
             raise Refusal("full", f"there are {self._options.max_clients} clients already (--max-clients)")
@@ -171,7 +174,7 @@ class Desk:
                 self.forget(client)
 
     def disconnected(self, client: Client, connection: Connection) -> None:
-        """A connection of a client is closed."""
+        """Note that a connection of a client was closed."""
         if client.connection is connection:
             client.connection, client.seen = None, time.monotonic()
 
@@ -218,7 +221,7 @@ class Desk:
     # Requests
 
     def submit(self, client: Client, message: Any, *, is_json: bool) -> bool:
-        """Take a numbered request; returns whether it is a new one. Raises `Refusal`."""
+        """Accept a numbered request; returns whether it is a new one. Raises `Refusal`."""
         seq = message.seq
         if seq != client.last + 1 or client.waiting:
             self._repeated(client, seq)
@@ -228,10 +231,10 @@ class Desk:
         return True
 
     def take(self, request: Request) -> None:
-        """Let a request wait for the next tick; raises `Refusal`."""
+        """Queue a request for the next tick; raises `Refusal`."""
         client = request.client
         if request.rows > self._tick_rows:
-            raise Refusal("stream", f"{request.rows} streams in a request: the most is {self._tick_rows}")
+            raise Refusal("stream", f"{request.rows} streams in a request: use at most {self._tick_rows}")
         if request.begins:
             new = sum([stream not in client.streams for stream in request.begins])
             if new and self.streams + new > self._options.max_streams:
@@ -255,7 +258,7 @@ class Desk:
             self.flush()
 
     def flush(self) -> None:
-        """Process all requests that wait."""
+        """Process all queued requests."""
         waiting, self._waiting = self._waiting, []
         if len(waiting) > 1:
             waiting.sort(key=_number)
@@ -302,7 +305,7 @@ class Desk:
             self._failed(error)
             raise Refusal("internal", "the server failed; it may be started again") from error
 
-    # Without a number
+    # Requests without a number
 
     def act(self, value: Any, *, is_json: bool) -> Array:
         """Greedy actions for rows of observations; raises `Refusal`."""
@@ -316,7 +319,7 @@ class Desk:
         return self._ticks.act(arrays)
 
     def close(self) -> None:
-        """Process what waits, and nothing more."""
+        """Process the queued requests, and no later ones."""
         self.flush()
         self._is_closed = True
 

@@ -1,4 +1,4 @@
-"""Train Godot games: a server for the protocol of Godot RL Agents, which drives one training session."""
+"""Train Godot games: a server with the protocol of Godot RL Agents for one training session."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ __all__ = ["DEFAULT_PORT", "GodotServer", "OpenSession", "serve_godot"]
 logger = logging.getLogger("rekindle.server")
 
 DEFAULT_PORT = 11008
-"""The port that games with the plugin connect to unless they are started with `--port=`."""
+"""The port that games with the plugin connect to, unless they are started with `--port=`."""
 _HOST = "127.0.0.1"
-"""Games connect to this address only, and their protocol knows no secret: nobody else may."""
+"""Games connect to this address only. Their protocol has no authentication, so other machines must not connect."""
 _TICK = 0.1
-"""Seconds between two looks at whether to stop."""
+"""Seconds between checks whether to stop."""
 _JOIN_SECONDS = 60.0
-"""Seconds after which a connection that has not said what it is is closed."""
+"""Seconds after which a connection is closed if the game has not described itself."""
 _CLOSING_SECONDS = 2.0
-"""Seconds for games to take the message that the training is over."""
+"""Seconds for games to receive the message that the training ended."""
 
 OpenSession = Callable[[Any, Any], TrainingSession]
-"""Opens the session for an observation space and an action space, which the first game tells."""
+"""Opens the session for the observation space and the action space of the first game."""
 
 
 class GodotServer:
     """Trains the agents of all games that connect; each agent of a game is a stream of one session.
 
-    The first game tells the spaces; later ones must have the same. A game that leaves, or sends something that cannot
-    be understood, is disconnected without disturbing the others: its open episodes are closed as truncated.
+    The first game defines the spaces; later games must have the same. A game that leaves or sends an invalid message is
+    disconnected, its open episodes are closed as truncated, and the other games continue.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class GodotServer:
         report: Callable[[str], object] | None = None,
         report_seconds: float = 10.0,
     ) -> None:
-        """Listen on the port; with port 0, on one that is free.
+        """Listen on the port.
 
         Args:
-            open_session: opens the session, as soon as the first game has told its spaces.
-            port: where games connect.
-            rules: what `done` means if a game does not say it.
-            play: act greedily, and learn nothing.
-            max_games: the most games at once.
+            open_session: opens the session when the first game has sent its spaces.
+            port: the port to listen on; 0 for any free port.
+            rules: whether `done` means terminated or truncated, if a game does not say it.
+            play: act greedily, without learning.
+            max_games: the most games at the same time.
             max_agents: the most agents of all games together.
             max_message: the most bytes in one message of a game.
-            interrupter: stops the server; pass the one of the session.
+            interrupter: stops the server; pass that of the session.
             report: called with a line about the training every `report_seconds`.
-            report_seconds: how often.
+            report_seconds: seconds between reports.
         """
         self._open_session, self._rules, self._learns = open_session, rules, not play
         self._max_games = required_count("max_games", max_games, 1)
@@ -83,7 +83,7 @@ class GodotServer:
         self._report, self._report_seconds = report, report_seconds
         self._next_report, self._reported = time.monotonic() + report_seconds, ""
         self._logged, self._requests = time.monotonic(), 0
-        """When numbers were logged last, and the replies of games since then."""
+        """The time of the last log of metrics, and the number of replies since then."""
         self._connections: list[Connection] = []
         self._play: Play | None = None
         self._selector = selectors.DefaultSelector()
@@ -94,7 +94,7 @@ class GodotServer:
             raise ConfigError(f"cannot listen on {_HOST}:{port}: {error.strerror or error}; use another port") from None
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
-        """Where games connect."""
+        """The port that games connect to."""
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     @property
@@ -104,7 +104,7 @@ class GodotServer:
 
     @property
     def counts(self) -> GodotCounts:
-        """What games reported since the server started, and what was missing in it."""
+        """Counts of the outcomes that games reported since the server started, and of missing information."""
         return GodotCounts() if self._play is None else self._play.counts
 
     @property
@@ -158,7 +158,7 @@ class GodotServer:
                 self._reported = line
 
     def _exchange(self, connection: Connection, events: int) -> EnvInfo | tuple[Game, Reply] | None:
-        """Send and receive what a connection is ready for; returns a message that is complete."""
+        """Send and receive on a connection that is ready; returns a message if it is complete."""
         with self._dropped_on_error(connection):
             if events & selectors.EVENT_WRITE:
                 self._send(connection, b"")
@@ -189,7 +189,7 @@ class GodotServer:
                 self._send(connection, encode_frame({"type": "action", "action": actions}))
 
     def _log(self, seconds: float) -> None:
-        """Numbers for the metrics of the run; under time/, as they depend on the clock."""
+        """Log metrics of the server; they are under `time/`, because they depend on the clock."""
         play = self._play
         if play is None or play.session.run is None or not self._learns or not self._requests:
             return
@@ -213,7 +213,7 @@ class GodotServer:
         except OSError:  # it is gone already
             return
         if len(self._connections) >= self._max_games:
-            logger.warning("a game was turned away: %d are connected (max_games)", len(self._connections))
+            logger.warning("a game was refused: %d games are connected (max_games)", len(self._connections))
             peer.close()
             return
         connection = Connection(peer, self._max_message)
@@ -271,7 +271,7 @@ class GodotServer:
     # The end
 
     def _dismiss(self) -> None:
-        """Tell the games that the training is over."""
+        """Tell the games that the training ended."""
         end = time.monotonic() + _CLOSING_SECONDS
         for connection in self._connections:
             with contextlib.suppress(EOFError):
@@ -290,7 +290,7 @@ class GodotServer:
 
     @property
     def status(self) -> str:
-        """A line about the training: games, agents, steps, the mean return, and what is missing."""
+        """A line about the training: games, agents, steps, mean return, and missing information."""
         games, session = self.games, self.session
         agents = sum(game.agents for game in games)
         parts = [f"{_counted(len(games), 'game')}, {_counted(agents, 'agent')}"]
@@ -320,10 +320,10 @@ def serve_godot(
     interrupter: Interrupter | None = None,
     report: Callable[[str], object] | None = None,
 ) -> GodotServer:
-    """Train Godot games until the session is done; returns the server, which has stopped.
+    """Train Godot games until the session is done; returns the stopped server.
 
-    `done` and `time_limit` say what the end of an episode means if a game does not: see `EndRules`. With `play`, the
-    agent acts greedily and learns nothing.
+    `done` and `time_limit` define whether an episode was terminated or truncated if a game does not say it: see
+    `EndRules`. With `play`, the agent acts greedily and does not learn.
     """
     if done is not None:
         checked_choice("done", done, ("terminated", "truncated"))

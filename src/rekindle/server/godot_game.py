@@ -1,4 +1,4 @@
-"""One connected Godot game: its socket, and what its agents last saw and did."""
+"""One connected Godot game: its socket, and the last observations and actions of its agents."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from rekindle.server.godot_wire import HELLO, Frames
 __all__ = ["Connection", "Game", "LAST_OBSERVATION", "Reply"]
 
 LAST_OBSERVATION = "terminal_observation"
-"""What the info of an agent has when its episode ends, if the game is so kind; the name is Stable-Baselines3's."""
+"""The key in the info of an agent with the last observation of its episode, if the game sends it (the name is that of
+Stable-Baselines3)."""
 _PIECE = 1 << 18
-"""Bytes that are read at once."""
+"""The most bytes to read at once."""
 
 
 class Connection:
@@ -32,29 +33,29 @@ class Connection:
         self.socket = peer
         self.since = time.monotonic()
         self.game: Game | None = None
-        """The game, once it has said what it is."""
+        """The game, once it has described itself."""
         self.stage: Literal["joining", "resetting", "playing"] = "joining"
-        """What the next message of the game is: its description, its first observations, or the outcome of actions."""
+        """What the next message of the game contains: its description, first observations, or outcomes of actions."""
         self._frames = Frames(max_message)
         self._outgoing = bytearray(HELLO)
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name of the connection in messages."""
         return "a new connection" if self.game is None else f"game {self.game.number}"
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether bytes wait until the socket takes them."""
+        """Whether there are unsent bytes."""
         return bool(self._outgoing)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, now or when the socket can take it."""
+        """Send a frame, now or when the socket is ready."""
         self._outgoing += frame
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the socket takes it; raises `EOFError` if the game is gone."""
+        """Send as many of the unsent bytes as the socket accepts; raises `EOFError` if the game has disconnected."""
         while self._outgoing:
             try:
                 sent = self.socket.send(self._outgoing)
@@ -65,7 +66,10 @@ class Connection:
             del self._outgoing[:sent]
 
     def receive(self) -> bytes | None:
-        """The next frame if it is complete; raises `InputError` for a bad one, and `EOFError` if the game is gone."""
+        """The next frame if it is complete, otherwise None.
+
+        Raises `InputError` for a bad frame, and `EOFError` if the game has disconnected.
+        """
         try:
             data = self.socket.recv(_PIECE)
         except BlockingIOError:
@@ -78,7 +82,7 @@ class Connection:
 
 
 class Reply(NamedTuple):
-    """What a game answers: observations, and the outcome of actions unless it was reset."""
+    """The reply of a game: observations and, unless it was reset, the outcomes of actions."""
 
     observations: GodotObservations
     rewards: NDArray[np.float64]
@@ -86,7 +90,7 @@ class Reply(NamedTuple):
     dones: NDArray[np.bool_]
     infos: Sequence[dict[str, Any]]
     lasts: dict[int, GodotObservations]
-    """By agent, the last observation of an episode that is done, if the game sent it."""
+    """The last observation of each agent whose episode is done, if the game sent it."""
 
 
 class Game:
@@ -95,17 +99,17 @@ class Game:
     def __init__(self, number: int, spaces: GameSpaces, agents: int) -> None:
         self.number, self.spaces, self.agents = number, spaces, agents
         self.streams = [f"game{number}/{agent}" for agent in range(agents)]
-        """Their names in the session."""
+        """The names of the streams in the session."""
         self.observations: GodotObservations = {}
-        """What the agents saw last."""
+        """The last observations."""
         self.actions: dict[str, Array] = spaces.idle_actions(agents)
-        """What they were told to do then."""
+        """The last actions."""
         self.is_open = np.zeros(agents, np.bool_)
-        """Whose episode has begun."""
+        """Which agents have an open episode."""
         self.lengths = np.zeros(agents, np.int64)
-        """Steps of the open episodes."""
+        """The lengths of the open episodes, in steps."""
         self.totals = np.zeros(agents)
-        """Their returns so far, if nothing is learned; otherwise the session knows them."""
+        """The returns of the open episodes so far; only used without learning."""
 
     def names(self, rows: NDArray[np.intp]) -> list[str]:
         """The streams of some agents."""
@@ -145,7 +149,7 @@ class Game:
         return cast("list[Any]", values)
 
     def _infos(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        """What the game says besides; older plugins say nothing."""
+        """The info of each agent; older plugins send none."""
         if message.get("info") is None:
             return [{}] * self.agents
         infos = self._column(message, "info")

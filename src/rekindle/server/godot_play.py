@@ -1,4 +1,4 @@
-"""Feed what games report into one training session, and get actions for them."""
+"""Report the outcomes from games to one training session, and get the next actions from it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["EndRules", "GodotCounts", "Play"]
 
 _CONTINUING, _TERMINATED, _TRUNCATED = map(int, EpisodeStatus)
 _TRUNCATED_FLAG = "TimeLimit.truncated"
-"""What the info of an agent may say when its episode ends; the name is Stable-Baselines3's."""
+"""The flag in the info of an agent that marks a truncated episode (the name is that of Stable-Baselines3)."""
 
 
 class EndRules(msgspec.Struct, frozen=True):
-    """What `done` means if the game does not say it: its protocol has one flag for both ends of an episode."""
+    """Whether `done` means terminated or truncated, if a game does not say it: the protocol has one flag for both."""
 
     done: Literal["terminated", "truncated"] | None = None
-    """None if it is not known: then an end counts as a termination, and as one that the game did not tell apart."""
+    """The meaning of `done`. None if it is unknown: the end counts as a termination and as an unclear end."""
     time_limit: int | None = None
-    """Episodes of this many steps or more were truncated; with it, `done` is about shorter ones."""
+    """Episodes of at least this many steps count as truncated; `done` then applies to shorter ones."""
 
     @property
     def is_given(self) -> bool:
-        """Whether somebody has said what `done` means."""
+        """Whether `done` or `time_limit` is set."""
         return self.done is not None or self.time_limit is not None
 
     def status(self, info: dict[str, Any], length: int) -> int:
-        """The status of an episode of this length that is done."""
+        """The status of an episode of `length` steps that is done."""
         told = info.get(_TRUNCATED_FLAG)
         if told is not None:
             return _TRUNCATED if told else _TERMINATED
@@ -46,22 +46,22 @@ class EndRules(msgspec.Struct, frozen=True):
 
 
 class GodotCounts(msgspec.Struct):
-    """What games reported since the server started, and what was missing in it."""
+    """Counts of the outcomes that games reported since the server started, and of missing information."""
 
     terminated: int = 0
     truncated: int = 0
     unclear_ends: int = 0
-    """Ends of which neither the game nor an option says whether they are terminations or truncations."""
+    """Ends for which neither the game nor an option says whether they are terminations or truncations."""
     no_last_observation: int = 0
-    """Terminations whose last observation the game did not send."""
+    """Terminations without a last observation from the game."""
     cut_transitions: int = 0
-    """Transitions that were left out, because the game sent no last observation of a truncated episode."""
+    """Transitions that were dropped because the game did not send the last observation of a truncated episode."""
     bad_values: int = 0
-    """Transitions that were left out, because an observation or a reward was not finite."""
+    """Transitions that were dropped because an observation or a reward was not finite."""
 
     @property
     def missing(self) -> dict[str, int]:
-        """What was missing, with how often, in words."""
+        """Counts of missing information, by description; without those that are 0."""
         found = {
             "ends not told apart": self.unclear_ends,
             "terminations without a last observation": self.no_last_observation,
@@ -72,31 +72,31 @@ class GodotCounts(msgspec.Struct):
 
 
 class _Outcome(NamedTuple):
-    """The rows of a reply that become transitions, and how."""
+    """The rows of a reply that become transitions, with their statuses and next observations."""
 
     rows: NDArray[np.intp]
     statuses: NDArray[np.uint8]
     following: dict[str, Array]
     extras: dict[str, dict[str, float]]
-    """By stream, the numbers for the records of episodes that end."""
+    """Numbers for the records of episodes that end, by stream."""
 
 
 class Play:
     """Drives a session with the replies of games.
 
-    A reply of a game is the outcome of the actions of all its agents. Replies that arrive together are one batch.
+    A reply has the outcomes of the actions of all agents of a game. Replies that arrive together are one batch.
     """
 
     def __init__(self, session: TrainingSession, spaces: GameSpaces, rules: EndRules, *, learns: bool = True) -> None:
         self.session, self.spaces = session, spaces
         self.counts = GodotCounts()
         self.returns: deque[float] = deque(maxlen=100)
-        """The returns of the last episodes, if nothing is learned."""
+        """The returns of the last episodes; only used without learning."""
         self._rules, self._learns = rules, learns
         self._warned: set[str] = set()
 
     def join(self, game: Game) -> None:
-        """Add the agents of a game; episodes that a former game of this number left open are closed as truncated."""
+        """Add the agents of a game; open episodes of an earlier game with the same number are closed as truncated."""
         for name in game.streams if self._learns else ():
             stream = self.session.stream(name)
             if stream.is_open:
@@ -108,7 +108,7 @@ class Play:
             self.session.stream(name).close()
 
     def take(self, replies: Sequence[tuple[Game, Reply]]) -> None:
-        """Report the outcomes of the last actions, and note what the agents see now."""
+        """Report the outcomes of the last actions, and store the new observations."""
         if not self._learns:
             self._watch(replies)
             return
@@ -130,7 +130,7 @@ class Play:
             self._close_rest(game, reply, outcome)
 
     def act(self, games: Sequence[Game]) -> None:
-        """Choose the next actions of all agents; those who see numbers that are not finite get zeros."""
+        """Choose the next actions of all agents; agents with observations that are not finite get zeros."""
         chosen = [(game, np.flatnonzero(game.spaces.finite(game.observations, game.agents))) for game in games]
         streams = [name for game, rows in chosen for name in game.names(rows)]
         for game in games:
@@ -149,13 +149,13 @@ class Play:
             start = end
 
     def _joined(self, parts: Iterable[tuple[dict[str, Array], NDArray[np.intp]]]) -> Any:
-        """Rows of several games as one batch for the session."""
+        """Join rows of several games into one batch for the session."""
         picked = [{name: array[rows] for name, array in arrays.items()} for arrays, rows in parts]
         names = picked[0]
         return self.spaces.to_session({name: np.concatenate([part[name] for part in picked]) for name in names})
 
     def _judge(self, game: Game, reply: Reply) -> _Outcome:
-        """Decide what each row of a reply is; changes only counts."""
+        """Decide which rows of a reply are transitions, and their statuses; changes only counts."""
         statuses = np.zeros(game.agents, np.uint8)
         following = reply.observations
         extras: dict[str, dict[str, float]] = {}
@@ -169,7 +169,7 @@ class Play:
                 self.counts.unclear_ends += 1
             if following is reply.observations:
                 following = {name: array.copy() for name, array in following.items()}
-            # Nothing is predicted from the last observation of a terminated episode, so another can stand in for it.
+            # The value after a termination is 0, so any observation can replace a missing last one.
             for name, array in following.items():
                 array[row] = game.observations[name][row] if last is None else last[name][0]
             is_good[row] = last is not None or status == _TERMINATED
@@ -187,7 +187,7 @@ class Play:
         return _Outcome(rows, statuses, following, extras)
 
     def _close_rest(self, game: Game, reply: Reply, outcome: _Outcome) -> None:
-        """Close the episodes that go on nowhere, and note what the agents of a game see now."""
+        """Close open episodes without a new transition, and store the new observations of a game."""
         is_reported = np.zeros(game.agents, np.bool_)
         is_reported[outcome.rows] = True
         game.lengths += is_reported

@@ -1,4 +1,4 @@
-"""What a Godot game says about its agents: their spaces, and conversion of its JSON to arrays and back."""
+"""The spaces of the agents of a Godot game, and conversion of its JSON to arrays and back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ObservationPart(msgspec.Struct, frozen=True):
                 case "image":
                     array = np.stack([_image(value) for value in values])
                 case "box":
-                    with np.errstate(over="ignore"):  # it becomes infinite, which is noticed later
+                    with np.errstate(over="ignore"):  # an overflow becomes infinity, which is detected later
                         array = np.asarray(values, np.float64).astype(np.float32)
                 case "discrete":
                     numbers = np.asarray(values, np.float64)
@@ -90,15 +90,15 @@ class ActionPart(msgspec.Struct, frozen=True):
         return spaces.Discrete(self.size) if self.kind == "discrete" else spaces.Box(-1.0, 1.0, (self.size,))
 
     def idle(self, rows: int) -> Array:
-        """An action for agents that cannot be asked."""
+        """An action for agents with invalid observations: zeros."""
         return np.zeros(rows, np.int64) if self.kind == "discrete" else np.zeros((rows, self.size), np.float32)
 
 
 class GameSpaces(msgspec.Struct, frozen=True):
     """The parts of observations and actions, which are the same for all agents that train together.
 
-    If there is only one part, an agent sees it as it is, and as a Dict otherwise. So a game with one discrete action
-    has a Discrete action space, which every algorithm for discrete actions supports.
+    A single part is its own space; several parts form a Dict. So a game with one discrete action has a Discrete action
+    space, which every algorithm for discrete actions supports.
     """
 
     observation: dict[str, ObservationPart]
@@ -115,7 +115,7 @@ class GameSpaces(msgspec.Struct, frozen=True):
         return _joined(self.action)
 
     def is_like(self, other: GameSpaces) -> bool:
-        """Whether one policy fits both; the order of the parts matters too."""
+        """Whether one policy fits both; the parts must have the same order too."""
         same_order = [*self.observation] == [*other.observation] and [*self.action] == [*other.action]
         return same_order and self == other
 
@@ -130,7 +130,7 @@ class GameSpaces(msgspec.Struct, frozen=True):
         return {name: part.read([_value(row, name) for row in named], name) for name, part in self.observation.items()}
 
     def read_last_observation(self, value: Any) -> GodotObservations:
-        """One observation, which need not be in an object if it has one part only."""
+        """One observation; if it has one part only, it may be that part itself."""
         if len(self.observation) == 1 and not isinstance(value, dict):
             return self.read_observations([{next(iter(self.observation)): value}])
         return self.read_observations([value])
@@ -141,7 +141,7 @@ class GameSpaces(msgspec.Struct, frozen=True):
 
     @staticmethod
     def finite(observations: GodotObservations, rows: int) -> Array:
-        """Which rows have finite numbers only."""
+        """Which rows have only finite numbers."""
         finite = np.ones(rows, np.bool_)
         for array in observations.values():
             if array.dtype.kind == "f":
@@ -151,7 +151,7 @@ class GameSpaces(msgspec.Struct, frozen=True):
     # Actions
 
     def idle_actions(self, rows: int) -> dict[str, Array]:
-        """Actions for agents that cannot be asked: zeros."""
+        """Actions for agents with invalid observations: zeros."""
         return {name: part.idle(rows) for name, part in self.action.items()}
 
     def from_session(self, actions: Any) -> dict[str, Array]:
@@ -161,7 +161,7 @@ class GameSpaces(msgspec.Struct, frozen=True):
         return {name: actions[name] for name in self.action}
 
     def to_game(self, actions: Mapping[str, Array]) -> list[dict[str, Any]]:
-        """Actions as a game reads them: an object for each agent."""
+        """Convert actions to the form that a game reads: an object for each agent."""
         columns = [array.tolist() for array in actions.values()]
         return [dict(zip(actions, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -176,23 +176,23 @@ def _joined(parts: Mapping[str, ObservationPart] | Mapping[str, ActionPart]) -> 
     from gymnasium import spaces
 
     found = {name: part.space() for name, part in parts.items()}
-    # As a list: of a dict, Gymnasium would sort the keys.
+    # Pass a list, because Gymnasium sorts the keys of a dict.
     return next(iter(found.values())) if len(found) == 1 else spaces.Dict(list(found.items()))
 
 
 class EnvInfo(msgspec.Struct, frozen=True):
-    """What a game says about itself."""
+    """The description that a game sends."""
 
     spaces: GameSpaces
     agents: int
     policies: tuple[str, ...]
-    """The names of the policies that its agents want, without repetitions."""
+    """The names of the policies that its agents request, without duplicates."""
 
 
 def read_env_info(message: Mapping[str, Any], *, max_agents: int) -> EnvInfo:
-    """Check what a game says about itself; raises `InputError` if it cannot be trained.
+    """Check the description of a game; raises `InputError` if it cannot be trained.
 
-    Older plugins describe one agent, for all of them; newer ones each agent.
+    Older plugins send one description for all agents; newer ones describe each agent.
     """
     agents = _whole(message.get("n_agents"), "n_agents")
     if agents > max_agents:

@@ -1,4 +1,4 @@
-"""The wire format of Godot RL Agents: JSON in frames that begin with their length."""
+"""The wire format of Godot RL Agents: JSON messages, each after its length in bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rekindle.errors import InputError
 __all__ = ["CLOSE", "Frames", "HELLO", "RESET", "encode_frame", "read_message"]
 
 _HEADER = 4
-"""Bytes of the length of a frame, least significant first."""
+"""The size of the length field of a frame in bytes, least significant byte first."""
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
-    """A message as bytes for a game."""
+    """Encode a message for a game."""
     text = msgspec.json.encode(message)
     if not text.isascii():  # the plugin reads a character from each byte
         text = json.dumps(message).encode()
@@ -28,27 +28,27 @@ def encode_frame(message: dict[str, Any]) -> bytes:
 HELLO = encode_frame({"type": "handshake", "major_version": "0", "minor_version": "7"}) + encode_frame(
     {"type": "env_info"}
 )
-"""What a game waits for when it has connected."""
+"""The messages that a game expects first."""
 RESET = encode_frame({"type": "reset"})
 CLOSE = encode_frame({"type": "close"})
 
 
 class Frames:
-    """Cuts the bytes from a socket into frames."""
+    """Splits the bytes from a socket into frames."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._buffer = bytearray()
 
     def __len__(self) -> int:
-        """The number of bytes that wait for the rest of their frame."""
+        """The number of bytes of an incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> bytes | None:
-        """Add bytes; returns the frame if it is complete, and None otherwise.
+        """Add bytes; returns the frame if it is complete, otherwise None.
 
-        A game sends one message for each of ours. So bytes after a frame are an error, and nothing has to be queued.
-        Raises `InputError` for them, and for a frame that is too long.
+        A game sends one message for each message of the server. Raises `InputError` for bytes after a frame, and for a
+        frame that is too long.
         """
         buffer = self._buffer
         buffer += data
@@ -70,13 +70,13 @@ class Frames:
 
 _HTTP = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI")
 _NOT_JSON = re.compile(rb"(?<=[\[:,\s])(-?)(nan|inf)(?=[\],}\s])")
-"""Numbers that are not finite, as older versions of Godot write them."""
+"""NaN and infinity as older versions of Godot write them."""
 
 
 def read_message(frame: bytes, kind: str) -> dict[str, Any]:
     """The message in a frame; raises `InputError` unless it is an object of this type.
 
-    A number that is not finite becomes NaN, infinity or None, depending on the version of Godot that wrote it.
+    A number that is not finite becomes NaN, infinity or None, depending on the version of Godot.
     """
     try:
         message = msgspec.json.decode(frame)

@@ -1,7 +1,7 @@
-"""A listening socket that leaves descriptors for the training: clients beyond that are refused.
+"""A listening socket that reserves file descriptors for the training, and refuses connections beyond that.
 
-A server that accepts as many connections as the process may have descriptors could not open the next segment of its
-journal, and the training would end.
+If connections used up all descriptors, the server could not open the next segment of its journal, and the training
+would end.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["GuardedSocket", "listening", "raise_descriptor_limit"]
 
 _BACKLOG = 256
 _MOST_KEPT_BACK = 64
-"""Descriptors that connections never get: for the files of the run."""
+"""The most descriptors reserved for the files of the run."""
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process have as many descriptors as it may."""
+    """Raise the soft limit on file descriptors to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -34,12 +34,12 @@ class GuardedSocket(socket.socket):
     def __init__(self, family: int) -> None:
         super().__init__(family, socket.SOCK_STREAM)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # The kernel always gives the lowest free number, so the number says how many are in use.
+        # The kernel always assigns the lowest free number, so a number shows how many are in use.
         self._first_kept_back = soft - min(_MOST_KEPT_BACK, soft // 4)
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; raises `ConnectionAbortedError` for one that is refused."""
+        """Accept a connection; raises `ConnectionAbortedError` if it must be refused."""
         try:
             connection, address = super().accept()
         except OSError as error:
@@ -53,7 +53,7 @@ class GuardedSocket(socket.socket):
         return connection, address
 
     def _refuse_without_descriptors(self) -> None:
-        """Free a descriptor to take the connection, so that its client is not left waiting."""
+        """Free a descriptor to accept and close the connection, so that its client does not wait."""
         os.close(self._spare)
         try:
             super().accept()[0].close()

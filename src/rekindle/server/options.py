@@ -13,40 +13,40 @@ __all__ = ["ServerOptions", "is_loopback"]
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server listens, who may connect, and how much they may ask for."""
+    """The address of a server, who may connect, and the limits of clients."""
 
     host: str = "127.0.0.1"
-    """The address to listen on; any but a loopback address needs a token."""
+    """The address to listen on; an address that is not loopback requires a token."""
     port: int = 7654
-    """0 for one that is free."""
+    """The port to listen on; 0 for any free port."""
     token: str | None = None
-    """What clients must send; None to let everybody on this machine in."""
+    """The token that clients must send; None accepts every client on this machine."""
     tls_cert: str | None = None
     """A file with the certificate chain, for wss."""
     tls_key: str | None = None
-    """A file with its private key."""
+    """A file with the private key of the certificate."""
     origins: tuple[str, ...] = ()
-    """Origins of web pages that may connect, besides those served from this address: `https://example.org`."""
+    """Origins of web pages that may connect, such as `https://example.org`; pages from this address always may."""
     hosts: tuple[str, ...] = ()
-    """Names under which the server is reached, besides localhost and addresses, for example behind a proxy."""
+    """Host names of the server besides localhost and IP addresses, for example behind a proxy."""
     idle: float = 600.0
-    """Seconds after which a client that is not connected is forgotten."""
+    """Seconds after which the server forgets a disconnected client."""
     max_clients: int = 1024
-    """Clients that are known at the same time, connected or not."""
+    """The most clients that the server knows at the same time, connected or not."""
     max_streams: int = 65_536
-    """Streams of all clients together."""
+    """The most streams of all clients together."""
     max_message: int = 1 << 20
-    """Bytes of a message."""
+    """The most bytes of a message."""
     rate: float = 1000.0
-    """Messages per second of a connection that are not processed requests: `act`, `stats`, and what is refused."""
+    """The most messages per second of a connection that are not processed requests: `act`, `stats`, refused ones."""
     tick_rows: int = 1024
-    """Streams in a tick; requests beyond that wait for the next one."""
+    """The most streams in a tick; further requests wait for the next tick."""
     hello_seconds: float = 5.0
-    """Time for a handshake, and then for `hello`."""
+    """Seconds for the handshake, and then for `hello`."""
     message_seconds: float = 10.0
-    """Time for all fragments of a message."""
+    """Seconds for all fragments of a message."""
     ping_seconds: float = 10.0
-    """Time without a message after which a connection is checked."""
+    """Seconds without a message after which the server pings a connection."""
 
     def __post_init__(self) -> None:
         counts = ("max_clients", "max_streams", "tick_rows")

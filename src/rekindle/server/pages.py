@@ -1,4 +1,4 @@
-"""Plain HTTP on the port of the server: who may ask, `/healthz`, `/metrics`, and files that are served."""
+"""Plain HTTP on the port of the server: access checks, `/healthz`, `/metrics`, and static files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _JAVASCRIPT = "text/javascript; charset=utf-8"
 
 
 class Page(NamedTuple):
-    """A file that is served."""
+    """A static file."""
 
     content: bytes
     content_type: str
 
 
 class Answer(NamedTuple):
-    """The answer to a request that is no WebSocket."""
+    """The answer to a plain HTTP request."""
 
     status: int
     body: bytes
@@ -40,10 +40,10 @@ def is_token(given: str | None, expected: str) -> bool:
 
 
 def allowed(headers: Mapping[str, str], options: ServerOptions) -> bool:
-    """Whether a request comes from where it may come from.
+    """Whether the Host and Origin of a request are allowed.
 
-    A web site can let its own name point to this machine (DNS rebinding): its requests have that name as their Host.
-    Pages of other sites have another Origin; programs that are no browsers have none.
+    A web site can point its own name to this machine (DNS rebinding): its requests have that name as their Host. Pages
+    of other sites have another Origin; programs other than browsers have none.
     """
     host = headers.get("host", "")
     name = _name(f"//{host}")
@@ -71,7 +71,7 @@ def _is_address(name: str) -> bool:
 
 
 class Pages:
-    """Answers requests that are no WebSockets."""
+    """Answers plain HTTP requests."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Pages:
         self._options, self._metrics, self._is_healthy, self._files = options, metrics, is_healthy, files
 
     def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
-        """The answer to GET."""
+        """The answer to a GET request."""
         path = path.partition("?")[0]
         if path == "/healthz":
             return Answer(200, b"ok\n") if self._is_healthy() else Answer(503, b"stopping\n")
@@ -108,20 +108,20 @@ def metrics_text(counters: Counters, gauges: Mapping[str, float]) -> str:
         lines.extend((f"# HELP rekindle_{name} {help_}", f"# TYPE rekindle_{name} {kind}"))
         lines.extend(f"rekindle_{name}{labels} {value:.10g}" for labels, value in values.items())
 
-    add("requests_total", "counter", "Requests that were processed.", {"": counters.requests})
-    add("steps_total", "counter", "Transitions in them.", {"": counters.steps})
-    add("ticks_total", "counter", "Batches that they were processed in.", {"": counters.ticks})
-    add("repeated_total", "counter", "Requests that came again.", {"": counters.repeated})
-    add("connections_total", "counter", "Connections.", {"": counters.accepted})
+    add("requests_total", "counter", "Processed requests.", {"": counters.requests})
+    add("steps_total", "counter", "Transitions in processed requests.", {"": counters.steps})
+    add("ticks_total", "counter", "Batches of processed requests.", {"": counters.ticks})
+    add("repeated_total", "counter", "Requests that were received again.", {"": counters.repeated})
+    add("connections_total", "counter", "All connections so far.", {"": counters.accepted})
     add("connections", "gauge", "Open connections.", {"": counters.connections})
     add(
         "errors_total",
         "counter",
-        "Errors that were sent, by code.",
+        "Errors sent, by code.",
         {f'{{code="{code}"}}': count for code, count in sorted(counters.refused.items())},
     )
     shares = {f'{{quantile="{share:g}"}}': counters.percentile(share) for share in (0.5, 0.9, 0.99)}
-    add("latency_seconds", "gauge", "From the arrival of a request to its answer, of the newest requests.", shares)
+    add("latency_seconds", "gauge", "Seconds from the arrival of a request to its answer, for recent requests.", shares)
     for name, value in gauges.items():
         add(name, "gauge", name.replace("_", " ").capitalize() + ".", {"": value})
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The errors that a client can get, and the close code of those that end its connection."""
+"""The error codes that a client can receive, and the close codes of those that end its connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOSE_CODES = {
 
 
 class Refusal(RekindleError):
-    """A message is refused; nothing has changed."""
+    """A message is refused; the state of the server is unchanged."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Check the requests of clients, one at a time, and turn several of them into one tick."""
+"""Check the requests of clients, and combine several of them into one tick."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rekindle.wire.rows import RowFormat, WireError
 __all__ = ["ActionRows", "Request", "RequestReader", "bad_requests", "complete", "entry_of", "gathered"]
 
 _ONLY = [0]
-"""The streams of a message that names none."""
+"""The streams of a message without `streams`."""
 _REWARDS, _STATUSES = RowFormat.of_dtype("float64"), RowFormat.of_dtype("uint8")
 _LAST_STATUS = 2
 _MOST_EXTRAS = 64
-"""Names of extras, of all clients together."""
+"""The most different names of extras, of all clients together."""
 
 
 class ActionRows:
@@ -35,7 +35,7 @@ class ActionRows:
         self.format = RowFormat.of_space(space)
         self._structure = ActionStructure.of(space)
         self.is_plain = self._structure is None
-        """Whether the rows that are kept are those of messages."""
+        """Whether saved rows have the same form as in messages."""
         if self._structure is None:
             part = self.format.description[""]
             self._kept = np.dtype(np.uint8 if part.dtype == "bool" else part.dtype), tuple(part.shape)
@@ -43,20 +43,20 @@ class ActionRows:
             self._kept = self._structure.spec.dtype, self._structure.spec.shape
 
     def kept(self, rows: Array) -> Array:
-        """Rows of the session as the server keeps them, for answers that are sent again."""
+        """Convert rows of the session to the form that the server saves, for answers that are sent again."""
         return rows.astype(self._kept[0], copy=False)
 
     def rows(self, raw: bytes) -> Array:
-        """The rows in an answer that was kept."""
+        """The rows in a saved answer."""
         dtype, shape = self._kept
         return np.frombuffer(raw, dtype).reshape(-1, *shape)
 
     def nested(self, rows: Array) -> Any:
-        """Rows in the structure of the space."""
+        """Convert rows to the structure of the space."""
         return rows if self._structure is None else self._structure.nested(rows)
 
     def sent(self, rows: Array, *, is_json: bool) -> Any:
-        """Rows as they stand in a message."""
+        """Encode rows for a message."""
         if self._structure is None:
             return self.format.sent([rows], is_json=is_json)
         parts = self._structure.nesting.leaves(self._structure.nested(rows), "actions")
@@ -66,7 +66,7 @@ class ActionRows:
         """The rows of actions that a client executed; raises `Refusal`."""
         arrays = self.format.received(value, rows, is_json=is_json)
         if self.format.bad_rows(arrays) is not None:
-            raise Refusal("value", "an action is outside of the space, or not finite")
+            raise Refusal("value", "an action is outside the space, or not finite")
         if self._structure is None:
             return arrays[0]
         try:
@@ -84,19 +84,19 @@ class Request(msgspec.Struct, eq=False, gc=False):
     close: Sequence[int | str] = ()
     abandon: Sequence[int] = ()
     steps: Sequence[int] = ()
-    """The rows of streams in the session."""
+    """The slots of the streams in the session."""
     after: tuple[bytes, ...] = ()
     rewards: bytes = b""
     statuses: bytes = b""
     executed: Array | None = None
     extras: Mapping[int, Mapping[str, float]] | None = None
     begins: Sequence[int | str] = ()
-    """Streams as the client names them: they may not exist yet."""
+    """The client's names of the streams, which may not exist yet."""
     first: tuple[bytes, ...] = ()
 
     @property
     def rows(self) -> int:
-        """Rows of actions in the answer."""
+        """The number of rows of actions in the answer."""
         return len(self.steps) + len(self.begins)
 
 
@@ -109,7 +109,7 @@ class RequestReader:
         self._extra_names: set[str] = set()
 
     def read(self, client: Client, message: Any, arrived: float, *, is_json: bool) -> Request:
-        """A request from its message."""
+        """Check a message and convert it to a request."""
         request = Request(client, message.seq, arrived)
         try:
             if type(message) is Step:
@@ -228,7 +228,7 @@ def _extras(given: Mapping[str, Mapping[str, float]], rows: int) -> dict[int, di
 
 
 def gathered(requests: Sequence[Request], observation: RowFormat) -> Tick:
-    """What several requests report, as one tick, without anything that depends on the session."""
+    """Combine the outcomes and first observations of several requests into one tick; `complete` adds the rest."""
     tick = Tick()
     stepping = [request for request in requests if request.steps]
     if stepping:
@@ -243,7 +243,7 @@ def gathered(requests: Sequence[Request], observation: RowFormat) -> Tick:
 
 
 def bad_requests(requests: Sequence[Request], tick: Tick, observation: RowFormat) -> list[int]:
-    """The positions of requests with NaN, infinity or a value outside of a discrete space."""
+    """The indices of requests with NaN, infinity or a value outside a discrete space."""
     bad: set[int] = set()
     found = [observation.bad_rows(tick.after), _REWARDS.bad_rows([tick.rewards])] if len(tick.steps) else []
     for rows in found:
@@ -260,7 +260,7 @@ def _owners(counts: Sequence[int]) -> Array:
 
 
 def complete(tick: Tick, requests: Sequence[Request], ticks: Ticks) -> None:
-    """Add what depends on the session: the rows of streams that begin, and what was executed."""
+    """Add the parts of a tick that depend on the session: the slots of streams, executed actions and extras."""
     place = 0
     extras: dict[int, Mapping[str, float]] = {}
     begins: list[int] = []
@@ -295,5 +295,5 @@ def complete(tick: Tick, requests: Sequence[Request], ticks: Ticks) -> None:
 
 
 def entry_of(request: Request) -> bytes:
-    """A request in the note of its tick."""
+    """The entry of a request in the note of its tick."""
     return Entry.pack(request.client.number, request.seq, len(request.steps), len(request.begins))

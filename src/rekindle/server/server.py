@@ -1,4 +1,4 @@
-"""A session for any engine, language and machine: clients connect, ask for actions, and report what came of them."""
+"""Serve a session to programs in any language: clients connect, request actions, and report the outcomes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ __all__ = ["SessionServer", "serve"]
 
 _SessionFactory = Callable[[Any, Any], TrainingSession]
 _SPARE_CONNECTIONS = 64
-"""Connections beyond the number of clients, for those that have not said hello."""
+"""Connections beyond `max_clients`, for those that have not sent `hello` yet."""
 _SWITCH_SECONDS = 0.0005
 _LATENCIES = (("p50", 0.5), ("p99", 0.99))
 
 
 class SessionServer:
-    """Serves a session to clients, which are described in `docs/protocol.md`.
+    """Serves a session to clients with the protocol in `docs/protocol.md`.
 
-    The session has a journal, so that clients can go on after the server was killed and started again. It must not be
-    used by anybody else.
+    The session must have a journal, so that clients can continue after the server is killed and started again. Do not
+    use the session yourself while it is served.
     """
 
     def __init__(
@@ -59,22 +59,22 @@ class SessionServer:
         files: Mapping[str, Page] | None = None,
         play: bool = False,
     ) -> None:
-        """Serve a session, or a function that makes one from the spaces of the first client.
+        """Serve a session, or a session that is created with the spaces of the first client.
 
         Args:
-            session: the session; or a function of observation space and action space that returns it.
-            options: where to listen, who may connect, and limits.
-            files: what else to serve over HTTP, by path.
-            play: answer `act` only: nothing is learned.
+            session: the session; or a function that takes an observation space and an action space and returns it.
+            options: the address, who may connect, and limits.
+            files: static files to serve over HTTP, by path.
+            play: answer only `act`, without learning.
         """
         self.options = ServerOptions() if options is None else options
         self.counters = Counters()
         self.connections: set[ClientConnection] = set()
         self.is_leaving = False
         self.failure: BaseException | None = None
-        """Why the server cannot go on."""
+        """The error that stopped the server."""
         self.address = ""
-        """Where clients connect, once it is started: `ws://127.0.0.1:7654/session`."""
+        """The address for clients, once the server has started, such as `ws://127.0.0.1:7654/session`."""
         self._is_playing = play
         self._factory: _SessionFactory | None = None
         self._desk: Desk | None = None
@@ -89,7 +89,7 @@ class SessionServer:
 
     @property
     def session(self) -> TrainingSession | None:
-        """The session; None until the first client has said what its spaces are."""
+        """The session; None until the first client has sent its spaces."""
         return None if self._desk is None else self._desk.session
 
     @property
@@ -104,7 +104,7 @@ class SessionServer:
     # For connections
 
     def desk_for(self, hello: Hello) -> Desk:
-        """Who processes the requests of a client; raises `Refusal`."""
+        """The desk that processes the requests of a client; raises `Refusal`."""
         if self._desk is not None:
             return self._desk
         if self._factory is None or hello.observation_space is None or hello.action_space is None:
@@ -122,11 +122,11 @@ class SessionServer:
             raise Refusal("internal", f"the session cannot be opened: {error}") from error
 
     def learns(self) -> bool:
-        """Whether numbered requests are processed, and not only `act`."""
+        """Whether numbered requests are processed too, not only `act`."""
         return not self._is_playing
 
     def stats(self, ref: int) -> StatsReply:
-        """How the training is going."""
+        """Statistics of the training."""
         desk, session = self._desk, self.session
         summary = {} if session is None else session.stats_summary()
         learning: dict[str, float | None] = {}
@@ -170,10 +170,10 @@ class SessionServer:
             self.failure = error
         self._leave()
 
-    # Life
+    # Start and stop
 
     async def start(self) -> None:
-        """Listen; raises `ConfigError` if that is not possible."""
+        """Start to listen; raises `ConfigError` if that is not possible."""
         options = self.options
         tls, opened = _tls(options), listening(options.host, options.port)
         try:
@@ -210,7 +210,7 @@ class SessionServer:
         return _http(answer.status, answer.body, answer.content_type, origin=headers.get("origin"))
 
     async def _keep_house(self) -> None:
-        """Once a second: forget idle clients, log, and see whether the session is over."""
+        """Once a second, forget idle clients, log metrics, and check whether the session ended."""
         while True:
             await asyncio.sleep(1.0)
             self.counters.measure()
@@ -226,7 +226,7 @@ class SessionServer:
                 self._leave()
 
     def _log(self, session: TrainingSession) -> None:
-        """Numbers for the metrics of the run; under time/, as they differ from one training to the next."""
+        """Log metrics of the server; they are under `time/`, because they differ between identical trainings."""
         if session.run is None or self._is_playing or not self.counters.requests:
             return
         counters = self.counters
@@ -240,7 +240,7 @@ class SessionServer:
             session.log(f"time/server_{name}", value)
 
     def stop(self, reason: str = "stopped") -> None:
-        """Let `run` answer what waits, save a checkpoint and return; safe in a signal handler of the loop."""
+        """Make `run` answer the queued requests, save a checkpoint and return; safe in a signal handler of the loop."""
         if self.session is not None:
             self.session.stop(reason)
         self._leave()
@@ -250,14 +250,14 @@ class SessionServer:
         self._leaving.set()
 
     async def run(self) -> None:
-        """Serve until the session is over or `stop` is called; raises what made it impossible to go on."""
+        """Serve until the session ends or `stop` is called; raises the error that stopped the server, if any."""
         await self._leaving.wait()
         await self._drain()
         if self.failure is not None:
             raise self.failure
 
     async def _drain(self) -> None:
-        """Stop accepting, answer, close the connections."""
+        """Stop accepting connections, answer the queued requests, and close the connections."""
         self.is_leaving = True
         if self._server is not None:
             self._server.close()
@@ -290,7 +290,7 @@ def _http(
     status: int, body: bytes, content_type: str = "text/plain; charset=utf-8", *, origin: str | None = None
 ) -> WSUpgradeResponseWithListener:
     headers = {"Content-Type": content_type, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-    if origin is not None:  # one that may connect
+    if origin is not None:  # an allowed origin
         headers["Access-Control-Allow-Origin"] = origin
     if status < 300:
         response = WSUpgradeResponse.create_ok_response(body, extra_headers=headers)
@@ -300,7 +300,7 @@ def _http(
 
 
 def _quiet_logger() -> logging.Logger:
-    """For what clients do wrong: it is counted and answered, and must not fill the log of the server."""
+    """A logger that drops errors of clients: they are counted and answered, and must not fill the server's log."""
     quiet = logging.getLogger("rekindle.socket")
     quiet.propagate = False
     if not quiet.handlers:
@@ -321,14 +321,14 @@ def _tls(options: ServerOptions) -> ssl.SSLContext | None:
 
 
 def serve(server: SessionServer, *, announce: Callable[[str], object]) -> None:
-    """Run a server until SIGINT or SIGTERM, or until its session is over, and close the session.
+    """Run a server until SIGINT or SIGTERM, or until its session ends, and close the session.
 
-    Raises what made it impossible to go on; the session is then closed without a checkpoint of a broken agent.
+    Raises the error that stopped the server, if any; the session is then closed without a checkpoint of a broken agent.
     """
     import uvloop
 
     raise_descriptor_limit()
-    # A learner on another thread gives way to a request after half a millisecond, and not after five.
+    # A learner on another thread yields to a request after 0.5 ms instead of Python's default of 5 ms.
     sys.setswitchinterval(_SWITCH_SECONDS)
 
     def handle(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The messages, as structs, and both of their encodings."""
+"""The messages of the protocol as structs, encoded as msgpack or JSON."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ VERSION = 1
 
 
 Value = TypeVar("Value")
-"""The arrays of a message: bytes in msgpack, nested lists in JSON, or a map of these by the names of parts."""
+"""An array in a message: bytes in msgpack, nested lists in JSON; for several parts, a map of these by name."""
 _Raw = bytes | dict[str, bytes]
 _Nested = list[Any] | dict[str, Any]
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 StreamKey = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-"""How a client names a stream."""
+"""The name of a stream, chosen by the client."""
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z")]
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
 
@@ -77,7 +77,7 @@ class Starts(msgspec.Struct, Generic[Value], kw_only=True, omit_defaults=True):
 
 
 class Steps(msgspec.Struct, Generic[Value], kw_only=True, omit_defaults=True):
-    """Outcomes of the last actions of streams."""
+    """The outcomes of the last actions of streams."""
 
     observations: Value
     rewards: Value
@@ -122,7 +122,7 @@ class Close(_Message, tag="close"):
 
 
 class Batch(_Message, Generic[Value], tag="batch"):
-    """All of these in one request, in this order."""
+    """Close, abandon, step and begin streams in one request, in this order."""
 
     seq: Number
     close: list[StreamKey] = []
@@ -139,26 +139,27 @@ class Act(_Message, Generic[Value], tag="act"):
 
 
 class StatsRequest(_Message, tag="stats"):
-    """Ask how the training is going."""
+    """Request statistics of the training."""
 
     ref: Number = 0
 
 
 class Bye(_Message, tag="bye"):
-    """Leave for good."""
+    """Disconnect for good: the server forgets the client."""
 
 
 # From the server
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client may do."""
+    """The limits of a client."""
 
     message: int
-    """Bytes of a message."""
+    """The most bytes of a message."""
     streams: int
+    """The most streams of all clients together."""
     rate: float
-    """Messages per second that are not processed requests."""
+    """The most messages per second, not counting processed requests."""
 
 
 class StreamStanding(msgspec.Struct, kw_only=True):
@@ -202,7 +203,7 @@ class Actions(_Message, tag="actions"):
 
 
 class StatsReply(_Message, tag="stats", omit_defaults=False, rename={"mean_return": "return"}):
-    """How the training is going."""
+    """Statistics of the training."""
 
     ref: int
     steps: int
@@ -236,12 +237,12 @@ _decoders = {
 }
 _reply_decoders = {False: msgspec.msgpack.Decoder(_Reply).decode, True: msgspec.json.Decoder(_Reply).decode}
 _encoders = {False: msgspec.msgpack.Encoder().encode, True: msgspec.json.Encoder().encode}
-# What msgspec raises for malformed bytes, wrong types, texts that are not UTF-8, and nesting without end.
+# The errors of msgspec for malformed bytes, wrong types, text that is not UTF-8, and too deep nesting.
 _MALFORMED = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, ValueError, MemoryError)
 
 
 def decode_request(data: bytes | memoryview, *, is_json: bool) -> Any:
-    """A message from a client; raises `WireError`."""
+    """Decode a message from a client; raises `WireError`."""
     try:
         return _decoders[is_json](data)
     except _MALFORMED as error:
@@ -249,7 +250,7 @@ def decode_request(data: bytes | memoryview, *, is_json: bool) -> Any:
 
 
 def decode_reply(data: bytes | memoryview, *, is_json: bool = False) -> Any:
-    """A message from a server; raises `WireError`."""
+    """Decode a message from a server; raises `WireError`."""
     try:
         return _reply_decoders[is_json](data)
     except _MALFORMED as error:
@@ -257,5 +258,5 @@ def decode_reply(data: bytes | memoryview, *, is_json: bool = False) -> Any:
 
 
 def encode(message: Any, *, is_json: bool) -> bytes:
-    """A message as bytes."""
+    """Encode a message."""
     return _encoders[is_json](message)

@@ -1,4 +1,4 @@
-"""Arrays in messages: one row for each stream."""
+"""Encode and decode the arrays of messages, which have one row for each stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PartFormat", "RowFormat", "WireError"]
 
 
 class WireError(RekindleError, ValueError):
-    """A message, or an array in one, is not as the protocol says."""
+    """A message, or an array in it, does not follow the protocol."""
 
 
 class PartFormat(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ _DTYPES = tuple(
 
 
 class _Part:
-    """One array of a message: how it is sent, and which dtype it has here."""
+    """One array of a message: its form in the message, and its dtype in this process."""
 
     def __init__(self, name: str, form: PartFormat, here: np.dtype[Any], bounds: tuple[Array, Array] | None) -> None:
         self.name, self.form, self.here = name, form, here
@@ -46,7 +46,7 @@ class _Part:
         self.sent = np.dtype(np.uint8) if is_flag else np.dtype(form.dtype).newbyteorder("<")
         self.nbytes = self.sent.itemsize * math.prod(form.shape)
         self.bounds = bounds
-        """The least and the greatest value of each element of a discrete part."""
+        """The smallest and the largest value of each element of a discrete part."""
 
     def read(self, data: bytes, rows: int) -> Array:
         array = np.frombuffer(data, self.sent).reshape(rows, *self.form.shape)
@@ -74,7 +74,7 @@ class _Part:
 
 
 class RowFormat:
-    """How rows of observations, actions, rewards or statuses stand in messages."""
+    """The format of rows of observations, actions, rewards or statuses in messages."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self._parts = tuple(parts)
@@ -84,7 +84,7 @@ class RowFormat:
 
     @classmethod
     def of_space(cls, space: Any) -> RowFormat:
-        """From a Gymnasium space; raises `WireError` for one whose values are not arrays."""
+        """The format for a Gymnasium space; raises `WireError` for a space whose values are not arrays."""
         parts: list[_Part] = []
         for name, part in SpaceParts.of(space).parts.items():
             if part.spec is None:
@@ -104,12 +104,12 @@ class RowFormat:
 
     @classmethod
     def read(cls, description: Mapping[str, PartFormat]) -> RowFormat:
-        """From what a server says."""
+        """The format that a server describes in `Welcome`."""
         return cls([_Part(name, form, np.dtype(form.dtype), None) for name, form in description.items()])
 
     @classmethod
     def of_dtype(cls, dtype: str) -> RowFormat:
-        """One number a row."""
+        """The format of one number per row."""
         return cls.read({"": PartFormat(dtype)})
 
     @property
@@ -119,11 +119,11 @@ class RowFormat:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the parts; one that is empty for a plain space."""
+        """The names of the parts; one empty name for a space without parts."""
         return tuple(part.name for part in self._parts)
 
     def count(self, value: Any, *, is_json: bool) -> int:
-        """The number of rows of an array in a message; raises `WireError` if there is no such number."""
+        """The number of rows of an array in a message; raises `WireError` if it is not a whole number."""
         first = self._parts[0]
         data: Any = value
         if self._plain is None:
@@ -132,10 +132,10 @@ class RowFormat:
             return len(cast("list[Any]", data))
         if not is_json and isinstance(data, bytes) and first.nbytes and not len(data) % first.nbytes:
             return len(data) // first.nbytes
-        raise WireError(f"an array is not a number of rows of {first.form.dtype} {list(first.form.shape)}")
+        raise WireError(f"an array does not consist of whole rows of {first.form.dtype} {list(first.form.shape)}")
 
     def raw(self, value: Any, rows: int, *, is_json: bool) -> tuple[bytes, ...]:
-        """The bytes of each part of an array in a message of this many rows; raises `WireError`."""
+        """The bytes of each part of an array with `rows` rows in a message; raises `WireError`."""
         plain = self._plain
         if plain is not None:
             if is_json:
@@ -162,14 +162,14 @@ class RowFormat:
         return WireError(f"an array has {size}; {what} are {rows * part.nbytes}")
 
     def joined(self, raws: Sequence[tuple[bytes, ...]], rows: int) -> list[Array]:
-        """The arrays of several messages, one below the other."""
+        """The concatenated arrays of several messages."""
         if self._plain is not None:
             return [self._plain.read(b"".join([raw[0] for raw in raws]), rows)]
         columns = zip(self._parts, zip(*raws, strict=True), strict=True)
         return [part.read(b"".join(column), rows) for part, column in columns]
 
     def bad_rows(self, arrays: Sequence[Array]) -> Array | None:
-        """Which rows have NaN, infinity, or a value outside of a discrete space; None if none has."""
+        """Which rows contain NaN, infinity, or a value outside a discrete space; None if no row does."""
         if not self._has_bounds and all_finite(arrays):
             return None
         bad: Array | None = None
@@ -191,7 +191,7 @@ class RowFormat:
         return bad
 
     def sent(self, arrays: Sequence[Array], *, is_json: bool) -> Any:
-        """Arrays as they stand in a message."""
+        """Encode arrays for a message."""
         pairs = zip(self._parts, arrays, strict=True)
         if is_json:
             values = {part.name: array.astype(part.sent).tolist() for part, array in pairs}
@@ -200,5 +200,5 @@ class RowFormat:
         return values[""] if self._plain is not None else values
 
     def received(self, value: Any, rows: int, *, is_json: bool = False) -> list[Array]:
-        """The arrays of a message."""
+        """Decode the arrays of a message."""
         return self.joined([self.raw(value, rows, is_json=is_json)], rows)
