@@ -1,8 +1,8 @@
-"""What agents that learn from remembered transitions have in common: everything but the algorithm.
+"""The base of off-policy agents: everything except the algorithm.
 
-Remembering, drawing batches, encoding and normalising them, counting the updates that are due, making them, acting,
-and going on later. Batches are drawn from the memory, from data (`learn_from`), or from both. The algorithm is an
-`OffPolicyUpdate`: its state, and one update as a pure function.
+It acts, stores transitions, samples minibatches, encodes and normalises them, makes the updates that are due, and
+saves and loads the state. Minibatches come from the replay buffer, from data (`learn_from`), or from both. The
+algorithm is an `OffPolicyUpdate`: its state, and its update step as a pure function.
 """
 
 # JAX's own types are partial.
@@ -44,13 +44,13 @@ Config = TypeVar("Config", bound=OffPolicyConfig)
 
 _EXPLORE = ActMode.EXPLORE
 _MOST_PRIORITISED = 8
-"""Updates that may use the same priorities."""
+"""The most updates in one dispatch with prioritised replay: they all use the same priorities."""
 _NORMALISED_BY = 1 << 16
-"""Transitions of data whose observations are normalised by."""
+"""The number of transitions of data for the statistics that normalise observations."""
 
 
 class OffPolicyAgent(Generic[Config]):
-    """Acts, remembers, and learns what its `OffPolicyUpdate` makes of remembered transitions."""
+    """Acts, stores transitions in a replay buffer, and learns from it with an `OffPolicyUpdate`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class OffPolicyAgent(Generic[Config]):
         sampling: np.random.Generator,
         reports: Callable[[int], dict[str, float]] = lambda _: {},
     ) -> None:
-        """`head` and `reports` are functions of the env steps: how to choose actions, and settings worth logging."""
+        """`head` and `reports` are functions of the env steps: the action head, and settings to log."""
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
         self.env_steps = 0
@@ -92,7 +92,7 @@ class OffPolicyAgent(Generic[Config]):
         self._constants = {name: value for name, value in algorithm.schedules.items() if name not in self._schedules}
         places = jax.tree_util.tree_unflatten(self._structure, range(self._structure.num_leaves))
         self._acting_places: int | tuple[int, ...] = getattr(places, algorithm.acting[0])
-        """Where the weights that act are among all that was learned."""
+        """The indices of the acting network's weights among the leaves of the state."""
         self._dispatch: Dispatch[Any] = Dispatch(
             self._step,
             algorithm.metrics,
@@ -106,12 +106,12 @@ class OffPolicyAgent(Generic[Config]):
 
     @property
     def _learned(self) -> Any:
-        """Everything that updates change."""
+        """The state of the algorithm, which updates change."""
         return jax.tree_util.tree_unflatten(self._structure, self._leaves)
 
     @_learned.setter
     def _learned(self, learned: Any) -> None:
-        # As a flat tuple from update to update: JAX is slow to build named tuples.
+        # Updates pass a flat tuple, because JAX is slow to build named tuples.
         leaves, self._structure = jax.tree_util.tree_flatten(learned)
         self._leaves = tuple(leaves)
 
@@ -127,15 +127,15 @@ class OffPolicyAgent(Generic[Config]):
         return head.choose(output, mask, rng, self._noise.draw(streams))
 
     def predict(self, observations: Any) -> Any:
-        """The greedy action for one observation, or one for each row of a batch."""
+        """The greedy action for one observation, or the greedy actions for a batch."""
         return CompiledPolicy(self._actor.output, self._encoding, self._head(self.env_steps)).act(observations)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
-        """How to act now; later updates do not change it."""
+        """The current policy; later updates do not change it."""
         return self._actor.policy(self._head(self.env_steps), self._algorithm.algorithm)
 
     def check_learner(self, learner: str) -> None:
-        """Refuse correlated noise where policies act: they explore with white noise."""
+        """Raise `ConfigError` for correlated noise with a learner whose policies can only explore with white noise."""
         others = {"background": "use learner='inline' or 'manual'", "actors": "train without actors"}
         if learner in others and self._noise is not None:
             where = "with actors" if learner == "actors" else f"with learner={learner!r}"
@@ -144,10 +144,10 @@ class OffPolicyAgent(Generic[Config]):
                 f"{others[learner]}, or use noise='white'"
             )
 
-    # Remembering
+    # Storing
 
     def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
-        """Remember transitions."""
+        """Store transitions in the replay buffer."""
         self._memory.append(transitions, streams)
         if self._moments is not None:
             self._moments.add(vector_of(self._encoding.encode(transitions.observations)))
@@ -157,24 +157,24 @@ class OffPolicyAgent(Generic[Config]):
         self.env_steps += len(streams)
 
     def cut(self, streams: StreamSlots) -> None:
-        """Link nothing to the last transitions of these streams."""
+        """End the episodes of these streams: nothing is linked to their last transitions."""
         self._memory.cut(streams)
         if self._noise is not None:
             for stream in streams.tolist():
                 self._noise.restart(stream)
 
     def replay(self) -> Memory | PrioritizedMemory:
-        """The memory."""
+        """The replay buffer."""
         return self._memory
 
     # Learning
 
     def learn_from(self, data: TransitionSource | None, *, share: float = 1.0) -> None:
-        """Draw this share of each batch from data and the rest from the memory; None for the memory alone.
+        """Sample this share of each minibatch from data, and the rest from the replay buffer; None stops it.
 
-        With a share of 1 the agent learns offline: no update is due, call `update`, and schedules count updates. Data
-        is not part of the state: after `load_state`, or before it, call this again with the same. If observations are
-        normalised and none was observed yet, they are by the data.
+        With a share of 1 the agent learns offline: no updates are due, so call `update` yourself, and schedules count
+        updates. The data is not part of the state: call this again with the same data when you load a state. If
+        observations are normalised and none was observed yet, they are normalised with statistics of the data.
         """
         if data is None:
             self._data, self._data_share = None, 0.0
@@ -191,32 +191,32 @@ class OffPolicyAgent(Generic[Config]):
 
     @property
     def is_offline(self) -> bool:
-        """Whether it learns from data alone."""
+        """Whether the agent learns from data only."""
         return self._data_share == 1
 
     @property
     def _schedule_steps(self) -> int:
-        """Where schedules are: env steps, or updates if there is no environment."""
+        """The progress of schedules: env steps, or updates if the agent learns offline."""
         return self.updates if self.is_offline else self.env_steps
 
     def _step(self, leaves: Any, columns: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array], jax.Array | None]:
-        """One update, from the columns of a batch."""
+        """One update on the columns of a minibatch."""
         batch = Minibatch.of(columns, self._encoding, inputs["moments"], reward_scale=self.config.reward_scale)
         state = jax.tree_util.tree_unflatten(self._structure, leaves)
-        state, metrics, surprise = self._algorithm.step(state, batch, {**self._constants, **inputs["schedules"]})
-        return tuple(jax.tree_util.tree_leaves(state)), metrics, surprise if self.config.prioritised else None
+        state, metrics, priorities = self._algorithm.step(state, batch, {**self._constants, **inputs["schedules"]})
+        return tuple(jax.tree_util.tree_leaves(state)), metrics, priorities if self.config.prioritised else None
 
     def updates_due(self) -> int:
-        """How many updates are owed: none while warming up, or when learning from data alone."""
+        """The number of updates that are due: 0 during the warm-up, and when the agent learns offline."""
         due = 0 if self.is_offline else self._ratio.due(self.env_steps)
         return due if due and len(self._memory) else 0
 
     def skip_updates(self, n: int) -> None:
-        """Owe `n` updates less."""
+        """Skip `n` updates that are due."""
         self._ratio.settle(n)
 
     def update(self, n: int) -> Metrics:
-        """Make `n` updates, in as few dispatches as there can be."""
+        """Make `n` updates, in as few dispatches as possible."""
         if n < 1 or not (len(self._memory) or self._data is not None):
             raise InputError(f"update({n}): there are {len(self._memory)} transitions to learn from")
         if self._moments is not None:
@@ -238,17 +238,17 @@ class OffPolicyAgent(Generic[Config]):
         return {**metrics, **self._reports(self.env_steps), **beta}
 
     def compiled(self) -> tuple[Dispatch[Any], Actor[Any]]:
-        """What computes updates and actions, to diagnose them."""
+        """The parts that compute updates and actions, for a diagnosis."""
         return self._dispatch, self._actor
 
     def warm_up(self) -> None:
-        """Compile everything that acting and learning may need."""
+        """Compile everything that acting and learning need."""
         self._leaves = self._dispatch.warm_up(self._leaves, self._inputs())
         self._publish()
         self._actor.warm_up(self.observation_space)
 
     def _inputs(self) -> dict[str, Any]:
-        """What an update takes beside a batch and constants; arrays, so that a schedule compiles nothing."""
+        """The inputs of an update besides its minibatch: arrays, so that a changed value does not compile again."""
         schedules, device = self._schedules.items(), self._device
         return {
             "schedules": {
@@ -258,7 +258,7 @@ class OffPolicyAgent(Generic[Config]):
         }
 
     def _draw(self, count: int) -> tuple[Array, dict[str, Any]]:
-        """So many batches in one go: the rows of the memory they are from, and what updates take of them."""
+        """Sample `count` minibatches: their row numbers in the replay buffer, and the columns for the updates."""
         config, memory, rng = self.config, self._memory, self._sampling
         rows = count * config.batch_size
         weights = None
@@ -274,7 +274,7 @@ class OffPolicyAgent(Generic[Config]):
         return batch.rows, self._columns(batch, weights, self._algorithm.noise(rng, count))
 
     def _mixed(self, data: TransitionSource, count: int) -> Batch:
-        """So many batches, the first rows of each from data; all of them while the memory is empty."""
+        """Sample `count` minibatches from data and the replay buffer, or only from data while that is empty."""
         config, rng, memory = self.config, self._sampling, cast("Memory", self._memory)
         each = config.batch_size if not len(memory) else max(1, round(self._data_share * config.batch_size))
         given = data.sample(rng, count * each, n_step=config.n_step, gamma=config.gamma)
@@ -284,7 +284,7 @@ class OffPolicyAgent(Generic[Config]):
         return mixed(given, own, batches=count)
 
     def _example(self) -> dict[str, Any]:
-        """A batch like any other, of zeros and some noise."""
+        """A minibatch of zeros, with noise, to compile with."""
         rows = self.config.batch_size
         observations, numbers = zero_observations(self.observation_space, rows), np.zeros(rows, np.float32)
         actions = cast("Array", zero_observations(self.action_space, rows))
@@ -293,7 +293,7 @@ class OffPolicyAgent(Generic[Config]):
         return self._columns(batch, weights, self._algorithm.noise(np.random.default_rng(0), 1))
 
     def _columns(self, batch: Batch, weights: Array | None, noise: Any) -> dict[str, Any]:
-        """What updates take."""
+        """The columns that updates take."""
         return {
             "observations": self._encoding.narrow(batch.observations),
             "actions": batch.actions,
@@ -306,10 +306,10 @@ class OffPolicyAgent(Generic[Config]):
 
     def _reprioritise(self, rows: Array, outcome: Outcome) -> None:
         if isinstance(self._memory, PrioritizedMemory):
-            surprise = outcome.rows().ravel()
-            if not np.isfinite(surprise).all():
+            priorities = outcome.rows().ravel()
+            if not np.isfinite(priorities).all():
                 raise AgentError(f"{type(self).__name__}: the loss is not finite: training has diverged")
-            self._memory.update(rows, surprise)
+            self._memory.update(rows, priorities)
 
     def _publish(self) -> None:
         leaves, places = self._leaves, self._acting_places
@@ -324,17 +324,17 @@ class OffPolicyAgent(Generic[Config]):
         return reports if loss is None else {**reports, "loss": loss}
 
     def on_episode_start(self) -> None:
-        """Start counting anew."""
+        """Reset the mean loss."""
         self._losses.clear()
 
-    # Going on later
+    # Saving and loading
 
     def save(self, path: str | Path) -> None:
-        """Write the agent to a file that `rekindle.agents.load` reads: all but replay memory and random generators."""
+        """Save the agent, without replay buffer and random generators, to a file for `rekindle.agents.load`."""
         save(self, path)
 
     def state(self) -> State:
-        """Everything but the rows of the memory."""
+        """The whole state except the rows of the replay buffer."""
         algorithm, moments = self._algorithm, self._moments
         vectors = {name: kind.state(getattr(self._learned, name)) for name, kind in algorithm.weights.items()}
         return {
@@ -358,7 +358,7 @@ class OffPolicyAgent(Generic[Config]):
 
     @refuses_misfits
     def load_state(self, state: State) -> None:
-        """Go on from there; until its rows are restored, the memory is empty."""
+        """Load a saved state; the replay buffer is empty until its rows are restored."""
         algorithm, before = self._algorithm, self._learned
         if state.get("algorithm") != algorithm.algorithm:
             raise StateError(f"the state is of {state.get('algorithm')!r:.40}, not of {algorithm.algorithm!r}")
@@ -379,7 +379,7 @@ class OffPolicyAgent(Generic[Config]):
         if self._moments is not None:
             moments = self._moments.loaded(state.get("moments"), weights.get("normaliser"))
         elif state.get("moments") is not None:
-            raise StateError("the state has a normaliser of observations, which the agent has not")
+            raise StateError("the state has an observation normaliser, but normalise_observations is not set")
         noise = None
         if self._noise is not None:
             noise = self._noise.loaded(state.get("noise"))
@@ -394,10 +394,10 @@ class OffPolicyAgent(Generic[Config]):
         self._publish()
 
     def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
-        """Begin with what another agent has learned: its weights, all networks, and its normalisation.
+        """Start from the networks and the normalisation of another agent's state.
 
-        `with_optimiser` takes over the optimisers, the temperature of SAC and the counters too. The memory is empty, so
-        that there is another warm-up before the next update.
+        `with_optimiser` also takes its optimisers, its counters and the temperature of SAC. The replay buffer is empty,
+        so there is another warm-up before the next update.
         """
         names = {"algorithm", "weights", "moments", *self._algorithm.weights}
         if with_optimiser:
@@ -406,7 +406,7 @@ class OffPolicyAgent(Generic[Config]):
         self._ratio.restart(self.env_steps)
 
     def load_weights(self, weights: State) -> None:
-        """Act, and go on learning, with the weights of another agent's state, and nothing else of it."""
+        """Replace the weights of the acting network with those of another agent's state, and nothing else."""
         algorithm = self._algorithm
         params = algorithm.weights[algorithm.acting[0]].from_state(weights.get("network"), "the weights")
         if self._moments is not None:
@@ -417,6 +417,6 @@ class OffPolicyAgent(Generic[Config]):
         self._publish()
 
     def _beside_weights(self) -> dict[str, Any]:
-        """What updates change, but neither weights nor the count of updates."""
+        """The fields of the state other than weights and the number of updates."""
         fields = self._learned._asdict()
         return {name: value for name, value in fields.items() if name not in {*self._algorithm.weights, "updates"}}
