@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -16,7 +17,7 @@ from rekindle.agent import State
 from rekindle.errors import StateError
 from rekindle.experience import Array
 
-__all__ = ["placed", "placed_number", "tree_from_state", "tree_state"]
+__all__ = ["arrays_from_state", "placed", "placed_number", "tree_from_state", "tree_state"]
 
 Tree = TypeVar("Tree")
 
@@ -29,20 +30,28 @@ def tree_state(tree: Any) -> State:
 
 def tree_from_state(template: Tree, state: Any, what: str) -> Tree:
     """A tree like the template with the saved arrays; raises `StateError` unless paths, shapes and dtypes agree."""
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(template)}
+    arrays = arrays_from_state(leaves, state, f"the {what}", misfit="does not fit")
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(template), arrays)
+
+
+def arrays_from_state(expected: Mapping[str, Any], state: Any, what: str, *, misfit: str) -> list[Array]:
+    """The saved arrays, in the order of `expected`: by path, anything with the right `shape` and `dtype`.
+
+    Raises a `StateError` that begins with `what`; after that comes `misfit`, if the paths differ.
+    """
     saved = cast("State", state) if isinstance(state, dict) else {}
-    leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(template)]
-    expected, found = {path for path, _ in leaves}, set(saved)
-    if expected != found:
-        missing, surplus = sorted(expected - found), sorted(found - expected)
-        raise StateError(f"the {what} does not fit: missing {missing[:3]}, not expected {surplus[:3]}")
+    missing, surplus = sorted(expected.keys() - saved.keys()), sorted(saved.keys() - expected.keys())
+    if missing or surplus:
+        raise StateError(f"{what} {misfit}: missing {missing[:3]}, unexpected {surplus[:3]}")
     arrays: list[Array] = []
-    for path, leaf in leaves:
+    for path, leaf in expected.items():
         value = saved[path]
         if not isinstance(value, np.ndarray) or value.shape != leaf.shape or value.dtype != leaf.dtype:
             shown = f"{value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise StateError(f"the {what}: {path} is {shown}, not {leaf.shape} of {leaf.dtype}")
+            raise StateError(f"{what}: {path} is {shown}, not {leaf.shape} of {leaf.dtype}")
         arrays.append(cast("Array", value))
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(template), arrays)
+    return arrays
 
 
 def placed(tree: Tree, device: Any) -> Tree:

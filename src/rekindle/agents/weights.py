@@ -19,9 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.agent import State
+from rekindle.agents.trees import arrays_from_state
 from rekindle.errors import ConfigError, StateError
 from rekindle.experience import Array
 from rekindle.policy.network import Layer
+from rekindle.spaces import ArraySpec
 
 __all__ = ["Parts", "Weights", "norm"]
 
@@ -100,17 +102,9 @@ class Weights(Generic[Network]):
         """The parts from a saved state; raises `StateError` if paths or shapes differ or a value is not finite."""
         if not isinstance(state, dict):
             raise StateError(f"{what} are missing")
-        saved = cast("State", state)
-        if set(saved) != set(self._paths):
-            missing, surplus = sorted(set(self._paths) - set(saved)), sorted(set(saved) - set(self._paths))
-            raise StateError(f"{what} belong to another network: missing {missing[:3]}, unexpected {surplus[:3]}")
-        arrays: list[Array] = []
-        for path, shape in zip(self._paths, self._shapes, strict=True):
-            array = saved[path]
-            if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.float32:
-                found = f"{array.shape} of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
-                raise StateError(f"{what}: {path} is {found}, not {shape} of float32")
-            arrays.append(cast("Array", array))
+        specs = [ArraySpec(np.dtype(np.float32), shape) for shape in self._shapes]
+        expected = dict(zip(self._paths, specs, strict=True))
+        arrays = arrays_from_state(expected, cast("State", state), what, misfit="belong to another network")
         if not all(np.isfinite(array).all() for array in arrays):
             raise StateError(f"{what} contain NaN or infinity")
         return self._parts(arrays)
