@@ -158,7 +158,7 @@ def test_what_is_missing_is_warned_of_once_and_shown(tmp_path: Path) -> None:
         game.reset(obs(0, 0))
         for _ in range(3):
             game.step([obs(0, 0)], [1], [True])
-        assert "3 ends not told apart" in made.server.status
+        assert "3 unclear ends" in made.server.status
         assert "3 terminations without a last observation" in made.server.status
     assert len(warned) == 2
     assert any("--time-limit" in message for message in warned)

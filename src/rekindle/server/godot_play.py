@@ -63,9 +63,9 @@ class GodotCounts(msgspec.Struct):
     def missing(self) -> dict[str, int]:
         """Counts of missing information, by description; without those that are 0."""
         found = {
-            "ends not told apart": self.unclear_ends,
+            "unclear ends": self.unclear_ends,
             "terminations without a last observation": self.no_last_observation,
-            "transitions cut off": self.cut_transitions,
+            "dropped last transitions": self.cut_transitions,
             "values not finite": self.bad_values,
         }
         return {what: count for what, count in found.items() if count}
@@ -214,13 +214,13 @@ class Play:
 
 
 _ADVICE = {
-    "ends not told apart": "the protocol has one flag for terminated and truncated episodes. Say it with "
-    f"get_info() (`{_TRUNCATED_FLAG}`), or with the options --done and --time-limit",
-    "terminations without a last observation": "harmless for learning: the value of a terminated episode's last "
-    "observation is 0",
-    "transitions cut off": "truncated episodes ended one step early, because the game did not send their last "
-    f"observation; it can with get_info() (`{LAST_OBSERVATION}`)",
-    "values not finite": "an observation or reward was NaN or infinite; its episode ended there, as truncated",
+    "unclear ends": "the protocol has one flag for terminated and truncated episodes. To distinguish them, return "
+    f"`{_TRUNCATED_FLAG}` from get_info(), or use the options --done and --time-limit",
+    "terminations without a last observation": "this does not affect learning, because the value after a termination "
+    "is 0",
+    "dropped last transitions": "truncated episodes ended one step early, because the game did not send their last "
+    f"observation. To send it, return `{LAST_OBSERVATION}` from get_info()",
+    "values not finite": "an observation or reward was NaN or infinite; the episode was truncated there",
 }
 
 
