@@ -432,7 +432,7 @@ def test_a_state_of_another_algorithm_or_shape_is_refused_and_nothing_changes(ki
         (agent(kind, normalise_observations=True).state(), "normaliser"),
         ({**state, "optimiser": {}}, "optimiser does not fit"),
         ({**state, "updates": -1}, "updates is -1"),
-        ({**state, "memory": {}}, "memory"),
+        ({**state, "memory": {}}, "replay buffer"),
         ({"algorithm": algorithm}, "env_steps"),
     ):
         with pytest.raises(StateError, match=message):

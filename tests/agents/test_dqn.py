@@ -475,7 +475,7 @@ def test_a_state_of_another_algorithm_or_shape_is_refused_and_nothing_changes() 
         ({**state, "updates": -1}, "updates is -1"),
         ({**state, "losses": "many"}, "losses"),
         ({**state, "exploring": {}}, "bit generator"),
-        ({**state, "memory": {}}, "memory"),
+        ({**state, "memory": {}}, "replay buffer"),
         ({"algorithm": "dqn"}, "env_steps"),
     ):
         with pytest.raises(StateError, match=message):

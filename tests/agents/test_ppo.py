@@ -821,7 +821,7 @@ def test_a_state_of_another_algorithm_or_shape_is_refused_and_nothing_changes() 
     with pytest.raises(StateError, match="32 steps, more than rollout_steps, 16"):
         shorter.load_state(waiting)
     normalised = agent(normalise_rewards=True)
-    with pytest.raises(StateError, match="normaliser of rewards"):
+    with pytest.raises(StateError, match="reward normaliser"):
         normalised.load_state({**normalised.state(), "reward_scale": {"count": -1}})
 
 
