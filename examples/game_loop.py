@@ -16,12 +16,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the learner's matrices lea
 
 import numpy as np
 
-from rekindle import ActMode, State, TrainingSession, Transitions
+from rekindle import ActMode, EpisodeStatus, State, TrainingSession, Transitions
 from rekindle.agent import Metrics, StreamSlots
 from rekindle.experience import Array, Observations
 from rekindle.rng import generator_from_state, generator_state
 
 FRAME_SECONDS = 1 / 60
+TERMINATED, TRUNCATED = np.uint8(EpisodeStatus.TERMINATED), np.uint8(EpisodeStatus.TRUNCATED)
 MOVES = 0.02 * np.array([[0, 1], [0, -1], [1, 0], [-1, 0]], np.float32)  # a second or so to walk home
 
 
@@ -38,10 +39,10 @@ class HomingPolicy:
         rng: np.random.Generator | None = None,
     ) -> Array:
         """The best move, or now and then another."""
-        moves = np.argmax(np.asarray(observations) @ self._weights, axis=1)
+        moves: Array = (np.asarray(observations) @ self._weights).argmax(axis=1)
         if mode is ActMode.EXPLORE and rng is not None:
-            strays = rng.random(len(moves)) < 0.1
-            moves[strays] = rng.integers(len(MOVES), size=int(strays.sum()))
+            chances, others = rng.random((2, len(moves)))
+            moves = np.where(chances < 0.1, (others * len(MOVES)).astype(moves.dtype), moves)
         return moves
 
 
@@ -122,20 +123,28 @@ class Game:
     def __init__(self, characters: int, *, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self.positions = self._rng.uniform(-1, 1, (characters, 2)).astype(np.float32)
+        self._distances = _distances(self.positions)
         self._ages = np.zeros(characters, np.int64)
 
-    def advance(self, moves: Array) -> tuple[Array, Array, Array]:
-        """One frame of physics: rewards, who came home, who ran out of time."""
-        before = np.hypot(*self.positions.T)
+    def advance(self, moves: Array) -> tuple[Array, Array]:
+        """One frame of physics: rewards, and how each character's episode continues or ends."""
+        before = self._distances
         self.positions = self.positions + MOVES[moves]
-        after = np.hypot(*self.positions.T)
+        self._distances = _distances(self.positions)
         self._ages += 1
-        return (before - after).astype(np.float64), after < 0.15, self._ages >= 300
+        is_home, is_late = self._distances < 0.15, self._ages >= 300
+        statuses = np.where(is_home, TERMINATED, is_late * TRUNCATED)
+        return (before - self._distances).astype(np.float64), statuses
 
     def respawn(self, who: list[int]) -> None:
         """Put characters somewhere else; their next episode begins there."""
         self.positions[who] = self._rng.uniform(-1, 1, (len(who), 2))
+        self._distances[who] = _distances(self.positions[who])
         self._ages[who] = 0
+
+
+def _distances(positions: Array) -> Array:
+    return np.hypot(positions[:, 0], positions[:, 1])
 
 
 def main() -> None:
@@ -165,12 +174,12 @@ def main() -> None:
             started = time.perf_counter()
             positions = game.positions
             moves = session.act_many(positions)
-            rewards, home, late = game.advance(moves)
-            statuses = np.where(home, np.uint8(1), np.where(late, np.uint8(2), np.uint8(0)))
+            rewards, statuses = game.advance(moves)
             ended = session.observe_many(Transitions(positions, moves, rewards, game.positions, statuses))
             for character in ended:
                 session.on_episode(stream=character)
-            game.respawn([int(character) for character in ended])
+            if ended:
+                game.respawn([int(character) for character in ended])
             frame_work.append(time.perf_counter() - started)
             next_frame += FRAME_SECONDS
             time.sleep(max(0.0, next_frame - time.perf_counter()))

@@ -40,7 +40,9 @@ from rekindle.checkpoint.input_segments import (
 )
 from rekindle.errors import StorageError
 from rekindle.owner import Owner
+from rekindle.priority import lower_priority
 from rekindle.storage import files
+from rekindle.storage.mapped import FaultsAhead
 
 __all__ = ["InputJournal"]
 
@@ -163,6 +165,7 @@ class InputJournal:
                     return
 
     def _keep_syncing(self) -> None:
+        lower_priority()
         while not self._is_closed.wait(self._sync_every or _SYNC_WHEN_WAITING):
             self._sync_all()
 
@@ -188,6 +191,7 @@ class _OpenSegment:
             try:
                 os.posix_fallocate(self._descriptor, 0, self.room)  # finds a full disk now, and not while it is mapped
                 self._map = mmap.mmap(self._descriptor, self.room)
+                self._faults = FaultsAhead(self._map)
                 self._map[:start] = header + CRC.pack(crc32(header))
                 os.rename(temporary, path)
             except BaseException:
@@ -220,7 +224,9 @@ class _OpenSegment:
         if not self.synced:
             files.sync_directory(directory)
             write_durable(directory, self.path.name)
-        self.synced = end
+        added, self.synced = end - self.synced, end
+        if not self._is_finished:  # as much again may come before the next sync; twice that, because loads vary
+            self._faults.prepare(end, 2 * added)
 
     def close(self) -> None:
         """Release the file; if it is finished, without the room that it does not need."""

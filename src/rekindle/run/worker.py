@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from rekindle.errors import InputError, RunError
 from rekindle.owner import Owner
+from rekindle.priority import lower_priority
 
 __all__ = ["Worker"]
 
@@ -105,6 +106,7 @@ class Worker(Generic[T]):
     # On the thread
 
     def _work(self) -> None:
+        lower_priority()
         try:
             while (message := self._queue.get()) is not None:
                 if isinstance(message, _Call):

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rekindle.agent import HasPolicy, LearningAgent, Metrics, Policy, SkipsUpdates, State, StreamSlots
 from rekindle.errors import AgentError, ConfigError
 from rekindle.experience import ActMode, Array, Observations, Transitions
+from rekindle.priority import LEARNER_NICENESS, lower_priority
 from rekindle.session.learner import Result, make_updates
 from rekindle.session.learner_view import Dispatch, HostsView
 from rekindle.session.records import Dispatched
@@ -112,6 +113,7 @@ class BackgroundLearner(HostsView):
         if mode is ActMode.EXPLORE:
             seen = self.seen
             self.remember_choice(streams)
+        self.has_drawn = True
         actions = cast("Policy", seen.policy).act(observations, mode, self.exploration)
         # A policy returns composite actions in their structure; the session takes what the agent would return.
         return actions if self._structure is None else self._structure.flat(actions, "actions", rows=len(streams))
@@ -194,6 +196,7 @@ class BackgroundLearner(HostsView):
     # On the learner's thread
 
     def _work(self) -> None:
+        lower_priority(LEARNER_NICENESS)  # it computes all the time: the host, and threads that write files, go first
         try:
             while self._process_messages():
                 if self.versioned is not None and self.versioned.policy_version != self._published.version:

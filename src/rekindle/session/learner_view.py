@@ -77,6 +77,8 @@ class HostsView:
         self._agent = agent
         self.exploration = exploration
         """The generator that explores on the host's thread."""
+        self.has_drawn = True
+        """Whether it may have been used since `exploration_state` was last called."""
         self.tracker = agent if isinstance(agent, TracksStreams) else None
         self.reporter = agent if isinstance(agent, ReportsEpisodes) else None
         self.versioned = agent if isinstance(agent, VersionsPolicies) else None
@@ -138,8 +140,11 @@ class HostsView:
         newest = self.seen.version
         return np.array([self.chosen_by.pop(slot, newest) for slot in streams.tolist()], np.int64)
 
-    def exploration_state(self) -> list[Any]:
-        """Where the exploring generator stands, without what never changes."""
+    def exploration_state(self) -> list[Any] | None:
+        """Where the exploring generator stands, without what never changes; None if it stands where it stood before."""
+        if not self.has_drawn:
+            return None
+        self.has_drawn = False
         state: Any = self.exploration.bit_generator.state
         return [state["state"]["state"].to_bytes(16, "little"), state["has_uint32"], state["uinteger"]]
 

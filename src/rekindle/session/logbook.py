@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +15,7 @@ from rekindle.agent import Metrics, State, numbers_of
 from rekindle.errors import ConfigError, InputError, StorageError
 from rekindle.events import Histogram, Media, MediaLogged, MetricsFlushed, Recorder, RunRecorder, Stamp, Video
 from rekindle.run.directory import TrainingRun
+from rekindle.run.memory import ProcessMemory
 from rekindle.run.metrics import EventStore, MetricWindow, restore_store
 from rekindle.run.processor import EventProcessor
 from rekindle.session.counts import Counts
@@ -43,6 +42,7 @@ class Logbook:
         """The mean of every metric in the last window that has it."""
         self._evaluations: deque[EpisodeRecord] = deque(maxlen=_REMEMBERED_EVALUATIONS)
         self._processor: EventProcessor | None = None
+        self._memory = ProcessMemory()
         self._started_at, self._started_with = time.perf_counter(), counts.env_steps
 
     def start(self, recorders: Sequence[Recorder | RunRecorder], *, defer: bool) -> None:
@@ -155,11 +155,10 @@ class Logbook:
 
     def flush_window(self, timings: Mapping[str, float]) -> MetricsFlushed:
         """End the window, add timings of the session, and pass it to logs, store and recorders."""
-        self.window.add_all(
-            "time/", {"steps_per_sec": self.steps_per_sec, "cpu_seconds": time.process_time(), **timings}
-        )
-        if (resident := _resident_memory()) is not None:
-            self.window.add("time/memory_mb", resident / 1e6)
+        own = {"steps_per_sec": self.steps_per_sec, "cpu_seconds": time.process_time(), **timings}
+        if (resident := self._memory.resident()) is not None:
+            own["memory_mb"] = resident / 1e6
+        self.window.add_all("time/", own)
         summaries = self.window.flush()
         self.latest.update({name: summary.mean for name, summary in summaries.items()})
         event = MetricsFlushed(self._counts.stamp(), summaries)
@@ -184,6 +183,7 @@ class Logbook:
 
     def close(self, status: str) -> None:
         """Finish what was submitted, then close the recorders."""
+        self._memory.close()
         if self._processor is not None:
             self._processor.close(status)
 
@@ -204,15 +204,6 @@ class Logbook:
         rows = run.reader.last_rows("eval_episodes", _REMEMBERED_EVALUATIONS)
         self._evaluations.extend(map(EpisodeRecord.from_row, rows))
         restore_store(self.store, run.reader.metric_windows())
-
-
-def _resident_memory() -> int | None:
-    """Bytes of memory that this process uses; None if the system does not report it."""
-    try:
-        with Path("/proc/self/statm").open("rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-    except OSError:
-        return None
 
 
 def numbers_to_log(name: str, value: Any) -> list[float]:

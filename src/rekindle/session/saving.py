@@ -18,6 +18,7 @@ from rekindle.checkpoint.store import Best, Checkpoint, CheckpointStore
 from rekindle.errors import RekindleError
 from rekindle.events import CheckpointSaved, Stamp
 from rekindle.experience import Array
+from rekindle.priority import lower_priority
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import ALL_LOGS, LOGS, environment
 from rekindle.session.keeping import KeptData
@@ -75,7 +76,7 @@ class Saver:
         """Whether nothing of the input journal is removed."""
         self.positions: list[int] = []
         """The numbers of the records at which the newest checkpoints were taken."""
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint", initializer=lower_priority)
         self._pending: Future[None] | None = None
 
     def agent_copier(self, agent: LearningAgent, read_learner: Callable[[], State | None]) -> Callable[[], AgentPart]:
