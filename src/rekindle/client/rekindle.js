@@ -565,13 +565,17 @@ export function encodeMessage(message) {
   return new Writer().document(message);
 }
 
+/** Bytes of a buffer in which most messages fit, learned from those before. */
+let usualSize = 512;
+
 class Writer {
-  #bytes = new Uint8Array(512);
+  #bytes = new Uint8Array(usualSize);
   #view = new DataView(this.#bytes.buffer);
   #length = 0;
 
   document(value) {
     this.#write(value);
+    if (this.#bytes.length > usualSize) usualSize = Math.min(this.#bytes.length, 2 ** 14);
     return this.#bytes.subarray(0, this.#length);
   }
 

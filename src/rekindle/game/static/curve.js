@@ -43,12 +43,16 @@ export class Curve {
     const canvas = this.#canvas;
     const ratio = Math.min(2, globalThis.devicePixelRatio || 1);
     const { width, height } = canvas.getBoundingClientRect();
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
+    const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
+    const context = canvas.getContext("2d");
+    if (canvas.width !== wide || canvas.height !== high) {
+      canvas.width = wide; // a new bitmap
+      canvas.height = high;
+    }
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
-    const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
     const left = 22;
     const right = width - 6;
     const top = 8;

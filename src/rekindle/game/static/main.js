@@ -19,7 +19,13 @@ const FENCE = 34;
 const EXPLORATION = { start: 1, end: 0.02, steps: 20_000 };
 
 const element = (id) => document.getElementById(id);
-const whole = (number) => Math.round(number).toLocaleString("en");
+/** Show a text in place of another; replacing the text node itself would cost more. */
+function write(id, text) {
+  const { firstChild } = element(id);
+  if (firstChild.data !== text) firstChild.data = text;
+}
+const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const whole = (number) => grouped.format(Math.round(number));
 
 const settings = await (await fetch("/game.json")).json();
 const world = new World({ seed: settings.seed + 1 });
@@ -65,8 +71,8 @@ new ResizeObserver(() => painter.resize()).observe(element("world"));
 
 function show(state, text) {
   const lamp = element("lamp");
-  lamp.className = `lamp ${state}`;
-  if (lamp.textContent !== text) lamp.textContent = text;
+  if (lamp.className !== `lamp ${state}`) lamp.className = `lamp ${state}`;
+  write("lamp", text);
 }
 
 function tell(kind, html, seconds = 0) {
@@ -217,8 +223,8 @@ function addPoint() {
   rate = (100 * (world.meals - point.meals)) / moves;
   const hits = (1000 * (world.deaths - point.deaths)) / moves;
   curve.add(pilot.moves, rate);
-  element("food-rate").textContent = rate.toFixed(1);
-  element("thorn-rate").textContent = hits.toFixed(1);
+  write("food-rate", rate.toFixed(1));
+  write("thorn-rate", hits.toFixed(1));
   point = { moves: pilot.moves, meals: world.meals, deaths: world.deaths };
 }
 
@@ -226,11 +232,11 @@ let isLookDue = true;
 
 function look() {
   const now = performance.now();
-  element("speed").textContent = whole((1000 * (pilot.moves - looked.moves)) / (now - looked.time));
+  write("speed", whole((1000 * (pilot.moves - looked.moves)) / (now - looked.time)));
   looked = { moves: pilot.moves, time: now };
   if (pilot.brain instanceof Playing) {
     show("alone", "this page plays alone");
-    element("exploration").textContent = `${Math.round(100 * pilot.curiosity)} %`;
+    write("exploration", `${Math.round(100 * pilot.curiosity)} %`);
   } else if (client?.state === "open") show("live", `connected · ${client.latency.toFixed(1)} ms`);
   isLookDue = true;
 }
@@ -240,8 +246,8 @@ async function askServer() {
   const { reconnections } = client;
   const made = pilot.moves;
   const stats = await client.stats();
-  element("updates").textContent = whole(stats.updates);
-  element("exploration").textContent = `${Math.round(100 * explorationAt(stats.steps))} %`;
+  write("updates", whole(stats.updates));
+  write("exploration", `${Math.round(100 * explorationAt(stats.steps))} %`);
   if (client?.reconnections === reconnections && pilot.brain instanceof Learning) compare(made, stats.steps);
 }
 
@@ -255,8 +261,8 @@ pilot.onAnswer = () => {
 function compare(made, steps) {
   before ??= steps - made;
   const recorded = steps - before;
-  element("moves").textContent = whole(made);
-  element("recorded").textContent = whole(recorded);
+  write("moves", whole(made));
+  write("recorded", whole(recorded));
   const ledger = element("ledger");
   const { reconnections } = client;
   if (made !== recorded) {

@@ -19,6 +19,9 @@ export class Painter {
   /** On a small screen, creatures and food are drawn larger than they are. */
   #zoom = 1;
   #trails;
+  /** The colours of each creature, as strings: made once, not in each frame. */
+  #tails = [];
+  #wakes = [];
   #sight = new Float32Array(SIGHT);
   #bursts = new Map();
 
@@ -26,7 +29,7 @@ export class Painter {
     this.#canvas = canvas;
     this.#context = canvas.getContext("2d", { alpha: false });
     this.#world = world;
-    this.#trails = world.creatures.map(() => []);
+    this.#trails = world.creatures.map(() => new Trail());
     this.restyle();
   }
 
@@ -36,7 +39,10 @@ export class Painter {
     const colour = (name) => style.getPropertyValue(name).trim();
     const names = ["water", "water-line", "food", "food-glow", "food-edge", "thorn", "thorn-core", "text", "accent", "wall"];
     this.#colours = Object.fromEntries(names.map((name) => [name, colour(`--${name}`)]));
-    this.#colours.lightness = Number(colour("--creature-lightness"));
+    const lightness = Number(colour("--creature-lightness"));
+    this.#colours.lightness = lightness;
+    this.#tails = HUES.map((hue) => `hsl(${hue} 70% ${lightness - 6}%)`);
+    this.#wakes = HUES.map((hue) => `hsl(${hue} 70% ${lightness}% / 0.16)`);
     this.resize();
   }
 
@@ -75,7 +81,10 @@ export class Painter {
     for (const thorn of world.thorns) this.#drawThornAt(context, thorn);
     if (this.watched !== null) this.#drawSight(context, this.watched);
     this.#drawTrails(context, isAsleep);
+    context.lineWidth = 3.2;
     for (const creature of world.creatures) this.#drawCreature(context, creature, now, isAsleep);
+    context.setTransform(this.#scale, 0, 0, this.#scale, 0, 0);
+    context.globalAlpha = 1;
     this.#drawBursts(context);
   }
 
@@ -171,19 +180,16 @@ export class Painter {
 
   #drawTrails(context, isAsleep) {
     context.lineCap = "round";
-    for (const creature of this.world.creatures) {
+    context.lineWidth = 6;
+    for (const creature of this.#world.creatures) {
       const trail = this.#trails[creature.index];
-      const last = trail[trail.length - 1];
-      if (creature.isDead || (last !== undefined && Math.hypot(last[0] - creature.x, last[1] - creature.y) > 60)) trail.length = 0;
-      else if (!isAsleep && (last === undefined || Math.hypot(last[0] - creature.x, last[1] - creature.y) > 3)) {
-        trail.push([creature.x, creature.y]);
-        if (trail.length > TRAIL) trail.shift();
-      }
+      const moved = trail.distanceTo(creature.x, creature.y);
+      if (creature.isDead || moved > 60) trail.length = 0;
+      else if (!isAsleep && (trail.length === 0 || moved > 3)) trail.add(creature.x, creature.y);
       if (trail.length < 2) continue;
-      context.strokeStyle = `hsl(${HUES[creature.index % HUES.length]} 70% ${this.#colours.lightness}% / 0.16)`;
-      context.lineWidth = 6;
+      context.strokeStyle = this.#wakes[creature.index % HUES.length];
       context.beginPath();
-      for (const [x, y] of trail) context.lineTo(x, y);
+      trail.draw(context);
       context.stroke();
     }
   }
@@ -197,22 +203,17 @@ export class Painter {
     const since = world.time - creature.ate;
     const bulge = since < 0.35 ? 1 + 0.28 * Math.sin((since / 0.35) * Math.PI) : 1;
     const scale = grown(world.time - creature.born, 0.5) * bulge * this.#zoom;
-    const hue = HUES[creature.index % HUES.length];
-    context.save();
-    context.translate(creature.x, creature.y);
-    context.rotate(creature.heading);
-    context.scale(scale, scale);
-    if (isAsleep) context.globalAlpha = 0.55;
+    const cosine = this.#scale * scale * Math.cos(creature.heading);
+    const sine = this.#scale * scale * Math.sin(creature.heading);
+    context.setTransform(cosine, sine, -sine, cosine, this.#scale * creature.x, this.#scale * creature.y);
+    context.globalAlpha = isAsleep ? 0.55 : 1;
     const swing = isAsleep ? 0 : Math.sin(now / 70 + creature.index * 1.7) * 5;
-    context.strokeStyle = `hsl(${hue} 70% ${this.#colours.lightness - 6}%)`;
-    context.lineWidth = 3.2;
-    context.lineCap = "round";
+    context.strokeStyle = this.#tails[creature.index % HUES.length];
     context.beginPath();
     context.moveTo(-CREATURE_RADIUS - 2, 0);
     context.quadraticCurveTo(-CREATURE_RADIUS - 7, swing * 0.2, -CREATURE_RADIUS - 11, swing - creature.turn);
     context.stroke();
     context.drawImage(this.#sprites.bodies[creature.index % HUES.length], -20, -16, 40, 32);
-    context.restore();
   }
 
   #drawBursts(context) {
@@ -249,6 +250,35 @@ export class Painter {
       context.fill();
     }
     context.globalAlpha = 1;
+  }
+}
+
+/** The last places of a creature, in a ring, so that adding one allocates nothing. */
+class Trail {
+  length = 0;
+  #next = 0;
+  #places = new Float32Array(2 * TRAIL);
+
+  add(x, y) {
+    this.#places[2 * this.#next] = x;
+    this.#places[2 * this.#next + 1] = y;
+    this.#next = (this.#next + 1) % TRAIL;
+    this.length = Math.min(this.length + 1, TRAIL);
+  }
+
+  /** How far a place is from the newest one; 0 if there is none. */
+  distanceTo(x, y) {
+    if (this.length === 0) return 0;
+    const newest = (this.#next + TRAIL - 1) % TRAIL;
+    return Math.hypot(this.#places[2 * newest] - x, this.#places[2 * newest + 1] - y);
+  }
+
+  /** Add the places to the path of a context, the oldest first. */
+  draw(context) {
+    for (let index = 0; index < this.length; index += 1) {
+      const place = (this.#next + TRAIL - this.length + index) % TRAIL;
+      context.lineTo(this.#places[2 * place], this.#places[2 * place + 1]);
+    }
   }
 }
 

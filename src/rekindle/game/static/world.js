@@ -149,7 +149,9 @@ export class World {
       if (!creature.isDead) this.#moveCreature(creature);
     }
     this.#keepApart();
-    this.food = this.food.filter((food) => food.until > this.time);
+    for (let index = this.food.length - 1; index >= 0; index -= 1) {
+      if (this.food[index].until <= this.time) this.food.splice(index, 1);
+    }
     while (this.food.length < this.foodCount) this.#addFood();
     if (this.food.length > this.foodCount) this.food.length = this.foodCount;
   }
@@ -254,24 +256,8 @@ export class World {
     const { x, y, heading } = creature;
     const { range } = this;
     sight.fill(0, start, start + SIGHT);
-    const see = (thing, radius, channel) => {
-      const dx = thing.x - x;
-      const dy = thing.y - y;
-      if (Math.abs(dx) > range + radius || Math.abs(dy) > range + radius) return;
-      const distance = Math.hypot(dx, dy);
-      const nearness = 1 - Math.max(0, distance - radius - CREATURE_RADIUS) / range;
-      if (nearness <= 0) return;
-      const middle = angleBetween(Math.atan2(dy, dx), heading);
-      const half = distance > radius ? Math.asin(radius / distance) : Math.PI;
-      const first = Math.max(0, Math.floor(((middle - half) / FIELD + 0.5) * SECTORS));
-      const last = Math.min(SECTORS - 1, Math.floor(((middle + half) / FIELD + 0.5) * SECTORS));
-      for (let sector = first; sector <= last; sector += 1) {
-        const position = start + sector * CHANNELS + channel;
-        if (nearness > sight[position]) sight[position] = nearness;
-      }
-    };
-    for (const food of this.food) see(food, FOOD_RADIUS, 0);
-    for (const thorn of this.thorns) see(thorn, THORN_RADIUS, 1);
+    for (const food of this.food) this.#see(creature, food, FOOD_RADIUS, sight, start);
+    for (const thorn of this.thorns) this.#see(creature, thorn, THORN_RADIUS, sight, start + 1);
     for (let sector = 0; sector < SECTORS; sector += 1) {
       const angle = heading + ((sector + 0.5) / SECTORS - 0.5) * FIELD;
       const cosine = Math.cos(angle);
@@ -280,6 +266,25 @@ export class World {
       const toEnd = sine > 0 ? (HEIGHT - y) / sine : sine < 0 ? -y / sine : Infinity;
       const nearness = 1 - Math.min(toSide, toEnd) / range;
       if (nearness > 0) sight[start + sector * CHANNELS + 2] = nearness;
+    }
+  }
+
+  /** Add a thing to what a creature sees; `start` is the position of its channel in the first sector. */
+  #see({ x, y, heading }, thing, radius, sight, start) {
+    const { range } = this;
+    const dx = thing.x - x;
+    const dy = thing.y - y;
+    if (Math.abs(dx) > range + radius || Math.abs(dy) > range + radius) return;
+    const distance = Math.hypot(dx, dy);
+    const nearness = 1 - Math.max(0, distance - radius - CREATURE_RADIUS) / range;
+    if (nearness <= 0) return;
+    const middle = angleBetween(Math.atan2(dy, dx), heading);
+    const half = distance > radius ? Math.asin(radius / distance) : Math.PI;
+    const first = Math.max(0, Math.floor(((middle - half) / FIELD + 0.5) * SECTORS));
+    const last = Math.min(SECTORS - 1, Math.floor(((middle + half) / FIELD + 0.5) * SECTORS));
+    for (let sector = first; sector <= last; sector += 1) {
+      const position = start + sector * CHANNELS;
+      if (nearness > sight[position]) sight[position] = nearness;
     }
   }
 
