@@ -22,7 +22,7 @@ from rekindle.actors.rounds import (
 from rekindle.agent import State
 from rekindle.envs import Envs
 from rekindle.envs.vector import SingleEnv, failed, numbers_in
-from rekindle.errors import EnvError
+from rekindle.errors import EnvError, Interrupted
 from rekindle.experience import Array
 from rekindle.rng import episode_seed
 from rekindle.traces import frozen_options
@@ -101,7 +101,7 @@ class LogicalActor:
                 self._show(env, before.observation)
                 return True
             return before.actions is not None and self._is_replayed(env, single, seed, before)
-        except EnvError:
+        except (EnvError, Interrupted):
             raise
         except Exception as error:
             raise failed(self._envs.name, self._rows[env], "a replay of its episode", error) from error

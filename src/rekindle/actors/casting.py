@@ -70,6 +70,11 @@ class Crew(Protocol):
     """Whether numpy is known to compute with one BLAS thread where actors run."""
     report: Callable[[str], object]
     """Called with a message about every actor that had to be started again."""
+    should_stop: ShouldStop
+    """Once it is true, `start` and `collect` raise `Interrupted`, and the round has to be started again.
+
+    Only for a policy that is data: with anything else the round is played to its end.
+    """
 
     def start(self, order: Order) -> None:
         """Begin a round."""

@@ -13,7 +13,6 @@ import os
 import platform
 import socket
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from rekindle.actors.policies import unpacked_policy
 from rekindle.actors.processes import raise_report
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.stage import Stage, error_report
-from rekindle.actors.supervision import Supervised
+from rekindle.actors.supervision import Silence, Supervised
 from rekindle.agent import Policy, State
 from rekindle.errors import ConfigError, EnvError, MissingExtra
 from rekindle.experience import Array
@@ -85,7 +84,10 @@ class ActorsOnRay(Supervised["_Worker"]):
             else:
                 ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise ConfigError(f"there is no Ray cluster at {address or 'this machine'}: {error}") from None
+            where, advice = "this machine", ""
+            if address is not None:
+                where, advice = address, "; if it wants a token, set RAY_AUTH_MODE=token, with the token in ~/.ray"
+            raise ConfigError(f"there is no Ray cluster at {where}: {error}{advice}") from None
         self._undo.callback(ray.shutdown)
 
     # Rounds
@@ -100,7 +102,12 @@ class ActorsOnRay(Supervised["_Worker"]):
     def collect(self) -> tuple[RoundArrays, list[ActorEnd]]:
         """Wait for the round; workers that die meanwhile, alone or with their node, are started again."""
         order = cast("Order", self._order)
-        self._wait_for(self._workers, f"in round {order.number}", lambda worker: worker.play(order, self._policy))
+        self._order = None
+
+        def again(worker: _Worker) -> None:
+            worker.play(order, self._policy)
+
+        self._wait_for(self._workers, f"in round {order.number}", again, self.should_stop)
         arrays = RoundArrays.empty(self.shape, self.shape.rows)
         ends: list[ActorEnd] = []
         for worker in self._workers:
@@ -109,7 +116,7 @@ class ActorsOnRay(Supervised["_Worker"]):
                 mine[:, self.shape.rows_of(worker.actors)] = theirs
             ends += [ActorEnd.of_tree(end) for end in answer["ends"]]
         self._seconds += [end.seconds for end in ends]
-        self._order = self._policy = None
+        self._policy = None
         return arrays, ends
 
     def evaluate(
@@ -232,9 +239,9 @@ class _Worker:
             self._pickled, [self.actors.start, self.actors.stop], [path for path in sys.path if path]
         )
         self._is_at_start, self.is_lost, self.is_compared = True, False, False
-        self._began = time.monotonic()
         self._is_up = False
-        self._seen: tuple[int, float] | None = None
+        self._silence = Silence()
+        self._beats = 0
         self._asked: Any = self._handle.beats.remote()
         self._found: State | None = None
         self._failure: str | None = None
@@ -264,7 +271,8 @@ class _Worker:
 
     def _send(self, method: Any, order: State, policy: Any) -> None:
         self._found = self._failure = None
-        self._seen = (-1, time.monotonic())
+        if self._is_up:
+            self._silence = Silence(self._beats)
         self.answer = method.remote(order, policy)
 
     def has_answer(self) -> bool:
@@ -280,7 +288,7 @@ class _Worker:
 
     def death(self, patience: float) -> str | None:
         """How the actor died, or that it hangs; None if it is well, or has answered."""
-        ray, now = self._ray, time.monotonic()
+        ray = self._ray
         ready, _ = ray.wait([self.answer], timeout=0)
         if ready:
             try:
@@ -291,30 +299,31 @@ class _Worker:
             except ray.exceptions.RayError as error:
                 return f"died ({type(error).__name__})"
             return None
-        return self._hang(now, patience)
+        return self._hang(patience)
 
-    def _hang(self, now: float, patience: float) -> str | None:
+    def _hang(self, patience: float) -> str | None:
         ray = self._ray
         ready, _ = ray.wait([self._asked], timeout=0)
         if ready:
             try:
-                beats = int(ray.get(self._asked, timeout=_GET))
+                self._beats = int(ray.get(self._asked, timeout=_GET))
             except ray.exceptions.RayError as error:
                 return f"died ({type(error).__name__})"
-            self._is_up = True
-            if self._seen is None or beats != self._seen[0]:
-                self._seen = (beats, now)
+            if not self._is_up:
+                self._is_up, self._silence = True, Silence()
             self._asked = self._handle.beats.remote()
+        silent = self._silence.seconds(self._beats)
         if not self._is_up:
             allowed = max(_START, patience)
-            if now - self._began > allowed:
+            if silent > allowed:
                 raise EnvError(
                     f"{self.name}: no processor of the Ray cluster was free for {allowed:g} s: use fewer --workers, "
                     "or add a node"
                 )
             return None
-        if self._seen is not None and now - self._seen[1] > max(patience, _LOOK * 4):
-            return f"made no step for {patience:g} s"
+        allowed = max(patience, _LOOK * 4 if self._beats else _START)
+        if silent > allowed:
+            return f"made no step for {allowed:g} s"
         return None
 
     def start_again(self) -> None:

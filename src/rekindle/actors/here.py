@@ -15,8 +15,9 @@ from rekindle.actors.evaluating import EvalPlan
 from rekindle.actors.policies import Act, act_of_policy, is_packed, unpacked_policy
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.envs.making import Vectorization
+from rekindle.errors import Interrupted
 from rekindle.experience import Array
-from rekindle.interrupt import ShouldStop
+from rekindle.interrupt import ShouldStop, never
 
 __all__ = ["ActorsHere"]
 
@@ -30,6 +31,9 @@ class ActorsHere:
         """`act` is how to act if an order has no policy: with the agent itself."""
         self.shape = cast.shape
         self.report: Callable[[str], object] = lambda _: None
+        self.should_stop: ShouldStop = never
+        """See `Crew`."""
+        self._is_interruptible = False
         self._cast, self._act = cast, act
         self._seconds = np.zeros(cast.shape.actors)
         self._played: tuple[RoundArrays, list[ActorEnd]] | None = None
@@ -40,17 +44,18 @@ class ActorsHere:
             self.has_one_thread = self._undo.enter_context(one_thread())
             self._actors: list[LogicalActor] = []
             for index in range(cast.shape.actors):
-                actor = cast.actor(index, vectorization=vectorization, workers=workers)
+                actor = cast.actor(index, beat=self._beat, vectorization=vectorization, workers=workers)
                 self._undo.callback(actor.close)
                 self._actors.append(actor)
             undo.pop_all()
 
     def start(self, order: Order) -> None:
         """Play a round."""
-        if self._is_fresh or order.rewinds:
+        goes_back, self._is_fresh = self._is_fresh or order.rewinds, True
+        self._is_interruptible = is_packed(order.policy)
+        if goes_back:
             for actor, start in zip(self._actors, order.starts, strict=True):
                 actor.restore(start)
-            self._is_fresh = False
         act = self._acting(order.policy)
         shape = self._cast.shape
         arrays = RoundArrays.empty(shape, shape.rows)
@@ -59,7 +64,11 @@ class ActorsHere:
             rows = shape.rows_of(range(actor.index, actor.index + 1))
             ends.append(actor.play(act, arrays.part(rows), order.env_steps))
         self._seconds += [end.seconds for end in ends]
-        self._played = arrays, ends
+        self._played, self._is_fresh = (arrays, ends), False
+
+    def _beat(self) -> None:
+        if self._is_interruptible and self.should_stop():
+            raise Interrupted("stopped in a round")
 
     def _acting(self, policy: Any) -> Act:
         if is_packed(policy):

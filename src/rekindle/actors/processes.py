@@ -21,7 +21,7 @@ from rekindle.actors.casting import Cast
 from rekindle.actors.evaluating import EvalPlan, PlayedEpisode
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.shared import Link, Region
-from rekindle.actors.supervision import Supervised
+from rekindle.actors.supervision import Silence, Supervised
 from rekindle.agent import State
 from rekindle.envs.worker import IGNORED
 from rekindle.errors import AgentError, ConfigError, EnvError, RekindleError
@@ -62,6 +62,8 @@ class ActorProcesses(Supervised["_Worker"]):
         self._order: Order | None = None
         self._free: dict[int, Order] = {}
         """What workers play without rounds, by their places."""
+        self._looked = 0.0
+        """When it was last checked whether these live."""
         self._undo = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
@@ -94,13 +96,13 @@ class ActorProcesses(Supervised["_Worker"]):
         """Wait for the round; workers that die meanwhile are started again."""
         order = cast("Order", self._order)
         again = functools.partial(_Worker.play, order=order, policy_size=self._policy_size)
-        self._wait_for(self._workers, f"in round {order.number}", again)
+        self._order = None
+        self._wait_for(self._workers, f"in round {order.number}", again, self.should_stop)
         arrays = RoundArrays.empty(self.shape, self.shape.rows)
         ends: list[ActorEnd] = []
         for worker in self._workers:
             ends += worker.collect(arrays)
         self._seconds += [end.seconds for end in ends]
-        self._order = None
         return arrays, ends
 
     # Without rounds
@@ -122,6 +124,10 @@ class ActorProcesses(Supervised["_Worker"]):
         waiting = [self._workers[place] for place in self._free]
         if waiting and seconds:
             _wait(waiting, seconds)
+        # A learner that is busy with what others have played looks for dead workers too, but not all the time.
+        is_due = seconds > 0 or time.monotonic() - self._looked > _LOOK
+        if is_due:
+            self._looked = time.monotonic()
         ready: list[tuple[int, RoundArrays, list[ActorEnd]]] = []
         for place, order in list(self._free.items()):
             worker = self._workers[place]
@@ -132,7 +138,7 @@ class ActorProcesses(Supervised["_Worker"]):
                 ends = worker.collect(arrays, slice(None))
                 self._seconds[worker.actors.start : worker.actors.stop] += [end.seconds for end in ends]
                 ready.append((place, arrays, ends))
-            elif seconds and (death := worker.death(self._patience)) is not None:
+            elif is_due and (death := worker.death(self._patience)) is not None:
                 self._start_again(worker, f"{death} in chunk {order.number}")
                 worker.play(order, None)
         return ready
@@ -203,8 +209,7 @@ class _Worker:
         self._is_new = self._is_at_start = True
         self.is_lost = False
         """Whether it does something that nobody waits for any more."""
-        self._seen = (0, time.monotonic())
-        """How many steps were seen, and when that last changed."""
+        self._silence = Silence(0)
         alive, self._alive = os.pipe()
         try:
             link, policies = self._link.descriptors, [region.descriptor for region in self._policies]
@@ -251,7 +256,7 @@ class _Worker:
         if self._is_new:
             message |= {"cast": self._pickled, "actors": [self.actors.start, self.actors.stop]}
         self._is_new, self._answer = False, None
-        self._seen = (self._link.beats, time.monotonic())
+        self._silence = Silence(self._link.beats)
         self._link.send(message)
 
     def has_answer(self) -> bool:
@@ -267,11 +272,9 @@ class _Worker:
         code = self._process.poll()
         if code is not None:
             return f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-        beats, now = self._link.beats, time.monotonic()
-        if beats != self._seen[0]:
-            self._seen = (beats, now)
+        beats = self._link.beats
         allowed = patience if beats else max(patience, _START)
-        if now - self._seen[1] > allowed:
+        if self._silence.seconds(beats) > allowed:
             return f"made no step for {allowed:g} s"
         return None
 

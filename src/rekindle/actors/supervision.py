@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -13,10 +14,32 @@ from rekindle.actors.evaluating import PlayedEpisode
 from rekindle.errors import EnvError, Interrupted
 from rekindle.interrupt import ShouldStop, never
 
-__all__ = ["Supervised", "Worker"]
+__all__ = ["Silence", "Supervised", "Worker"]
 
 _MOST_DEATHS = 3
 """Deaths of a worker in one round, or in one evaluation, at which the training ends."""
+
+_LONGEST_LOOK = 2.0
+"""Seconds between two looks at a worker that count at most as silence."""
+
+
+class Silence:
+    """How long a worker has made no step, as far as the learner has looked.
+
+    While the learner is suspended or busy itself, it does not look, and that time proves nothing about a worker.
+    """
+
+    def __init__(self, beats: int = -1) -> None:
+        """`beats` are the steps of the worker so far."""
+        self._beats, self._looked, self._seconds = beats, time.monotonic(), 0.0
+
+    def seconds(self, beats: int) -> float:
+        """Look at the steps of the worker; returns the seconds without a new one."""
+        now = time.monotonic()
+        since = min(now - self._looked, _LONGEST_LOOK)
+        self._seconds = self._seconds + since if beats == self._beats else 0.0
+        self._beats, self._looked = beats, now
+        return self._seconds
 
 
 class Worker(Protocol):
@@ -55,6 +78,8 @@ class Supervised(Generic[SomeWorker]):
         self._what, self._patience = what, patience
         self.report: Callable[[str], object] = lambda _: None
         """Is called with a message when a worker is started again."""
+        self.should_stop: ShouldStop = never
+        """See `Crew`."""
         self._restarts = 0
         self._seconds: NDArray[np.float64] = np.zeros(actors)
 
@@ -83,6 +108,20 @@ class Supervised(Generic[SomeWorker]):
     ) -> None:
         """Wait until all have answered; `again` repeats the order of one that had to be started again."""
         waiting = list(workers)
+        try:
+            self._wait_until_done(waiting, when, again, should_stop)
+        except Interrupted:
+            for worker in workers:
+                worker.is_lost = True
+            raise
+
+    def _wait_until_done(
+        self,
+        waiting: list[SomeWorker],
+        when: str,
+        again: Callable[[SomeWorker], object],
+        should_stop: ShouldStop,
+    ) -> None:
         while waiting:
             self._wait(waiting)
             for worker in list(waiting):
@@ -92,7 +131,7 @@ class Supervised(Generic[SomeWorker]):
                 elif (death := worker.death(self._patience)) is not None:
                     self._start_again(worker, f"{death} {when}")
                     again(worker)
-            if should_stop():
+            if waiting and should_stop():
                 raise Interrupted(f"stopped {when}")
 
     def _evaluated(
@@ -113,12 +152,7 @@ class Supervised(Generic[SomeWorker]):
         for worker in workers:
             worker.deaths = 0
             again(worker)
-        try:
-            self._wait_for(workers, "in an evaluation", again, should_stop)
-        except Interrupted:
-            for worker in workers:
-                worker.is_lost = True
-            raise
+        self._wait_for(workers, "in an evaluation", again, should_stop)
         return [cast("PlayedEpisode", tuple(one)) for worker in workers for one in worker.take_answer()["played"]]
 
     def timings(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any, cast
@@ -14,7 +15,7 @@ from rekindle.actors.policies import is_packed, packed_policy, policy_of, policy
 from rekindle.actors.rounds import ActorStart, Order, Played, RoundShape, first_start, next_starts
 from rekindle.agent import PortablePolicy, State, VersionsPolicies
 from rekindle.checks import refuses_misfits
-from rekindle.errors import EnvError, InputError, StateError
+from rekindle.errors import EnvError, InputError, Interrupted, StateError
 from rekindle.experience import Transitions
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EpisodeRecord
@@ -72,8 +73,12 @@ class ActorSampler:
             yield from self._round()
 
     def steps(self) -> Iterator[Round]:
-        """Play until the session is done, and yield every step of all environments; stops between two rounds."""
+        """Play until the session is done, and yield every step of all environments; stops between two rounds.
+
+        If it is interrupted, it does not wait for the round that is being played: a resume plays that again.
+        """
         session = self._session
+        self._crew.should_stop = session.interrupter.should_stop
         self._catch_up()
         while not session.is_done:
             yield from self._round()
@@ -89,13 +94,17 @@ class ActorSampler:
         session = self._session
         if not self._held:
             self._plan()
-            self._start(cast("Order", self._planned))
-            self._collect()
+            with contextlib.suppress(Interrupted):
+                self._start(cast("Order", self._planned))
+                self._collect()
+            if not self._held:
+                return
         played = self._held[0]
         with session.together:
             if self._is_ahead:
                 self._plan()
-                self._start_if_wanted(cast("Order", self._planned))
+                with contextlib.suppress(Interrupted):
+                    self._start_if_wanted(cast("Order", self._planned))
             self._metrics.began_learning()
             for index in range(self._position(played), self._shape.steps):
                 yield self._learn(played, index)
@@ -104,7 +113,8 @@ class ActorSampler:
             self._held.remove(played)
             self._metrics.learned(played, self._versioned)
             if self._is_playing:
-                self._collect()
+                with contextlib.suppress(Interrupted):
+                    self._collect()
             self._metrics.log(self._crew.timings())
 
     def _position(self, played: Played) -> int:
@@ -137,9 +147,9 @@ class ActorSampler:
     def _collect(self) -> None:
         """Wait for the round that is being played."""
         order = cast("Order", self._planned)
+        self._is_playing = False
         with self._metrics.waiting():
             arrays, ends = self._crew.collect()
-            self._is_playing = False
             if self._is_stale(order):
                 policy, version = self._newest_policy()
                 order = msgspec.structs.replace(order, policy=policy, version=version, rewinds=True)

@@ -17,6 +17,7 @@ from rekindle.agent import PortablePolicy, State, VersionsPolicies
 from rekindle.checks import refuses_misfits
 from rekindle.errors import EnvError, InputError, StateError
 from rekindle.experience import Array
+from rekindle.interrupt import ShouldStop, never
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EpisodeRecord
 from rekindle.training.sampling import Round, StepProcessor
@@ -63,6 +64,8 @@ class FreeSampler:
         self._updates = int(agent.updates)
         self._waited = 0.0
         self._steps: Iterator[Round] | None = None
+        self._should_stop: ShouldStop = never
+        """Whether to stop without another chunk."""
         session.attach("actors", self)
         session.mark_inexact("free actors: what is learned depends on timing, so the run cannot be repeated exactly")
 
@@ -80,6 +83,7 @@ class FreeSampler:
     def steps(self) -> Iterator[Round]:
         """Learn until the session is done, and yield every step of the environments of a worker."""
         session = self._session
+        self._should_stop = session.interrupter.should_stop
         session.together.finish()
         while not session.is_done:
             yield from self._chunk()
@@ -90,6 +94,8 @@ class FreeSampler:
         self._receive(0.0)
         began = time.perf_counter()
         while not self._queue:
+            if self._should_stop():
+                return
             self._receive(_WAIT)
         self._waited += time.perf_counter() - began
         chunk = self._queue.popleft()
