@@ -1,24 +1,29 @@
-"""What actors gain, and what their transport costs.
+"""What actors gain, and what their transport costs, beside others.
 
-    python benchmarks/actors.py [sleep compute transport dqn peers]
+    python benchmarks/actors.py sleep compute               # one repeat of some groups, appended to the results
+    python benchmarks/actors.py --table                     # only the table of what is there
 
-Cases are interleaved and repeated; a ratio is the median of the ratios of each repeat. Starting processes and compiling
-are not measured. The agent does nothing where the environment is measured.
+The groups are sleep, compute, transport, lander, ray and peers. In a repeat the cases of a group are measured one after
+the other; a ratio is the median of the ratios of each repeat. Starting processes and compiling are not measured. The
+agent does nothing where the environment is measured. `peers` installs Stable-Baselines3 and Sample Factory first.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import argparse
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
-from rich.console import Console
-from rich.table import Table
+from learning import ONE_THREAD, RESULTS, read
+from venvs import python_of
 
 from rekindle import Trainer
 from rekindle.actors import ActorProcesses, Cast, Order, RoundShape
@@ -28,8 +33,8 @@ from rekindle.agent import PortablePolicy
 from rekindle.agents import DQN
 from rekindle.envs import Determinism, EnvFactory
 
-REPEATS = 3
-Case = Callable[[], float]
+PROGRAMS = Path(__file__).parent / "programs"
+PPO = {"rollout_steps": 2_048, "minibatch_size": 256, "epochs": 4}
 
 
 def rates(training: Trainer, *, skip: float, seconds: float) -> float:
@@ -47,19 +52,19 @@ def rates(training: Trainer, *, skip: float, seconds: float) -> float:
     raise AssertionError("the training ended too early")
 
 
-def idle(env: str, *, workers: int, actors: int = 4, round_steps: int = 32, seconds: float = 4.0) -> float:
+def idle(env: str, *, actors: int = 4, round_steps: int = 32, **options: Any) -> float:
     """Env steps per second of an agent that does nothing."""
     training = Trainer(
         f"actor_worlds:{env}",
         "actor_worlds:IdleAgent",
         actors=actors,
         round_steps=round_steps,
-        workers=workers,
         determinism="repeats",
         eval_episodes=0,
         checkpoint_every=None,
+        **options,
     )
-    return rates(training, skip=0.5, seconds=seconds)
+    return rates(training, skip=1.0, seconds=4.0)
 
 
 def transport(round_transitions: int) -> float:
@@ -101,86 +106,148 @@ def lander(**options: Any) -> float:
     return rates(training, skip=3.0, seconds=8.0)
 
 
-def subproc(env: str, count: int, seconds: float = 4.0) -> float:
-    """Env steps per second of Stable-Baselines3's SubprocVecEnv, with actions that are always 0."""
-    import numpy as np
-    from actor_worlds import Computing, Sleeping
-    from stable_baselines3.common.vec_env import SubprocVecEnv
-
-    made: Any = {"Sleeping": Sleeping, "Computing": Computing}[env]
-    envs: Any = SubprocVecEnv([made] * count, start_method="spawn")
-    try:
-        envs.reset()
-        actions = np.zeros(count, np.int64)
-        for _ in range(20):
-            envs.step(actions)
-        began, steps = time.perf_counter(), 0
-        while time.perf_counter() - began < seconds:
-            envs.step(actions)
-            steps += count
-        return steps / (time.perf_counter() - began)
-    finally:
-        envs.close()
+def cartpole(place: str) -> float:
+    """Env steps per second of CartPole, in rounds of 4,096 transitions."""
+    training = Trainer(
+        "CartPole-v1",
+        "actor_worlds:IdleAgent",
+        actors=4,
+        envs_each=8,
+        round_steps=128,
+        workers=2,
+        actors_on=place,
+        determinism="repeats",
+        eval_episodes=0,
+        checkpoint_every=None,
+    )
+    return rates(training, skip=2.0, seconds=6.0)
 
 
-def compared(cases: dict[str, Case], *, base: str) -> Iterator[tuple[str, float, float]]:
-    """Each case with its median, and the median of its ratios to the base."""
-    found: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(REPEATS):
-        for name, case in cases.items():
-            found[name].append(case())
-    for name, values in found.items():
-        ratios = [value / other for value, other in zip(values, found[base], strict=True)]
-        yield name, statistics.median(values), statistics.median(ratios)
+def ppo(env: str) -> float:
+    """Env steps per second of PPO with 8 environments in 2 processes."""
+    training = Trainer(
+        env if env.endswith("-v1") else f"actor_worlds:{env}",
+        "ppo",
+        actors=4,
+        envs_each=2,
+        round_steps=64,
+        workers=2,
+        agent_settings={"hidden_sizes": [64, 64], **PPO},
+        determinism="repeats",
+        eval_episodes=0,
+        checkpoint_every=None,
+    )
+    return rates(training, skip=4.0, seconds=8.0)
 
 
-def main(wanted: list[str]) -> None:
-    """Print one table for each group of cases."""
-    console = Console()
-    groups: dict[str, tuple[str, str, dict[str, Case]]] = {
-        "sleep": (
-            "an environment that waits 5 ms",
-            "1 process",
-            {"1 process": lambda: idle("Sleeping", workers=1), "4 processes": lambda: idle("Sleeping", workers=4)},
-        ),
-        "compute": (
-            "an environment that computes 1 ms",
-            "1 process",
-            {"1 process": lambda: idle("Computing", workers=1), "2 processes": lambda: idle("Computing", workers=2)},
-        ),
-        "dqn": (
-            "DQN on LunarLander, 8 environments",
-            "Synchronous",
-            {
-                "Synchronous": lambda: lander(num_envs=8),
-                "2 processes, pipeline 1": lambda: lander(actors=4, envs_each=2, round_steps=32, workers=2),
-            },
-        ),
+def peer(name: str, program: str, env: str, *, envs: int = 8, learns: bool = True) -> float:
+    """The same of a peer."""
+    given = {"env": env, "envs": envs, "workers": 2, "skip": 4, "seconds": 8 if learns else 4, "learns": learns, **PPO}
+    command = [str(python_of(name)), str(PROGRAMS / program), json.dumps(given)]
+    # One that does not end is not measured.
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=120, env={**os.environ, **ONE_THREAD}
+    )
+    return json.loads(done.stdout)["rate"]
+
+
+class Group(NamedTuple):
+    """Cases that are compared: the first is what the others are divided by."""
+
+    title: str
+    unit: str
+    cases: dict[str, Callable[[], float]]
+
+
+def peers_on(env: str) -> dict[str, Callable[[], float]]:
+    return {
+        "Stable-Baselines3, SubprocVecEnv of 8": lambda: peer("sb3", "subproc.py", env),
+        "Sample Factory, 2 workers": lambda: peer("sample-factory", "appo.py", env),
+        "rekindle, 2 processes": lambda: ppo(env),
     }
-    if importlib.util.find_spec("stable_baselines3") is not None:
-        groups["peers"] = (
-            "beside Stable-Baselines3, 4 environments that wait 5 ms",
-            "SubprocVecEnv",
-            {
-                "SubprocVecEnv": lambda: subproc("Sleeping", 4),
-                "4 processes": lambda: idle("Sleeping", workers=4),
-            },
-        )
-    console.print(f"{os.cpu_count()} processors")
-    for name, (title, base, cases) in groups.items():
-        if wanted and name not in wanted:
-            continue
-        table = Table(title=title)
-        for column in ("", "steps/s", f"x {base}"):
-            table.add_column(column, justify="left" if not column else "right")
-        for case, rate, ratio in compared(cases, base=base):
-            table.add_row(case, f"{rate:,.0f}", f"{ratio:.2f}")
-        console.print(table)
-    if not wanted or "transport" in wanted:
-        for transitions in (1024, 4096):
-            console.print(f"transport, rounds of {transitions}: {transport(transitions):.2f} us of CPU a transition")
+
+
+GROUPS = {
+    "sleep": Group(
+        "an environment that waits 5 ms",
+        "steps/s",
+        {
+            "1 process": lambda: idle("Sleeping", workers=1),
+            "4 processes": lambda: idle("Sleeping", workers=4),
+            "SubprocVecEnv of 4": lambda: peer("sb3", "subproc.py", "Sleeping", envs=4, learns=False),
+        },
+    ),
+    "compute": Group(
+        "an environment that computes for 1 ms",
+        "steps/s",
+        {
+            "1 process": lambda: idle("Computing", workers=1),
+            "2 processes": lambda: idle("Computing", workers=2),
+            "SubprocVecEnv of 4": lambda: peer("sb3", "subproc.py", "Computing", envs=4, learns=False),
+        },
+    ),
+    "transport": Group(
+        "transport",
+        "us of CPU a transition",
+        {f"rounds of {count:,}": lambda count=count: transport(count) for count in (1_024, 4_096)},
+    ),
+    "lander": Group(
+        "DQN on LunarLander, 8 environments",
+        "steps/s",
+        {
+            "`Synchronous`": lambda: lander(num_envs=8),
+            "2 processes, pipeline 1": lambda: lander(actors=4, envs_each=2, round_steps=32, workers=2),
+        },
+    ),
+    "ray": Group(
+        "CartPole, rounds of 4,096 transitions",
+        "steps/s",
+        {"2 processes": lambda: cartpole("processes"), "Ray, 2 workers": lambda: cartpole("ray")},
+    ),
+    "peers-compute": Group("PPO, 8 environments that compute for 1 ms", "steps/s", peers_on("Computing")),
+    "peers-cartpole": Group("PPO on CartPole, 8 environments", "steps/s", peers_on("CartPole-v1")),
+}
+
+
+def table(there: list[dict[str, Any]]) -> str:
+    """The median of each case, and of its ratios, as Markdown."""
+    lines = ["| what | case | | ratio |", "|---|---|---:|---:|"]
+    for name, group in GROUPS.items():
+        found = [each["measured"] for each in there if each["group"] == name]
+        for case in group.cases if found else ():
+            base = next(iter(group.cases))
+            values = [repeat[case] for repeat in found if case in repeat]
+            ratios = [repeat[case] / repeat[base] for repeat in found if case in repeat and base in repeat]
+            if values:
+                value = f"{statistics.median(values):,.{2 if group.unit.startswith('us') else 0}f} {group.unit}"
+                ratio = f"{statistics.median(ratios):.2f}" if ratios else ""
+                lines.append(f"| {group.title} | {case} | {value} | {ratio} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    results = RESULTS.with_name("actors.jsonl")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []])
+    parser.add_argument("--results", type=Path, default=results)
+    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    options = parser.parse_args()
+    path = options.results.resolve()
+    os.chdir(tempfile.mkdtemp())  # for the runs
+    names: list[str] = [] if options.table else options.groups or [*GROUPS]
+    for name in names:
+        measured: dict[str, float] = {}
+        for case, measure in GROUPS[name].cases.items():
+            try:
+                measured[case] = round(measure(), 3)
+            except subprocess.SubprocessError as error:
+                print(f"{name}, {case}: {error}", file=sys.stderr)
+            else:
+                print(f"{name}, {case}: {measured[case]:g}", file=sys.stderr, flush=True)
+        with path.open("a") as file:
+            file.write(json.dumps({"group": name, "processors": os.cpu_count(), "measured": measured}) + "\n")
+    print(table(read(path)))
 
 
 if __name__ == "__main__":
-    os.chdir(tempfile.mkdtemp())
-    main(sys.argv[1:])
+    main()

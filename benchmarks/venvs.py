@@ -12,12 +12,13 @@ PACKAGES = {
     "sb3": ["stable-baselines3", "gymnasium[atari,mujoco]", "opencv-python-headless"],
     "d3rlpy": ["d3rlpy==2.8.1"],
     "sbx": ["stable-baselines3", "gymnasium[mujoco]", "sbx-rl==0.28.0"],
+    "sample-factory": ["sample-factory==2.1.1"],
     "rejax": ["rejax==0.1.3", "gymnax==0.0.9", "jax==0.10.2", "jaxlib==0.10.2", "optax==0.2.8"],
 }
 """What is installed; `constraints.txt` says which version, so that environments are the same."""
-WITH_TORCH = {"sb3", "d3rlpy", "sbx"}
+WITH_TORCH = {"sb3", "d3rlpy", "sbx", "sample-factory"}
 """Peers before which torch 2.13.0 is installed."""
-UNCONSTRAINED = {"d3rlpy", "rejax"}
+UNCONSTRAINED = {"d3rlpy", "rejax", "sample-factory"}
 """Peers that need other versions."""
 
 
