@@ -60,6 +60,7 @@ def idle(env: str, *, actors: int = 4, round_steps: int = 32, **options: Any) ->
         actors=actors,
         round_steps=round_steps,
         determinism="repeats",
+        steps=None,
         eval_episodes=0,
         checkpoint_every=None,
         **options,
@@ -100,6 +101,7 @@ def lander(**options: Any) -> float:
         "dqn",
         agent_settings={"warmup_steps": 500, "update_every": 4, "updates_each": 1},
         determinism="repeats",
+        steps=None,
         eval_episodes=0,
         **options,
     )
@@ -117,6 +119,7 @@ def cartpole(place: str) -> float:
         workers=2,
         actors_on=place,
         determinism="repeats",
+        steps=None,
         eval_episodes=0,
         checkpoint_every=None,
     )
@@ -134,6 +137,7 @@ def ppo(env: str) -> float:
         workers=2,
         agent_settings={"hidden_sizes": [64, 64], **PPO},
         determinism="repeats",
+        steps=None,
         eval_episodes=0,
         checkpoint_every=None,
     )

@@ -122,8 +122,7 @@ class Supervised(Generic[SomeWorker]):
         again: Callable[[SomeWorker], object],
         should_stop: ShouldStop,
     ) -> None:
-        while waiting:
-            self._wait(waiting)
+        while True:
             for worker in list(waiting):
                 if worker.has_answer():
                     waiting.remove(worker)
@@ -131,7 +130,10 @@ class Supervised(Generic[SomeWorker]):
                 elif (death := worker.death(self._patience)) is not None:
                     self._start_again(worker, f"{death} {when}")
                     again(worker)
-            if waiting and should_stop():
+            if not waiting:
+                return
+            self._wait(waiting)
+            if should_stop():
                 raise Interrupted(f"stopped {when}")
 
     def _evaluated(
