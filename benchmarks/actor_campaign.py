@@ -101,7 +101,6 @@ class Training:
             "eval_every": 2_000,
             "eval_episodes": 2,
             "metrics_every": 500,
-            "determinism": "repeats",
             "agent_settings": settings,
             **place,
         }
