@@ -5,8 +5,8 @@
 
 Both sides have the settings of the preset, the same seeds and as many env steps. `Synchronous` is what
 `benchmarks/learning.py` has trained; a `Trainer` with seed 1005 of DQN on CartPole had the same final return as its
-loop. The other side has actors with `pipeline=1`, whose policies are up to two rounds old. Every result is appended to the file of results, and what is
-there is not run again. LunarLander needs the extra `box2d`.
+loop. The other side has actors with `pipeline=1`, whose policies are up to two rounds old. Every result is appended to
+the file of results, and what is there is not run again. LunarLander needs the extra `box2d`.
 """
 
 from __future__ import annotations
