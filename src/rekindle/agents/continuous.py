@@ -142,8 +142,11 @@ class Critics(eqx.Module):
         """The values (critics, rows) of a batch; `only` are the indices of the critics to evaluate, by default all."""
         bodies = self.bodies if only is None else jax.tree_util.tree_map(lambda array: array[only], self.bodies)
         inputs = jnp.concatenate([jax.vmap(self.encoder)(observations), actions], axis=1)
-        # Copy the inputs for each critic: with shared inputs, XLA transposes the input and output of the first layer.
         count = jax.tree_util.tree_leaves(bodies)[0].shape[0]
+        if count == 1:  # without an axis for critics, with which XLA transposes the gradients of the weights
+            body = jax.tree_util.tree_map(lambda array: array.reshape(array.shape[1:]), bodies)
+            return jax.vmap(body)(inputs).reshape(1, -1)
+        # Copy the inputs for each critic: with shared inputs, XLA transposes the input and output of the first layer.
         inputs = jnp.broadcast_to(inputs, (count, *inputs.shape))
         return jax.vmap(lambda body, rows: jax.vmap(body)(rows))(bodies, inputs)[..., 0]
 

@@ -49,6 +49,7 @@ from rekindle.agents.settings import (
 )
 from rekindle.agents.updates import Minibatch
 from rekindle.agents.weights import Parts, Weights, norm
+from rekindle.agents.xla import after
 from rekindle.errors import ConfigError
 from rekindle.policy.encoding import row_count
 
@@ -152,20 +153,28 @@ class IQLUpdate:
     def step(
         self, state: IQLState, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[IQLState, dict[str, jax.Array], jax.Array]:
-        """One update: of the values of states, of the policy when it is its turn, and of the critics."""
+        """Update the state values and the critics, and every `policy_delay` updates the policy.
+
+        All of them use the weights before the update, so that the values of a batch are computed once.
+        """
         config, rate = self._config, schedules["learning_rate"]
-        (value_loss, v_mean), gradient = jax.value_and_grad(self.value_loss, has_aux=True)(state.value, state, batch)
-        value, optimiser = optimised(self._optimiser, gradient, state.value_optimiser, state.value, rate)
-        state = state._replace(value=value, value_optimiser=optimiser, updates=state.updates + 1)
-
-        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, rate))
-
+        (value_loss, v_mean), value_slope = jax.value_and_grad(self.value_loss, has_aux=True)(state.value, state, batch)
         (critic_loss, (q_mean, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
+        updates, rate = state.updates + 1, after(rate, (value_slope, gradient))
+        state = in_turn(config, state, updates, lambda: self._improve(state, batch, rate))
+        value, value_optimiser = optimised(self._optimiser, value_slope, state.value_optimiser, state.value, rate)
         critics, optimiser = optimised(self._optimiser, gradient, state.critic_optimiser, state.critics, rate)
-        target = followed(config, state.target, critics, state.updates)
-        state = state._replace(critics=critics, critic_optimiser=optimiser, target=target)
+        target = followed(config, state.target, critics, updates)
+        state = state._replace(
+            value=value,
+            critics=critics,
+            target=target,
+            value_optimiser=value_optimiser,
+            critic_optimiser=optimiser,
+            updates=updates,
+        )
         metrics = {
             "loss": critic_loss + value_loss + state.actor_loss,
             "critic_loss": critic_loss,
