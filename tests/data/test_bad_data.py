@@ -147,7 +147,7 @@ MINARI = {
     ),
     "ragged actions": (put("episode_1/actions", np.zeros(4, int)), r"episode_1/actions has \(4,\) rows"),
     "float actions": (put("episode_1/actions", np.full(5, 0.5)), r"episode_1/actions: it is float64, but int64"),
-    "NaN": (put("episode_2/rewards", [np.nan]), r"episode_2/rewards: row 0 is not finite"),
+    "NaN": (put("episode_2/rewards", [np.nan]), r"episode_2/rewards: row 0 is not finite: nan$"),
     "no truncations": (
         edited(lambda file: file.pop("episode_0/truncations")),
         r"episode_0/truncations is missing: term",
@@ -177,6 +177,9 @@ MINARI = {
     "truncated": (cut(0.5), r"cannot be read, the file may be damaged"),
     "almost whole": (cut(0.99), r"cannot be read, the file may be damaged"),
     "empty": (cut(0), r"cannot be read, the file may be damaged"),
+    "episodes that are missing": (described(total_episodes=5), r"total_episodes is 5, but main_data.hdf5 has 4: copy"),
+    "steps that are missing": (described(total_steps=14), r"total_steps is 14, but main_data.hdf5 has 13: copy"),
+    "a total that is no number": (described(total_steps="many"), r"total_steps is 'many', but main_data.hdf5 has 13"),
     "other format": (described(data_format="arrow"), r"data_format is 'arrow': only hdf5"),
     "no space": (described(action_space=None), r"metadata.json: action_space is missing"),
     "bad space": (described(action_space="{}"), r"action_space is not a space that can be read: 'type' is missing"),

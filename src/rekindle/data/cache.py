@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 Check = Callable[[], None]
 """Raises `Interrupted` if a stop was requested."""
 
-_VERSION = 1
+_VERSION = 2
 """The version of the conversion; it is part of the key, so that a new version converts again."""
 _HALF_MADE = ".new-"
 _PATIENCE = 60.0

@@ -78,6 +78,7 @@ def plan_minari(directory: Path, *, spaces: tuple[Any, Any]) -> Plan:
     file = Hdf5(path)
     try:
         groups = _groups(file)
+        _check_totals(metadata, groups, directory)
         reward = file.array(f"{groups[0].name}/rewards").dtype
         layout = DataLayout(known[0], known[1], reward, name=str(path))
     except BaseException:
@@ -112,6 +113,18 @@ def _groups(file: Hdf5) -> list[_Group]:
             raise DataError(f"{file.path}: {name}/rewards has the shape {rewards.shape}: one number a step is needed")
         groups.append(_Group(name, int(rewards.shape[0])))
     return groups
+
+
+def _check_totals(metadata: Mapping[str, Any], groups: list[_Group], directory: Path) -> None:
+    """Raise `DataError` if the metadata count other episodes or steps than there are, as after an unfinished copy."""
+    found = {"total_episodes": len(groups), "total_steps": sum(group.steps for group in groups)}
+    for name, count in found.items():
+        said = metadata.get(name, count)
+        if said != count:
+            raise DataError(
+                f"{directory / METADATA_FILE}: {name} is {said!r:.40}, but {MAIN_FILE} has {count}: copy the data set "
+                f"again, or correct {name}"
+            )
 
 
 class _Reader:

@@ -27,7 +27,7 @@ def check_finite(array: Array, *, name: str, first: int = 0) -> None:
     good = np.isfinite(array)
     if not good.all():
         index = int(np.argmin(every_row(good)))
-        raise DataError(f"{name}: row {first + index} is not finite: {array[index]!r:.80}")
+        raise DataError(f"{name}: row {first + index} is not finite: {array[index].tolist()!r:.80}")
 
 
 def check_rewards(rewards: Array, *, name: str, first: int = 0) -> None:
