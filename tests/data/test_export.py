@@ -74,6 +74,14 @@ def test_an_existing_directory_is_never_replaced(tmp_path: Path) -> None:
         export_minari(dataset, tmp_path / "there")
 
 
+def test_a_file_is_never_replaced_even_by_its_own_transitions(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "set.npz", flat(episodes()))
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="exists already: choose another file"):
+        export_npz(Dataset.open(path), path)
+    assert path.read_bytes() == before
+
+
 def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
     dataset = Dataset.open(write_npz(tmp_path / "set.npz", flat(episodes())))
     before = sorted(entry.name for entry in tmp_path.iterdir())

@@ -149,12 +149,14 @@ def _put(group: Any, name: str, values: Observations, nesting: Nesting | None) -
 
 
 def export_npz(dataset: Dataset, file: str | Path, *, should_stop: ShouldStop = never) -> None:
-    """Write a data set as one npz file, with `episode_lengths` and one more observation than transitions an episode.
+    """Write a data set as a new npz file, with `episode_lengths` and one more observation than transitions an episode.
 
     The fields are those that `Dataset.open` reads (see `rekindle.data.flat`). An episode whose end is not in the data
     has neither of the two flags.
     """
     path, columns = files.absolute(Path(file)), dataset.columns
+    if os.path.lexists(path):
+        raise ConfigError(f"{path} exists already: choose another file")
     is_step = ~is_start(columns["status"])
     statuses = columns["status"][is_step]
     parts: dict[str, Any] = {
