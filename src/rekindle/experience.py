@@ -69,10 +69,11 @@ class EpisodeStatus(IntEnum):
     @property
     def label(self) -> str:
         """The name in logs: `continuing`, `terminated`, `truncated`."""
-        return self.name.lower()
+        return _LABELS[self]
 
 
 _CONTINUING, _TERMINATED, _TRUNCATED = EpisodeStatus
+_LABELS = tuple(status.name.lower() for status in EpisodeStatus)
 
 
 class ActMode(Enum):

@@ -20,6 +20,7 @@ from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -780,3 +781,25 @@ class TestTreeDigest:
     def test_what_cannot_be_saved_has_no_digest(self) -> None:
         with pytest.raises(StateError, match=r"^x\[0\] is a tuple"):
             tree_digest({"x": [()]})
+
+
+class TestListsOfNumbers:
+    numbers = st.integers(-(2**63), 2**64 - 1) | st.floats() | st.booleans()
+
+    @given(numbers=st.lists(numbers) | st.lists(st.lists(numbers)) | st.lists(st.lists(st.lists(numbers))))
+    def test_are_encoded_as_plain_msgpack(self, numbers: list[Any]) -> None:
+        data = b"".join(encode({"numbers": numbers}))
+
+        assert data.endswith(msgspec.msgpack.encode({"numbers": numbers}))
+        assert repr(decode(data, name="numbers")) == repr({"numbers": numbers})
+
+    def test_count_towards_the_limit_of_values(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(codec, "MAX_NODES", 10)
+        encode({"pairs": [[1, 2], [3, 4]], "x": 0})
+
+        with pytest.raises(StateError, match="more brings the tree over 10 values"):
+            encode({"pairs": [[1, 2], [3, 4]], "more": [5, 6, 7]})
+
+    def test_name_the_number_that_is_too_large(self) -> None:
+        with pytest.raises(StateError, match=r"pairs\[1\]\[0\] is an int beyond 64 bits"):
+            encode({"pairs": [[1, 2], [2**64, 4]]})

@@ -79,16 +79,18 @@ class Collector:
             raise InputError(f"{count} transitions at once do not fit: rollout_steps is {most}")
         self._make_room(streams)
         versions = self._chosen_by[streams]
-        if versions.min(initial=0) == _NOBODY:
+        if (oldest := _least(versions, self.version)) == _NOBODY:
             versions[versions == _NOBODY] = self.version
-        if self._can_take(versions):
+            oldest = _least(versions, self.version)
+        if self._can_take(count, oldest):
             self._append(transitions, streams, versions)
         else:
             start = 0
             while start < count:  # as many as there is room for, or if not all of them can be taken, one
                 room = slice(start, start + max(1, most - len(self._current)))
-                rows = room if self._can_take(versions[room]) else slice(start, start + 1)
-                if self._can_take(versions[rows]):
+                fits = self._can_take(len(versions[room]), _least(versions[room], self.version))
+                rows = room if fits else slice(start, start + 1)
+                if fits or self._can_take(1, int(versions[start])):
                     self._append(transitions.part(rows), streams[rows], versions[rows])
                 else:
                     self._current.cut(streams[rows])
@@ -103,15 +105,13 @@ class Collector:
         self._chosen_by[streams] = _NOBODY
 
     def _make_room(self, streams: StreamSlots) -> None:
-        more = int(streams.max(initial=_NOBODY)) + 1 - len(self._chosen_by)
+        more = int(np.maximum.reduce(streams, initial=_NOBODY)) + 1 - len(self._chosen_by)
         if more > 0:
             self._chosen_by = np.append(self._chosen_by, np.full(max(more, len(self._chosen_by)), _NOBODY))
 
-    def _can_take(self, versions: NDArray[np.int64]) -> bool:
-        """Whether there is room, and the policies that chose will be one of the last two when it is learned from."""
-        if len(self._current) + len(versions) > self._rollout_steps:
-            return False
-        return bool(versions.min(initial=self.version) >= self.version + self.is_ahead - 1)
+    def _can_take(self, count: int, oldest: int) -> bool:
+        """Whether there is room, and the oldest policy that chose is one of the last two when it is learned from."""
+        return len(self._current) + count <= self._rollout_steps and oldest >= self.version + self.is_ahead - 1
 
     def _append(self, transitions: Transitions, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
         self._current.append(transitions, streams, versions)
@@ -190,6 +190,11 @@ class Collector:
         if len(rollout) > self._rollout_steps:
             raise StateError(f"the {what} has {len(rollout)} steps, more than rollout_steps, {self._rollout_steps}")
         return rollout
+
+
+def _least(versions: NDArray[np.int64], version: int) -> int:
+    """The least of some versions and another one."""
+    return int(np.minimum.reduce(versions, initial=version))  # the method `min` takes twice as long
 
 
 class Minibatches:

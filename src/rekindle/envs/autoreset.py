@@ -86,8 +86,11 @@ class AutoresetEnvs:
             raise failed(self.name, 0, "step", error) from error
         observations = self._observations(raw)
         statuses = np.zeros(self.num_envs, np.uint8)
-        statuses[np.asarray(truncated, np.bool_)] = EpisodeStatus.TRUNCATED
-        statuses[np.asarray(terminated, np.bool_)] = EpisodeStatus.TERMINATED
+        # Fewer than half of the steps end an episode, and counting is the fastest way to see it.
+        if np.count_nonzero(truncated):
+            statuses[np.asarray(truncated, np.bool_)] = EpisodeStatus.TRUNCATED
+        if np.count_nonzero(terminated):
+            statuses[np.asarray(terminated, np.bool_)] = EpisodeStatus.TERMINATED
         ended = statuses.nonzero()[0]
         following = None
         final_infos: Mapping[str, Any] = infos

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.agent import State, StreamSlots
-from rekindle.checks import refuses_misfits
+from rekindle.checks import are_distinct, refuses_misfits
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay.columns import ObservationColumns, fitted, space_column
@@ -130,37 +130,43 @@ class _Tails:
         """The observation after the step, by column."""
         self._admitted = 0, b""
         """The last streams that were admitted; the same ones usually come again."""
+        self._places: StreamSlots | slice = slice(0)
+        """Their entries; a slice if they follow each other, which is faster."""
 
     def admits(self, streams: StreamSlots) -> bool:
         """Whether no stream occurs twice; if so, makes room for all of them."""
         name = len(streams), streams.tobytes()
         if name != self._admitted:
-            slots: list[int] = streams.tolist()
-            if len(set(slots)) < len(slots):
+            if not are_distinct(streams):
                 return False
-            self._make_room(max(slots, default=-1) + 1)
-            self._admitted = name
+            end = int(np.maximum.reduce(streams, initial=-1)) + 1
+            self._make_room(end)
+            first = end - len(streams)
+            is_range = first >= 0 and bool((streams == np.arange(first, end)).all())
+            self._admitted, self._places = name, slice(first, end) if is_range else streams.copy()
         return True
 
     def follow(
-        self, first: int, streams: StreamSlots, before: list[Array], after: list[Array], statuses: Array
+        self, first: int, before: list[Array], after: list[Array], statuses: Array
     ) -> tuple[RowNumbers, _LastSteps | None]:
-        """Add a step to each of these streams, numbered from `first` on.
+        """Add a step to each of the streams that were admitted last, numbered from `first` on.
 
         Returns the step that each of them follows, or `NONE`; and the steps that will never have a following step, or
         None if there are none.
         """
-        steps, there = self._step[streams], [part[streams] for part in self._after]
-        same, follows = same_rows(before, there), self._is_open[streams]
+        places = self._places
+        steps, there = self._step[places], [part[places] for part in self._after]
+        same, follows = same_rows(before, there), self._is_open[places]
         if same is not True:
-            follows &= same
-        previous, left = steps, None
-        if not follows.all():
+            follows = follows & same
+        if np.count_nonzero(follows) == len(steps):
+            previous, left = steps.copy(), None
+        else:
             previous = np.where(follows, steps, NONE)
             left = _LastSteps(steps, there).some(previous != steps)
-        self._step[streams], self._is_open[streams] = np.arange(first, first + len(steps)), statuses == _CONTINUING
+        self._step[places], self._is_open[places] = np.arange(first, first + len(steps)), statuses == _CONTINUING
         for part, others in zip(self._after, after, strict=True):
-            part[streams] = others
+            part[places] = others
         return previous, left
 
     def put(self, streams: StreamSlots, steps: _LastSteps) -> None:
@@ -262,7 +268,7 @@ class Rollout:
             fitted(versions, _NUMBER, "version", count),
         ]
         end = len(self._rows)
-        previous, left = self._tails.follow(end, streams, before, after, statuses)
+        previous, left = self._tails.follow(end, before, after, statuses)
         if left is not None:
             self._left.append(left)
         self._grow(end + count)

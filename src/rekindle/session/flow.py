@@ -151,18 +151,18 @@ class Flow:
             rows = self._intake.rows(observations)
             slots, places = table.slots_of(names, rows)
             arrays = self._intake.observations(observations, "observations", rows)
-            streams.check_actions(slots, places, arrays)
+            new = streams.check_actions(slots, places, arrays)
             acting, chosen, there = slots, arrays, places
             if streams.restored:
                 fresh = self._rows_to_act(slots.tolist(), arrays)
                 acting, chosen = slots[fresh], [array[fresh] for array in arrays]
-                there = acting
+                there, new = acting, streams.beginning(acting)
             if len(acting):
                 actions = self._parts.learner.act(table.observations(chosen), _EXPLORE, acting)
-                streams.hand_out_many(acting, there, chosen, actions)
+                streams.hand_out_many(acting, there, chosen, actions, new)
             if self._inputs is not None:
                 self._inputs.act_many(slots, places, arrays)
-            return self._intake.to_host_many(table.pending[slots])
+            return self._intake.to_host_many(table.pending[places].copy())
 
     def _rows_to_act(self, slots: Sequence[int], arrays: Sequence[Array]) -> list[int]:
         """The rows of a batch that need an action: all but those whose action was returned before the checkpoint."""

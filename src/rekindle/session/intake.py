@@ -113,8 +113,11 @@ class Intake:
         if self._mapper is not None:
             actions = np.stack([np.asarray(self._mapper.to_agent(action)) for action in actions])
         array = self.action_layout(actions[0]).conform(actions, "actions", rows=rows)
-        if self._range is not None and not (array.min() >= self._range.start and array.max() < self._range.stop):
-            raise InputError(f"an action is outside {self._range}: {array}")
+        if self._range is not None:
+            # The methods `min` and `max` take twice as long.
+            least, most = np.minimum.reduce(array), np.maximum.reduce(array)
+            if not (least >= self._range.start and most < self._range.stop):
+                raise InputError(f"an action is outside {self._range}: {array}")
         return array
 
     def action_layout(self, example: Any) -> ArraySpec:

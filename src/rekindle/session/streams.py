@@ -65,16 +65,21 @@ class Streams:
         if not all_finite(arrays):
             raise not_finite_at_first(self.table, slot, arrays[0])
 
-    def check_actions(self, slots: StreamSlots, places: Places, arrays: Sequence[Array]) -> None:
-        """Check that actions may be chosen for a batch of observations."""
+    def check_actions(self, slots: StreamSlots, places: Places, arrays: Sequence[Array]) -> Array:
+        """Check that actions may be chosen for a batch of observations; returns the rows that begin an episode."""
         self._check_ends(slots)
-        new = (self.table.phase[places] != _OPEN).nonzero()[0]
+        new = self.beginning(places)
         if len(new):
             first = [array[new] for array in arrays]
             good = finite_rows(first)
             if good is not None:
                 row = int(np.argmin(good))
                 raise not_finite_at_first(self.table, int(slots[new[row]]), first[0][row])
+        return new
+
+    def beginning(self, places: Places) -> Array:
+        """The rows of a batch that begin an episode with their observation."""
+        return (self.table.phase[places] != _OPEN).nonzero()[0]
 
     def restored_action(self, slot: int, arrays: Sequence[Array]) -> Begun:
         """For a restored stream: the action that was returned for this observation before the checkpoint, if any."""
@@ -96,11 +101,13 @@ class Streams:
         table.has_pending[slot] = True
         return self.intake.to_host(action)
 
-    def hand_out_many(self, slots: StreamSlots, places: Places, arrays: Sequence[Array], actions: Array) -> None:
-        """Record the actions chosen for a batch."""
+    def hand_out_many(
+        self, slots: StreamSlots, places: Places, arrays: Sequence[Array], actions: Array, new: Array
+    ) -> None:
+        """Record the actions chosen for a batch, of which the rows `new` begin an episode."""
         table = self.table
-        self.intake.action_layout(actions[0])
-        new = (table.phase[places] != _OPEN).nonzero()[0]
+        if table.action_layout is None:
+            self.intake.action_layout(actions[0])
         if len(new):
             beginning = slots[new]
             table.phase[beginning] = _BEGUN
@@ -183,7 +190,7 @@ class Streams:
         actions = self.intake.actions(transitions.actions, rows)
         rewards = REWARDS.conform(transitions.rewards, "rewards", rows=rows)
         statuses = STATUSES.conform(transitions.statuses, "statuses", rows=rows)
-        if statuses.max() > _LAST_STATUS:
+        if np.maximum.reduce(statuses) > _LAST_STATUS:
             raise InputError(f"statuses must be 0, 1 or 2 (EpisodeStatus), got {statuses}")
         self._check_ends(slots)
         is_continued = table.continue_all(places, arrays)

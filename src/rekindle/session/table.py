@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from rekindle.agent import State, StreamSlots
+from rekindle.checks import are_distinct
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, Observations
 from rekindle.spaces import ArraySpec, Layout
@@ -108,23 +109,23 @@ class StreamTable:
         slots = self._numbered(streams) if isinstance(streams, np.ndarray) else None
         if slots is None:
             slots = self._look_up(streams)
-        if len(set(slots.tolist())) != rows:
+        if not are_distinct(slots):
             raise InputError(f"a stream occurs twice in one batch: {list(streams)}")
         self._named = name, slots
         return slots, slots
 
     def _numbered(self, streams: Array) -> StreamSlots | None:
         """The rows of streams that are numbers from 0 on, all of them known; None for others. It is much faster."""
-        if streams.dtype.kind not in "iu" or streams.ndim != 1 or not streams.size or streams.min() < 0:
+        if streams.dtype.kind not in "iu" or streams.ndim != 1 or not streams.size or np.minimum.reduce(streams) < 0:
             return None
-        most = int(streams.max()) + 1
+        most = int(np.maximum.reduce(streams)) + 1
         known = self._by_number
         if most > len(known):
             if most > 2 * len(self.slots):
                 return None
             known = self._by_number = np.array([self.slots.get(stream, -1) for stream in range(most)], np.int64)
         slots = known[streams]
-        return None if slots.min() < 0 else slots
+        return None if np.minimum.reduce(slots) < 0 else slots
 
     def peek(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
         """The rows of streams, without adding any: unknown streams get numbers that no stream has."""

@@ -168,7 +168,7 @@ class Ticks:
                 arrays = [np.concatenate(pair) for pair in zip(arrays, tick.first, strict=True)]
         if len(acting):
             actions = parts.learner.act(table.observations(arrays), ActMode.EXPLORE, acting)
-            streams.hand_out_many(acting, acting, arrays, actions)
+            streams.hand_out_many(acting, acting, arrays, actions, streams.beginning(acting))
         if parts.inputs is not None:
             pending = table.pending[acting].tobytes() if len(acting) else b""
             parts.inputs.tick(bool(len(acting)), tick.executed is not None, encoded_tick(tick, note), pending)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import math
 import os
 import struct
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from rekindle.agent import State
 from rekindle.errors import FileRefused, StateError, StorageError
+from rekindle.storage.advice import advice_on, type_name
 from rekindle.storage.refusing import opened_file
 
 __all__ = [
@@ -81,18 +83,7 @@ _LENGTHS: Final = {0xD9 + index: struct.Struct(">" + code) for index, code in en
 _CONSTANTS: Final = {0xC0: None, 0xC2: False, 0xC3: True}
 
 _SCALARS: Final = frozenset({NoneType, bool, int, float, str})
-_ADVICE: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
-    (np.bool_, "make it bool()"),
-    ((int, np.integer), "make it int()"),
-    ((float, np.floating), "make it float()"),
-    ((complex, np.complexfloating), "make it an array with np.asarray()"),
-    (str, "make it str()"),
-    ((bytes, bytearray, memoryview), "make it an array with np.frombuffer(value, np.uint8)"),
-    ((set, frozenset), "make it a list with sorted()"),
-    (dict, "make it dict()"),
-    ((list, tuple), "make it list()"),
-    (np.ndarray, "make it a plain array with np.asarray()"),
-)
+_NUMERIC: Final = frozenset({bool, int, float})
 
 
 def encode(tree: State) -> list[bytes | memoryview]:
@@ -190,7 +181,7 @@ class _Writer:
 
     def document(self, tree: State) -> list[bytes | memoryview]:
         if type(tree) is not dict:
-            self._refuse(f"is a {_type_name(tree)}", "the root of a tree is a dict")
+            self._refuse(f"is a {type_name(tree)}", "the root of a tree is a dict")
         self._value(tree)
         self._close()
         return self._pieces
@@ -211,20 +202,30 @@ class _Writer:
         elif kind is dict:
             self._dict(value)
         elif kind is list:
-            self._count(len(value), 0x90, 0xDC)
-            self._path.append(None)
-            for self._path[-1], item in enumerate(cast("list[Any]", value)):
-                self._value(item)
-            self._path.pop()
+            self._list(value)
         else:
-            plain = "save what it holds as dict, list, str, int, float, bool, None and arrays"
-            advice = next((advice for types, advice in _ADVICE if issubclass(kind, types)), plain)
-            self._refuse(f"is a {_type_name(value)}", advice)
+            self._refuse(f"is a {type_name(value)}", advice_on(value))
+
+    def _list(self, value: list[Any]) -> None:
+        count = _numbers_in(value)
+        if count is not None and len(self._path) < MAX_DEPTH - 1 and self._nodes + count <= MAX_NODES:
+            start = len(self._open)
+            try:
+                self._scalar(value, self._open, -1)  # the same bytes as below, many times as fast
+                self._nodes += count
+                return
+            except OverflowError:  # below it is found out where
+                del self._open[start:]
+        self._count(len(value), 0x90, 0xDC)
+        self._path.append(None)
+        for self._path[-1], item in enumerate(value):
+            self._value(item)
+        self._path.pop()
 
     def _dict(self, value: dict[Any, Any]) -> None:
         for key in value:
             if type(key) is not str:
-                self._refuse(f"has the key {key!r}, a {_type_name(key)}", "make it str()")
+                self._refuse(f"has the key {key!r}, a {type_name(key)}", "make it str()")
         if self._skip is not None:
             value = {key: value[key] for key in sorted(value) if not self._skip(key)}
         self._count(len(value), 0x80, 0xDE)
@@ -284,9 +285,13 @@ class _Writer:
         raise StateError(f"{path or 'the tree'} {what}, which cannot be saved: {advice}")
 
 
-def _type_name(value: object) -> str:
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+def _numbers_in(items: list[Any]) -> int | None:
+    """How many values there are in a list of numbers, or of lists of numbers; None for any other list."""
+    kinds, count = set(map(type, items)), len(items)
+    if kinds == {list}:
+        inner = list(itertools.chain.from_iterable(items))
+        kinds, count = set(map(type, inner)), count + len(inner)
+    return count if kinds <= _NUMERIC else None
 
 
 class _Reader:

@@ -141,15 +141,15 @@ class _Ends:
         self._session, self._env, self._processor, self._extras = session, env, processor, extras
 
     def hand_over(
-        self, transitions: Transitions, rows: Sequence[int], extras: Mapping[int, dict[str, float]]
+        self, transitions: Transitions, rows: range | Array, extras: Mapping[int, dict[str, float]]
     ) -> tuple[Sequence[int], dict[int, EpisodeRecord]]:
         """Returns the rows whose episodes ended, and their records; `rows` is a range if it contains all rows."""
-        session = self._session
+        session, streams = self._session, None if isinstance(rows, range) else rows
         if self._processor is not None:
-            rewards = np.asarray(self._processor(transitions, rows), np.float64)
+            names = rows if isinstance(rows, range) else rows.tolist()
+            rewards = np.asarray(self._processor(transitions, names), np.float64)
             transitions = msgspec.structs.replace(transitions, rewards=rewards)
         try:
-            streams = None if isinstance(rows, range) else np.asarray(rows)
             ended = cast("list[int]", session.observe_many(transitions, streams=streams))
         except InputError as error:
             raise EnvError(f"{self._env}: {error} (env step {session.total_steps})") from error
@@ -293,15 +293,14 @@ class AutoresetSampler:
             self._observations = envs.reset(self._to_start, seeds, self._starts.options(self._starts.streams[0]))
             self._to_start = None
         # None stands for all rows, which is the usual case, and faster.
-        rows = np.flatnonzero(~envs.resting) if envs.resting.any() else None
+        rows = (~envs.resting).nonzero()[0] if np.count_nonzero(envs.resting) else None
         if rows is not None and not len(rows):
             self._step(self._idle_actions, None)
             return Round((), (), (), {})
-        names = range(envs.num_envs) if rows is None else rows.tolist()
         observations = _taken(cast("Observations", self._observations), rows)
         actions = self._session.act_many(observations, streams=rows)
         if self._structure is not None:
-            actions = self._structure.flat(actions, "actions", rows=len(names))
+            actions = self._structure.flat(actions, "actions", rows=envs.num_envs if rows is None else len(rows))
         outcome = self._step(actions, rows)
         transitions = Transitions(
             observations,
@@ -310,10 +309,12 @@ class AutoresetSampler:
             _taken(outcome.observations, rows),
             _taken(outcome.statuses, rows),
         )
-        ended, records = self._ends.hand_over(transitions, names, outcome.extras)
+        every = range(envs.num_envs)
+        ended, records = self._ends.hand_over(transitions, every if rows is None else rows, outcome.extras)
         if ended and not envs.resets_itself:
             self._to_start = np.zeros(envs.num_envs, np.bool_)
             self._to_start[list(ended)] = True
+        names: Sequence[int] = every if rows is None else rows.tolist()
         return Round(names, transitions.rewards, transitions.statuses, records)
 
     def _step(self, actions: Array, rows: Array | None) -> Outcome:
