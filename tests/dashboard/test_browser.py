@@ -22,6 +22,7 @@ pytest.importorskip("playwright", reason="needs playwright")
 from playwright.sync_api import Page, expect
 
 from rekindle import RunReader, TrainingRun
+from rekindle.run.tags import add_tags, read_tags
 from rekindle.storage.logs import JsonLines
 
 Serve = Callable[[Path], Client]
@@ -94,6 +95,44 @@ def test_the_list_shows_every_run_and_finds_and_sorts_them(few_runs: Path, serve
     expect(page.get_by_text("No run matches.")).to_be_visible()
     page.get_by_role("button", name="Show all").click()
     expect(rows).to_have_count(3)
+
+
+def test_tags_are_edited_and_filter_the_list(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+    first, second = (write_run(tmp_path, name) for name in ("lake", "cliff"))
+    add_tags(second, ["baseline"])
+    client = serve(tmp_path)
+    page = open_page(client, place(id_of(first)), tolerant=True)  # a refused tag is an error in the console
+    field = page.get_by_label("Add a tag")
+    field.fill("baseline")
+    field.press("Enter")
+    field.fill("new reward, <i>&amp;")
+    field.press("Enter")
+    tags = page.locator(".tag-editor .tag")
+    expect(tags).to_have_count(3)
+    expect(field).to_have_value("")
+    assert read_tags(first) == ("<i>&amp;", "baseline", "new reward")
+    expect(tags.first).to_have_text("<i>&amp;")
+    field.fill("..")
+    field.press("Enter")
+    expect(page.locator(".tag-editor .problem")).to_contain_text("printable characters")
+    expect(field).to_have_value("..")
+    field.fill("")
+    page.get_by_label("Remove the tag new reward").click()
+    expect(tags).to_have_count(2)
+    add_tags(first, ["from outside"])
+    expect(tags).to_have_count(3)
+    page.goto(client.address)
+    rows = page.locator(".runs tbody tr")
+    expect(rows).to_have_count(2)
+    chips = page.get_by_role("group", name="Tags")
+    chips.get_by_role("button", name="from outside 1").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("from outside")
+    chips.get_by_role("button", name="from outside 1").click()
+    chips.get_by_role("button", name="baseline 2").click()
+    expect(rows).to_have_count(2)
+    page.locator("#search").fill("from outside")
+    expect(rows).to_have_count(1)
 
 
 def test_an_empty_directory_says_what_to_do(tmp_path: Path, serve: Serve, open_page: Open) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 
 from rekindle import TrainingRun
 from rekindle.run.overview import glimpse, summarise
+from rekindle.run.tags import add_tags, remove_tags
 from rekindle.storage.logs import LogPosition
 from rekindle.ui.dashboard import listing as listing_module
 from rekindle.ui.dashboard.listing import Listing, RunRow
@@ -163,3 +164,24 @@ def test_a_name_that_no_one_would_choose_is_listed(tmp_path: Path) -> None:
     rows = rows_of(listing)
     (id_,) = [id_ for id_, row in rows.items() if row.name == "<b>bold</b>"]
     assert listing.find(id_) == hostile
+
+
+def test_tags_of_a_run_that_has_ended_are_noticed(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    listing = Listing(tmp_path)
+    (id_,) = rows_of(listing)
+    assert rows_of(listing)[id_].tags == ()
+    add_tags(path, ["good", "baseline"])
+    assert rows_of(listing)[id_].tags == ("baseline", "good")
+    remove_tags(path, ["good"])
+    assert rows_of(listing)[id_].tags == ("baseline",)
+
+
+def test_tags_that_lead_out_of_the_run_are_a_problem_of_that_run(tmp_path: Path) -> None:
+    (write_run(tmp_path) / "tags").symlink_to(tmp_path)
+    write_run(tmp_path, "other")
+    rows = rows_of(Listing(tmp_path))
+    assert sorted((row.name, row.tags, row.problem is None) for row in rows.values()) == [
+        ("lake", (), False),
+        ("other", (), True),
+    ]

@@ -225,6 +225,30 @@ def test_a_live_run_is_stopped_with_the_token(tmp_path: Path, serve: Serve, trai
     assert b"not live" in body
 
 
+def test_tags_are_changed_while_a_run_is_live(tmp_path: Path, serve: Serve) -> None:
+    run = TrainingRun.create("lake", root=tmp_path, tags=["old"])
+    id_ = run.path.relative_to(tmp_path).as_posix()
+    server = serve(tmp_path)
+    headers = {"Origin": f"http://127.0.0.1:{server.port}"}
+    status, _, body = server.request("POST", "/api/tags", headers, id=id_, add="new reward", remove="old")
+    assert (status, json.loads(body)) == (200, {"tags": ["new reward"]})
+    assert run.reader.tags == ("new reward",)
+    run.close()
+
+
+@pytest.mark.parametrize("tag", ["", "a/b", "../../evil", "a\nb", "x" * 65, "\x1b[2J", "a,b"], ids=ascii)
+def test_a_tag_that_cannot_be_one_is_refused(tmp_path: Path, serve: Serve, tag: str) -> None:
+    path = write_run(tmp_path)
+    server = serve(tmp_path)
+    headers = {"Origin": f"http://127.0.0.1:{server.port}"}
+    for change in ("add", "remove"):
+        status, _, body = server.request("POST", "/api/tags", headers, id="/".join(path.parts[-3:]), **{change: tag})
+        assert status == 400
+        assert b"printable characters" in body
+    assert not (path / "tags").exists()
+    assert server.request("POST", "/api/tags", headers, id="../lake", add="good")[0] == 404
+
+
 def test_a_request_that_changes_a_run_needs_token_and_origin(tmp_path: Path, serve: Serve) -> None:
     run = TrainingRun.create("lake", root=tmp_path)
     server = serve(tmp_path)
@@ -245,10 +269,12 @@ def test_a_request_that_changes_a_run_needs_token_and_origin(tmp_path: Path, ser
         {"Origin": here, "Sec-Fetch-Site": "same-site"},
     ]
     id_ = run.path.relative_to(tmp_path).as_posix()
-    for headers in refused:
-        assert server.request("POST", "/api/stop", headers, id=id_)[0] in (401, 403), headers
-    assert server.request("GET", "/api/stop", {"Origin": here}, id=id_)[0] == 405
+    for address, options in (("/api/stop", {"id": id_}), ("/api/tags", {"id": id_, "add": "evil"})):
+        for headers in refused:
+            assert server.request("POST", address, headers, **options)[0] in (401, 403), headers
+        assert server.request("GET", address, {"Origin": here}, **options)[0] == 405
     assert list((run.path / "control").iterdir()) == []
+    assert not (run.path / "tags").exists()
     run.close()
 
 

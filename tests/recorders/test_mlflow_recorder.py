@@ -14,7 +14,7 @@ pytest.importorskip("mlflow")
 from mlflow_shown import client, only_run, shown
 from recorded_runs import MARKS, MEDIA, expected, killed_at_save, train
 
-from rekindle import RunReader
+from rekindle import RunReader, TrainingRun
 from rekindle.recorders import MLflow
 from rekindle.recorders.mlflow import _key, _make_tables, make_whole
 
@@ -50,6 +50,13 @@ def test_every_row_is_shown_with_settings_and_status(database: Path) -> None:
     assert found.info.run_name == "/".join(run.parts[-3:])
     assert found.data.params == {"agent.learning_rate": "0.1", "steps": "40"}
     assert found.data.tags["rekindle.agent"] == "ToyAgent"
+
+
+def test_the_tags_of_the_run_are_sent(database: Path) -> None:
+    TrainingRun.create("walk", root=database.parent, tags=["good", "rekindle.agent"]).close()
+    train(database.parent, [MLflow()])
+    tags = only_run(database).data.tags
+    assert (tags["good"], tags["rekindle.agent"]) == ("true", "ToyAgent")
 
 
 @pytest.mark.parametrize(("options", "status"), [({"stop_at": 20}, "KILLED"), ({"fail_at": 25}, "FAILED")])

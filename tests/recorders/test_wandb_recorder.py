@@ -14,7 +14,7 @@ pytest.importorskip("wandb")
 
 from recorded_runs import MARKS, MEDIA, expected, killed_at_save, timeless, train
 
-from rekindle import RunReader
+from rekindle import RunReader, TrainingRun
 from rekindle.errors import ConfigError
 from rekindle.recorders import WandB
 from rekindle.recorders.following import Follower
@@ -63,6 +63,12 @@ def test_every_row_is_shown_with_settings_and_status(tmp_path: Path) -> None:
     assert "learning_rate" in str(records_of(file, "config"))
     metric = records_of(file, "metric")[-1]
     assert (metric.glob_name, metric.step_metric) == ("*", "env_steps")
+
+
+def test_the_tags_of_the_run_are_sent(tmp_path: Path) -> None:
+    TrainingRun.create("walk", root=tmp_path, tags=["good", "new reward"]).close()
+    (file,) = files_of(train(tmp_path, [WandB()]))
+    assert list(records_of(file, "run")[0].tags) == ["good", "new reward"]
 
 
 def test_rows_carry_the_wall_time_of_the_log(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from rekindle.run.overview import BestReturn, RunSummary, best_evaluation, best_
 from rekindle.run.reader import RunReader
 from rekindle.run.scores import Measure
 from rekindle.run.settings import flat_settings, setting_text
+from rekindle.run.tags import checked_tags, tagged_runs, tags_text
 from rekindle.stats import Interval
 from rekindle.text import NOTHING, decimal, path_text, time_text, whole
 from rekindle.ui.output import write_json
@@ -76,9 +77,16 @@ class Comparison(msgspec.Struct, frozen=True):
     """The runs grouped by training, and the differences between the groups."""
 
 
-def compare_runs(paths: Sequence[Path], *, measure: Measure, each: bool, digests: bool, as_json: bool) -> int:
+def compare_runs(
+    paths: Sequence[Path], *, measure: Measure, tags: Sequence[str], each: bool, digests: bool, as_json: bool
+) -> int:
     """Print runs side by side, or groups of runs; with `each`, each run in any case."""
     found = _runs_below(paths)  # report a path that is not a run before printing anything
+    if wanted := set(checked_tags(tags)):
+        chosen = set(tagged_runs(found, wanted))
+        if not chosen:
+            raise RunError(f"none of the {len(found)} runs has {tags_text(wanted)}")
+        found = {run: path for run, path in found.items() if run in chosen}
     runs = [_compared(RunReader(path), digests=digests) for path in found]
     settings = sorted({name for run in runs for name in run.settings})
     grouped = [run for path in found if (run := read_grouped_run(path)) is not None]
@@ -230,6 +238,8 @@ def _rows(runs: Sequence[ComparedRun], comparison: Comparison) -> Iterator[list[
         yield [cell(label, "dim"), *(measure(run.summary) for run in runs)]
     yield [cell("best evaluation", "dim"), *(best_text(run.best_evaluation) for run in runs)]
     yield [cell("resumes", "dim"), *(_resumes(run.summary) for run in runs)]
+    if any(run.summary.tags for run in comparison.runs):
+        yield [cell("tags", "dim"), *(", ".join(run.summary.tags) or NOTHING for run in runs)]
     if comparison.differing_settings:
         yield None
         yield [cell("settings that differ", "bold")]

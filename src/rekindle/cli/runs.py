@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rich.text import Text
 from rekindle.errors import RunError
 from rekindle.run.finding import find_runs
 from rekindle.run.overview import RunSummary, best_text, glimpse, summarise
+from rekindle.run.tags import checked_tags, tagged_runs, tags_text
 from rekindle.text import compact, decimal, moment, seconds_since, time_text
 from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import Cell, cell, console, fits, number, print_problems, split_path, status_cell, table, words
@@ -17,13 +19,17 @@ from rekindle.ui.tables import Cell, cell, console, fits, number, print_problems
 __all__ = ["list_runs"]
 
 
-def list_runs(directory: Path, *, as_json: bool) -> int:
-    """Print every run below a directory."""
+def list_runs(directory: Path, *, tags: Sequence[str], as_json: bool) -> int:
+    """Print every run below a directory that has all of these tags."""
+    wanted = set(checked_tags(tags))
     if not directory.is_dir():
         raise RunError(f"{directory} is not a directory; pass the directory of the runs: rekindle runs DIR")
-    summaries = [summarise(glimpse(path)) for path in find_runs(directory)]
+    found = find_runs(directory)
+    summaries = [summarise(glimpse(path)) for path in (tagged_runs(found, wanted) if wanted else found)]
     if as_json:
         write_json(summaries)
+    elif found and not summaries:
+        complain(f"none of the {len(found)} runs in {directory} has {tags_text(wanted)}")
     elif not summaries:
         complain(f"there are no runs in {directory}; a run is NAME/VERSION/DATE_TIME with a metadata.json in it")
     else:
@@ -36,9 +42,12 @@ def _print(summaries: list[RunSummary], directory: Path) -> None:
     columns = (words("run", least=17), words("status"), *map(number, ("steps", "episodes", "last 100", "best", "age")))
     paths = [_shown_path(summary, directory) for summary in summaries]
     rows = [_row(summary) for summary in summaries]
-    listing = table(columns, ([cell(path), *row] for path, row in zip(paths, rows, strict=True)))
+    tags = [", ".join(summary.tags) for summary in summaries]
+    wide = ([cell(path), *row, *([own] if any(tags) else [])] for path, row, own in zip(paths, rows, tags, strict=True))
+    listing = table([*columns, *([words("tags")] if any(tags) else [])], wide)
     if not fits(listing, out):
-        listing = table(columns, ([split_path(path), *row] for path, row in zip(paths, rows, strict=True)))
+        narrow = ([_split(path, own), *row] for path, row, own in zip(paths, rows, tags, strict=True))
+        listing = table(columns, narrow)
     out.print(listing)
     if any(summary.best_return and summary.best_return.of == "episode" for summary in summaries):
         out.print(Text("\n* the best training episode: the run has no evaluations", style="dim"))
@@ -46,6 +55,12 @@ def _print(summaries: list[RunSummary], directory: Path) -> None:
     if problems:
         out.print()
         print_problems(out, problems)
+
+
+def _split(path: Path, tags: str) -> Text:
+    """A path in several lines, and the tags of the run below it."""
+    lines = split_path(path)
+    return lines.append_text(cell(f"\n{tags}", "dim")) if tags else lines
 
 
 def _shown_path(summary: RunSummary, directory: Path) -> Path:

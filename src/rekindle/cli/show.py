@@ -111,6 +111,8 @@ def _overview(details: RunDetails) -> Iterator[tuple[Cell, Cell]]:
     if (best := summary.best_return) is not None:
         where = "" if best.step is None else f" at step {whole(best.step)}"
         yield "best", f"{best_text(best).rstrip('*')} {best.of}{where}"
+    if summary.tags:
+        yield "tags", ", ".join(summary.tags)
     yield "started", _when(summary.started_at)
     yield "updated", _when(summary.last_updated)
     yield "wall time", time_text(summary.wall_time) + (", pauses included" if summary.resumes else "")

@@ -18,6 +18,7 @@ from rekindle.recorders.following import Follower, Mark, Place, Row
 from rekindle.recorders.video import gif
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import flat_settings, setting_text
+from rekindle.run.tags import readable_tags
 
 __all__ = ["MLflow"]
 
@@ -79,6 +80,7 @@ class Tracking:
         for found in self._client.search_runs([number], filter_string=f"tags.`rekindle.token` = '{place.token}'"):
             return found.info.run_id
         tags = {
+            **{_key(tag): "true" for tag in readable_tags(run.path)},
             "rekindle.token": place.token,
             "rekindle.path": os.fsencode(run.path.resolve()).decode(errors="backslashreplace"),
             "rekindle.agent": str(metadata.agent),

@@ -19,6 +19,7 @@ from rekindle.recorders.extras import load, require
 from rekindle.recorders.following import Follower, Mark, Place, Row
 from rekindle.recorders.video import gif
 from rekindle.run.reader import RunReader
+from rekindle.run.tags import readable_tags
 from rekindle.storage import files
 
 __all__ = ["WandB", "history"]
@@ -73,6 +74,7 @@ class Project:
             id=place.external_id,
             name=f"{metadata.name}/{metadata.version}/{metadata.run_id}",
             dir=str(run.path),
+            tags=list(readable_tags(run.path)) or None,
             mode=mode,
             resume=None if mode == "offline" else "allow",
             reinit="create_new",

@@ -9,7 +9,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -18,6 +18,7 @@ import msgspec
 from rekindle.checks import required_count
 from rekindle.errors import ConfigError, StorageError
 from rekindle.run.metadata import ALL_LOGS, MOST_CONFIG, RunDetails, RunMetadata, environment, timestamp
+from rekindle.run.tags import checked_tags, create_tags
 from rekindle.storage import documents, files
 from rekindle.storage.lock import Lock
 from rekindle.storage.logs import JsonLines
@@ -66,6 +67,8 @@ class RunOptions(RunDetails, total=False):
     """The seed in the metadata; 0 by default."""
     config: Config | None
     """Everything needed to rebuild the environment and the agent; see `write_config`."""
+    tags: Sequence[str]
+    """Words to find the run by; they can be changed at any time."""
 
 
 class Built(NamedTuple):
@@ -95,6 +98,7 @@ def build(new: NewRun, fill: Callable[[Path], Mapping[str, Any]] | None = None) 
             JsonLines(building / f"{log}.jsonl").close()
         if new.config is not None:
             files.write_atomic(building / "config.json", new.config, sync_name=False)
+        create_tags(building, new.tags)
         filled: Mapping[str, Any] = {} if fill is None else fill(building)
         while True:
             run_id = _next_run_id(parent)
@@ -131,6 +135,7 @@ class NewRun(NamedTuple):
     version: str
     seed: int
     config: bytes | None
+    tags: list[str]
     details: RunDetails
 
 
@@ -141,12 +146,14 @@ def new_run(
     *,
     seed: int = 0,
     config: Config | None = None,
+    tags: Sequence[str] = (),
     **details: Unpack[RunDetails],
 ) -> NewRun:
     """Check the parts of a new run, and create the directory of its version; raises `ConfigError`."""
     seed = required_count("seed", seed, 0)
     settings = None if config is None else config_json(config, name)
-    return NewRun(_version_directory(root, name, version), name, version, seed, settings, details)
+    known = checked_tags(tags)
+    return NewRun(_version_directory(root, name, version), name, version, seed, settings, known, details)
 
 
 def _version_directory(root: str | Path, name: str, version: str) -> Path:

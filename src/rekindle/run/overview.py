@@ -14,6 +14,7 @@ from rekindle.errors import RekindleError
 from rekindle.run.metadata import LOGS, Log, RunMetadata
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import algorithm_name, environment_name, flat_settings
+from rekindle.run.tags import read_tags
 from rekindle.storage import logs
 from rekindle.text import NOTHING, decimal, moment, path_text, seconds_since, time_text, whole
 
@@ -77,6 +78,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     last_updated: str | None = None
     wall_time: float | None = None
     """Seconds from the start to the last update, including pauses."""
+    tags: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -123,6 +125,7 @@ def summarise(seen: Glimpse) -> RunSummary:
     metadata = seen.metadata
     if metadata is None:
         return RunSummary(path=path_text(seen.path), status=seen.status, problems=tuple(problems))
+    tags = tolerant(problems, lambda: read_tags(seen.path), ())
     returns = [value for row in seen.tails["train_episodes"] if (value := real(row.get("total_reward"))) is not None]
     newest = [rows[-1] for rows in seen.tails.values() if rows]
     return RunSummary(
@@ -143,6 +146,7 @@ def summarise(seen: Glimpse) -> RunSummary:
         started_at=metadata.started_at,
         last_updated=metadata.last_updated,
         wall_time=_wall_time(metadata, newest),
+        tags=tags,
         problems=tuple(problems),
     )
 
@@ -178,6 +182,7 @@ def run_facts(seen: Glimpse) -> list[tuple[str, str]]:
             ("seed", str(metadata.seed)),
             ("started", _when(metadata.started_at)),
             *([("began with", metadata.parent)] if metadata.parent else []),
+            *([("tags", ", ".join(summary.tags))] if summary.tags else []),
         ]
     return items
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from rekindle.errors import RunError
 from rekindle.run.finding import find_run
 from rekindle.run.frames import Aggregate, Frame, log_frame
 from rekindle.run.metadata import MOST_JSON, Log, RunMetadata
+from rekindle.run.tags import add_tags, checked_tags, read_tags, remove_tags
 from rekindle.storage import files, logs
 from rekindle.storage.lock import Lock
 from rekindle.storage.tail import LogTail
@@ -59,6 +61,18 @@ class RunReader:
             return msgspec.json.decode(files.read_bytes(path, most=MOST_JSON), type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{path} is not a JSON object: {error}") from None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the run, sorted."""
+        return read_tags(self.path)
+
+    def change_tags(self, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
+        """Add and remove tags, of a live run too, and return all that the run has then; raises `ConfigError`."""
+        removed, added = checked_tags(remove), checked_tags(add)
+        remove_tags(self.path, removed)
+        add_tags(self.path, added)
+        return self.tags
 
     def train_episodes(self) -> list[dict[str, Any]]:
         """Every training episode logged so far."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import stat
@@ -15,6 +16,7 @@ from rekindle.errors import StorageError
 
 __all__ = [
     "absolute",
+    "create_empty",
     "entries",
     "link",
     "make_directory",
@@ -24,6 +26,7 @@ __all__ = [
     "read_all",
     "read_bytes",
     "read_start",
+    "regular_names",
     "remove",
     "remove_directory",
     "remove_temporaries",
@@ -237,6 +240,23 @@ def entries(path: Path) -> list[Path]:
     """The entries of a directory."""
     with reporting("list", path):
         return list(path.iterdir())
+
+
+def regular_names(path: Path, *, most: int) -> list[str]:
+    """The names of regular files in a directory, among its first `most` entries."""
+    with reporting("list", path), os.scandir(path) as found:
+        return [entry.name for entry in itertools.islice(found, most) if entry.is_file(follow_symlinks=False)]
+
+
+def create_empty(paths: Iterable[Path]) -> None:
+    """Create empty files in a directory, durably; those that exist are left alone."""
+    directories: set[Path] = set()
+    for path in paths:
+        with reporting("write", path), contextlib.suppress(FileExistsError):
+            os.close(os.open(path, CREATE, PRIVATE))
+        directories.add(path.parent)
+    for directory in directories:
+        sync_directory(directory)
 
 
 def require_directory(path: Path) -> None:

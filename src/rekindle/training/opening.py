@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from rekindle.agent import LearningAgent
 from rekindle.checkpoint.store import list_steps
 from rekindle.errors import ConfigError
 from rekindle.run.directory import TrainingRun
+from rekindle.run.tags import add_tags, checked_tags
 from rekindle.training.algorithms import plain
 from rekindle.training.config import Parent, TrainerConfig, check_unedited, read_config
 from rekindle.training.rebuilding import take_over
@@ -27,11 +29,14 @@ class Opening:
     or one that can be resumed.
     """
 
-    def __init__(self, agent: LearningAgent, *, name: str | None, root: str | Path, is_new: bool) -> None:
+    def __init__(
+        self, agent: LearningAgent, *, name: str | None, root: str | Path, tags: Sequence[str] = (), is_new: bool
+    ) -> None:
         """`name` is `name` or `name/version`, or None for a temporary run; with `is_new`, no run is resumed."""
         self._agent = agent
         self._name, _, self._version = (name or "unnamed").partition("/")
         self._root, self._is_new, self._is_unnamed = root, is_new, name is None
+        self._tags = checked_tags(tags)
         self._parent: str | None = None
         """The checkpoint that the agent started from, as `PATH@STEP`."""
         self.is_temporary = False
@@ -63,6 +68,7 @@ class Opening:
             self._name,
             self._version or "v1",
             root=root,
+            tags=self._tags,
             seed=config.seed,
             config=config,
             agent=type(self._agent).__name__,
@@ -96,6 +102,7 @@ class Opening:
     def describe(self, run: TrainingRun, config: TrainerConfig) -> None:
         """Write to the run what is missing or has changed."""
         self.path = run.path
+        add_tags(run.path, self._tags)
         if run.metadata.training is None:
             run.update_metadata(training=config.identity)
         if run.metadata.parent != self._parent:

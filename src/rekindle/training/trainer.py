@@ -78,6 +78,7 @@ class Trainer:
         steps: int | None = DEFAULT_STEPS,
         name: str | None = None,
         root: str | Path = "runs",
+        tags: Sequence[str] = (),
         seed: int = 0,
         agent_settings: Mapping[str, Any] | None = None,
         start_from: str | Path | None = None,
@@ -109,6 +110,7 @@ class Trainer:
             name: name of the run, as `name` or `name/version`: the newest unfinished run of that name is continued, or
                 a new one created. Without a name the run is temporary.
             root: the directory of runs.
+            tags: words to find the run by; they are added to a run that is continued.
             seed: seed of all random numbers.
             agent_settings: settings of the algorithm, if the agent is given by name. Fractions of the training become
                 env steps, as in `{"epsilon_steps": 0.5}` or `Linear(1e-3, 0.0, 1.0)`.
@@ -153,7 +155,7 @@ class Trainer:
         if agent_settings is not None and isinstance(agent, str) and agent in algorithms.ALGORITHMS:
             agent_settings = resolved(algorithms.with_named_network(agent_settings), steps)
         self.agent = self._made_agent(agent, seed, agent_settings)
-        self._opening = Opening(self.agent, name=name, root=root, is_new=new)
+        self._opening = Opening(self.agent, name=name, root=root, tags=tags, is_new=new)
         if start_from is not None:
             settings["parent"] = find_parent(start_from, with_optimiser=with_optimiser)
             self._opening.start_from(settings["parent"])  # before anything is written, as it may not fit

@@ -15,12 +15,13 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.settings import Linear, RunSteps
 
-__all__ = ["AsJson", "Modules", "PARSING", "RunPath", "Stay", "Trust", "Trusted", "Ui"]
+__all__ = ["AsJson", "Modules", "PARSING", "RunPath", "Stay", "Tags", "Trust", "Trusted", "Ui"]
 
 RunPath = Annotated[Positional[Path], arg(metavar="PATH", help_behavior_hint="")]
 AsJson = Annotated[bool, arg(name="json", help_behavior_hint="")]
 Modules = Annotated[tuple[str, ...], arg(name="env-module", metavar="MODULE...", help_behavior_hint="")]
 Ui = Annotated[Literal["auto", "tui", "plain", "none"], arg(help_behavior_hint="(default: auto)")]
+Tags = Annotated[tuple[str, ...], arg(name="tag", metavar="TAG...", help_behavior_hint="")]
 Stay = Annotated[bool, arg(help_behavior_hint="")]
 
 

@@ -25,6 +25,7 @@ _OPTIONS = {
     "name": "name",
     "version": "version",
     "runs": "directory",
+    "tag": "tags",
     "preset": "preset",
     "resume": "resumes",
     "from": "parent",
@@ -35,7 +36,7 @@ _OPTIONS = {
     "stay": "stay",
 }
 """The options that are no settings, and the parameters of the command for them."""
-_KINDS = {"jobs": int, "with_optimiser": bool, "stay": bool}
+_KINDS = {"jobs": int, "tag": tuple[str, ...], "with_optimiser": bool, "stay": bool}
 """Those that are not text."""
 _TABLES = ("algorithm", "env", "agent")
 _PERCENT = re.compile(r"[\d.eE+-]+%")

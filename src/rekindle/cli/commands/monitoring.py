@@ -7,28 +7,53 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from rekindle.cli.commands.arguments import AsJson, RunPath, Stay, Trust, Trusted
+from rekindle.cli.commands.arguments import AsJson, RunPath, Stay, Tags, Trust, Trusted
 from rekindle.run.scores import Measure
 from rekindle.ui.output import complain
 
-__all__ = ["compare", "dashboard", "plot", "replay", "report", "runs", "show", "stop", "verify", "watch"]
+__all__ = ["compare", "dashboard", "plot", "replay", "report", "runs", "show", "stop", "tag", "verify", "watch"]
 
 
 def runs(
     directory: Annotated[Positional[Path], arg(metavar="[DIR]")] = Path("runs"),
     /,
     *,
+    tags: Tags = (),
     as_json: AsJson = False,
 ) -> int:
-    """List every run: status, steps, episodes, returns, age.
+    """List every run: status, steps, episodes, returns, age, tags.
 
     Args:
         directory: A directory of runs, or a name or version directory in it.
+        tags: List only runs that have all of these tags.
         as_json: Print a JSON list instead of a table.
     """
     from rekindle.cli.runs import list_runs
 
-    return list_runs(directory, as_json=as_json)
+    return list_runs(directory, tags=tags, as_json=as_json)
+
+
+def tag(
+    path: RunPath,
+    tags: Annotated[Positional[tuple[str, ...]], arg(metavar="[TAG...]", help_behavior_hint="")] = (),
+    /,
+    *,
+    remove: Annotated[tuple[str, ...], arg(metavar="TAG...", help_behavior_hint="")] = (),
+    every: Annotated[bool, arg(name="all", help_behavior_hint="")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Add tags to a run or remove them, while it trains too; without tags, show those it has.
+
+    Args:
+        path: A run, or a version or name directory (its newest run).
+        tags: Tags to add, such as baseline or "new reward".
+        remove: Tags to remove.
+        every: Change every run below the path.
+        as_json: Print a JSON list: path and tags of each run.
+    """
+    from rekindle.cli.tag import tag_runs
+
+    return tag_runs(path, add=tags, remove=remove, every=every, as_json=as_json)
 
 
 def show(path: RunPath, /, *, as_json: AsJson = False) -> int:
@@ -54,6 +79,7 @@ def compare(
     /,
     *,
     measure: Annotated[Measure, arg(help_behavior_hint="(default: final)")] = "final",
+    tags: Tags = (),
     each: Annotated[bool, arg(help_behavior_hint="")] = False,
     digests: Annotated[bool, arg(help_behavior_hint="")] = False,
     as_json: AsJson = False,
@@ -63,6 +89,7 @@ def compare(
     Args:
         paths: Runs, or directories, which stand for every run below them.
         measure: The score of a run: its last evaluation, its best one, or the mean over the training.
+        tags: Compare only runs that have all of these tags.
         each: Also show each run of groups.
         digests: Read every file, and check whether weights, state and logs are equal to the bit.
         as_json: Print a JSON object instead of a table.
@@ -72,7 +99,7 @@ def compare(
         return 2
     from rekindle.cli.compare import compare_runs
 
-    return compare_runs(paths, measure=measure, each=each, digests=digests, as_json=as_json)
+    return compare_runs(paths, measure=measure, tags=tags, each=each, digests=digests, as_json=as_json)
 
 
 def verify(path: RunPath, /, *, as_json: AsJson = False) -> int:

@@ -16,6 +16,7 @@ from rekindle.cli.commands.monitoring import (
     runs,
     show,
     stop,
+    tag,
     verify,
     watch,
 )
@@ -41,6 +42,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "check": check,
     "runs": runs,
     "show": show,
+    "tag": tag,
     "compare": compare,
     "verify": verify,
     "replay": replay,

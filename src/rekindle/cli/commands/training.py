@@ -15,7 +15,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.presets import Preset, find_preset
-from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Trust, Trusted, Ui
+from rekindle.cli.commands.arguments import PARSING, AsJson, Modules, RunPath, Stay, Tags, Trust, Trusted, Ui
 from rekindle.cli.commands.config_file import read_config_file
 from rekindle.cli.commands.conflicts import check_conflicts
 from rekindle.cli.commands.likeness import like_defaults, trial_name
@@ -54,6 +54,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: ALGO-ENV)")] = None,
     version: Annotated[str, arg(metavar="VERSION")] = "v1",
     directory: Annotated[Path, arg(name="runs", metavar="DIR")] = Path("runs"),
+    tags: Tags = (),
     preset: Literal["auto", "none"] = "auto",
     resumes: Annotated[Literal["auto", "no"], arg(name="resume")] = "no",
     parent: Annotated[str | None, arg(name="from", metavar="PATH[@best|STEP]", help_behavior_hint="")] = None,
@@ -80,6 +81,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         name: Name of the run.
         version: Version of the run.
         directory: The directory of runs.
+        tags: Tags of the run, to find it by; `rekindle tag` changes them.
         preset: Use the tuned settings for this environment, if there are any.
         resumes: Continue the newest unfinished run of this name (auto), or start a new one.
         parent: Start with the weights and normalisation of another run's checkpoint: its latest, its best, or a step.
@@ -115,6 +117,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
         name=name,
         version=version,
         root=directory,
+        tags=tags,
         preset=tuned,
         goes_on=resumes == "auto",
         parent=parent,
@@ -129,7 +132,7 @@ def train(  # noqa: PLR0913 - these are the options of a command
     )
 
 
-_RENAMED = ("runs", "resume", "from", "env_module", "env.arguments", "json", "help")
+_RENAMED = ("runs", "tag", "resume", "from", "env_module", "env.arguments", "json", "help")
 """Options of `train` with other names than its parameters."""
 
 

@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from rekindle.errors import RekindleError
+from rekindle.errors import ConfigError, RekindleError
 from rekindle.run.comparison import compare_trainings, difference_text, read_grouped_run
 from rekindle.run.metadata import LOGS
 from rekindle.run.reader import RunReader
@@ -70,6 +70,7 @@ class Dashboard:
                 Route("/api/studies", self._studies_list),
                 Route("/api/study", self._study),
                 Route("/api/stop", self._stop, methods=["POST"]),
+                Route("/api/tags", self._tags, methods=["POST"]),
                 Mount("/static", _Static(directory=STATIC)),
             ],
             middleware=[Middleware(Guard, host=host, token=self.token)],
@@ -206,6 +207,22 @@ class Dashboard:
 
         try:
             return await to_thread.run_sync(ask)
+        except (RekindleError, OSError) as error:
+            raise HTTPException(500, str(error)) from None
+
+    async def _tags(self, request: Request) -> Response:
+        id_ = request.query_params.get("id", "")
+        add, remove = (request.query_params.getlist(name) for name in ("add", "remove"))
+
+        def change() -> Response:
+            tags = RunReader(self._path(id_)).change_tags(add=add, remove=remove)
+            self._listing.row(id_)  # so that lists show it at once
+            return _json({"tags": tags})
+
+        try:
+            return await to_thread.run_sync(change)
+        except ConfigError as error:
+            raise HTTPException(400, str(error)) from None
         except (RekindleError, OSError) as error:
             raise HTTPException(500, str(error)) from None
 

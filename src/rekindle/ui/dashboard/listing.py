@@ -20,6 +20,7 @@ from rekindle.run.metadata import LOGS, Log, RunMetadata
 from rekindle.run.overview import BestReturn, greatest, mapping, real, tolerant
 from rekindle.run.reader import RunReader
 from rekindle.run.settings import algorithm_name, environment_name, flat_settings, setting_text
+from rekindle.run.tags import read_tags
 from rekindle.storage.files import open_regular
 from rekindle.storage.lock import Lock
 from rekindle.text import moment, path_text, printable
@@ -38,7 +39,7 @@ _RECENT = 100
 """Episodes in the mean return."""
 _LONGEST_NAME = 100
 _MOST_SETTINGS = 40
-_SIGNS = ("metadata.json", *(f"{log}.jsonl" for log in LOGS))
+_SIGNS = ("metadata.json", "tags", *(f"{log}.jsonl" for log in LOGS))
 _SHARE = 0.005
 """The share of the time that is spent on checking for changes."""
 
@@ -71,6 +72,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     training: str = ""
     """Equal for runs of the same training with other seeds: see `rekindle.run.groups`."""
     settings: dict[str, str] = {}
+    tags: tuple[str, ...] = ()
     origin: Origin | None = None
     """The checkpoint of another run that it comes from."""
     problem: str | None = None
@@ -170,8 +172,8 @@ class Listing:
         self._runs = {id_: self._runs.get(id_) or _Known(path) for id_, path in found.items()}
 
     def _look_at(self, id_: str, known: _Known) -> None:
-        # The metadata of a run that is not running change first when it is resumed.
-        looked_at = None if known.is_running else 1
+        # The metadata of a run that is not running change first when it is resumed; its tags change at any time.
+        looked_at = None if known.is_running else 2
         if known.row is not None and _signs(known.path, looked_at) == known.signs[:looked_at]:
             return
         known.signs = _signs(known.path)  # before reading: changes in the meantime are noticed next time
@@ -296,6 +298,7 @@ def _read(id_: str, path: Path) -> RunRow:
         exact=metadata.exact,
         training=config_identity(config or {"agent": metadata.agent, "steps": metadata.max_steps}),
         settings=_texts(settings),
+        tags=tolerant(problems, lambda: read_tags(path), ()),
         origin=origin_of(metadata),
         problem=printable(problems[0]) if problems else None,
     )

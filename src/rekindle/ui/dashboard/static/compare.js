@@ -7,6 +7,7 @@ import { compact, count, decimal, duration } from "./format.js";
 import { onTheme, remember, settings } from "./settings.js";
 import { getJson, open } from "./stream.js";
 import { RunTables, aggregate, smooth } from "./tables.js";
+import { tagList } from "./tags.js";
 
 const POINTS = 400;
 
@@ -170,6 +171,7 @@ export function comparePage(main, ids, signal) {
       line("wall time", (run) => duration(run.details.row.updated - run.details.row.started), "figure"),
       line("resumes", (run) => `${run.details.row.resumes || "none"}, ${run.details.row.exact ? "exact" : "approximate"}`),
       line("seed", (run) => String(run.details.row.seed ?? "–"), "figure"),
+      ...(known.some((run) => run.details.row.tags.length) ? [line("tags", (run) => tagList(run.details.row.tags) ?? "–")] : []),
     ];
     table.replaceChildren(h("table", { class: "sides" },
       h("thead", {}, h("tr", {}, h("td"), known.map((run) => h("th", { scope: "col" }, h("a", { href: `#/run/${encodeURIComponent(run.id)}` }, run.details.row.name), h("span", { class: "mono" }, `${run.details.row.version} / ${run.details.row.run_id}`))))),

@@ -5,6 +5,7 @@ import { age, best, compact, count, decimal, moment } from "./format.js";
 import { watchStudies } from "./study.js";
 import { remember, settings } from "./settings.js";
 import { open } from "./stream.js";
+import { tagChips, tagList } from "./tags.js";
 
 const COLUMNS = [
   { key: "name", label: "Run", value: (row) => `${row.name}/${row.version}/${row.run_id}` },
@@ -31,6 +32,7 @@ const FILTERS = [
 ];
 
 const chosen = new Set(); // kept while a run is open
+const wantedTags = new Set();
 let search = "";
 let filter = "all";
 
@@ -44,7 +46,7 @@ export function listPage(main, signal) {
     type: "search",
     class: "search",
     id: "search",
-    placeholder: "Search name, version, status, setting …",
+    placeholder: "Search name, status, tag, setting …",
     "aria-label": "Search runs",
     value: search,
     oninput: (event) => {
@@ -53,6 +55,7 @@ export function listPage(main, signal) {
     },
   });
   const filters = h("div", { class: "filters", role: "group", "aria-label": "Status" });
+  const tags = h("div", { class: "filters tag-filters", role: "group", "aria-label": "Tags" });
   const compare = h("button", { type: "button", class: "button", id: "compare", onclick: openComparison });
   const clear = h("button", { type: "button", class: "button quiet", onclick: () => select([...chosen], false) }, "Clear");
   const all = h("input", { type: "checkbox", "aria-label": "Select all that are shown", onchange: (event) => select(visible(), event.target.checked) });
@@ -64,6 +67,7 @@ export function listPage(main, signal) {
   main.replaceChildren(h("div", { class: "page list" },
     h("div", { class: "toolbar" },
       h("label", { class: "searchbox" }, icon("search"), input, h("kbd", {}, "/")), filters, h("span", { class: "spring" }), summary, clear, compare),
+    tags,
     studies,
     h("div", { class: "scroll runs-scroll" },
       h("table", { class: "runs" }, h("thead", {}, h("tr", {}, h("th", { class: "check" }, all), ...heads.values())), body)),
@@ -92,7 +96,7 @@ export function listPage(main, signal) {
     element.className = row.status === "running" ? "is-live" : "";
     element.replaceChildren(
       h("td", { class: "check" }, box),
-      h("td", { class: "name" }, h("a", { href: address(row.id), tabIndex: -1, title: row.id }, h("b", {}, row.name), h("span", { class: "mono" }, [row.version, row.run_id].filter(Boolean).join(" / ")))),
+      h("td", { class: "name" }, h("a", { href: address(row.id), tabIndex: -1, title: row.id }, h("b", {}, row.name), h("span", { class: "mono" }, [row.version, row.run_id].filter(Boolean).join(" / "))), tagList(row.tags)),
       h("td", { class: "state" }, status(row.status), row.problem ? h("span", { class: "damage", title: row.problem, "aria-label": row.problem }, icon("warning")) : null),
       h("td", { class: "about-column", title: Object.entries(row.settings).map(([name, value]) => `${name}: ${value}`).join("\n") }, about(row)),
       h("td", { class: "spark" }, spark(row.spark)),
@@ -109,7 +113,12 @@ export function listPage(main, signal) {
   function arrange() {
     const words = search.toLowerCase().split(/\s+/).filter(Boolean);
     const test = FILTERS.find(([key]) => key === filter)[2];
-    const matching = [...runs.values()].filter((row) => words.every((word) => row.text.includes(word)));
+    const found = [...runs.values()].filter((row) => words.every((word) => row.text.includes(word)));
+    const matching = found.filter((row) => [...wantedTags].every((tag) => row.tags.includes(tag)));
+    tags.replaceChildren(...tagChips(found.filter((row) => !row.isTrial), wantedTags, (tag) => {
+      if (!wantedTags.delete(tag)) wantedTags.add(tag);
+      arrange();
+    }));
     const shown = matching.filter(test);
     const column = COLUMNS.find((other) => other.key === settings.sort) ?? COLUMNS.at(-1);
     const direction = settings.descending ? -1 : 1;
@@ -155,7 +164,7 @@ export function listPage(main, signal) {
     body.closest("table").hidden = number === 0;
     if (number > 0) return;
     if (expected === null || loading) empty.replaceChildren(h("p", {}, "Looking for runs …"));
-    else if (runs.size > 0) empty.replaceChildren(h("p", {}, "No run matches."), h("button", { type: "button", class: "button", onclick: () => { search = input.value = ""; filter = "all"; arrange(); } }, "Show all"));
+    else if (runs.size > 0) empty.replaceChildren(h("p", {}, "No run matches."), h("button", { type: "button", class: "button", onclick: () => { search = input.value = ""; filter = "all"; wantedTags.clear(); arrange(); } }, "Show all"));
     else {
       empty.replaceChildren(
         h("h2", {}, "No runs here yet"),
@@ -217,7 +226,7 @@ export function listPage(main, signal) {
       chosen.delete(id);
     }
     for (const row of message.runs) {
-      row.text = [row.id, row.name, row.status, about(row), ...Object.entries(row.settings).flat()].join(" ").toLowerCase();
+      row.text = [row.id, row.name, row.status, about(row), ...row.tags, ...Object.entries(row.settings).flat()].join(" ").toLowerCase();
       runs.set(row.id, row);
       row.isTrial = isTrial(row);
       draw(row);

@@ -7,6 +7,7 @@ import { age, bytes, compact, count, decimal, duration, moment } from "./format.
 import { settings } from "./settings.js";
 import { getJson, open, stopRun } from "./stream.js";
 import { RunTables } from "./tables.js";
+import { tagEditor } from "./tags.js";
 
 const PAGE = 50;
 const TABS = ["charts", "episodes", "config", "checkpoints", "videos", "about"];
@@ -61,7 +62,9 @@ export function runPage(main, id, signal) {
   const tablist = h("div", { class: "tabs", role: "tablist" }, Object.values(tabs));
   const confirm = stopDialog(id, () => details, signal);
   const fork = forkDialog(() => details);
-  main.replaceChildren(h("div", { class: "page run" }, heading, facts, served, progress, banners, tablist, ...Object.values(panels), confirm, fork.dialog));
+  const tags = tagEditor(id, signal);
+  tags.element.hidden = true;
+  main.replaceChildren(h("div", { class: "page run" }, heading, tags.element, facts, served, progress, banners, tablist, ...Object.values(panels), confirm, fork.dialog));
   choose("charts");
   showHeading();
   grid.update();
@@ -105,6 +108,8 @@ export function runPage(main, id, signal) {
       details = message;
       tables.started = message.row.started;
       showHeading();
+      tags.element.hidden = false;
+      tags.show(details.row.tags);
       showBanners();
       panels.config.replaceChildren(configPanel(details));
       panels.checkpoints.replaceChildren(checkpointsPanel(details, fork.ask));

@@ -82,6 +82,14 @@ export async function stopRun(id) {
   if (!response.ok) throw new Error(await response.text());
 }
 
+// The tags that the run has afterwards.
+export async function changeTags(id, { add = [], remove = [] }) {
+  const query = new URLSearchParams([["id", id], ...add.map((tag) => ["add", tag]), ...remove.map((tag) => ["remove", tag])]);
+  const response = await fetch(`/api/tags?${query}`, { method: "POST" });
+  if (!response.ok) throw new Error(await response.text());
+  return (await response.json()).tags;
+}
+
 export async function getJson(address, signal) {
   let response = null;
   try {
