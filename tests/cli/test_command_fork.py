@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_runs import Averager, play_episode
 
-from rekindle import RunReader, verify
+from rekindle import RunReader, TrainingSession, verify
 
 Rekindle = Callable[..., Any]
 TRAIN = ("--steps", 400, "--checkpoint-every", 100, "--keep-checkpoints", 9, "--eval-episodes", 0, "--name", "lake")
@@ -70,7 +71,23 @@ def test_a_fork_can_be_created_only_and_resumed(rekindle: Rekindle, parent: Path
     assert made.metadata.total_steps == 100
     assert rekindle("resume", "runs/lake-fork", "--ui", "none").code == 0
     assert made.metadata.total_steps == 400
-    assert rekindle("fork", "runs/lake@100", "--create-only", "--json").json["step"] == 100
+    told = rekindle("fork", "runs/lake@100", "--create-only", "--json").json
+    assert told["step"] == 100
+    assert (Path(told["path"]).parent, told["parent"]) == (Path("runs/lake-fork/v1"), str(parent.absolute()))
+
+
+def test_a_run_of_a_loop_of_your_own_is_forked_for_its_program(rekindle: Rekindle, tmp_path: Path) -> None:
+    with TrainingSession.open("own", Averager(), root=tmp_path, journal=True, signals=False) as session:
+        play_episode(session)
+    told = rekindle("fork", tmp_path / "own", "-o", "branch", "--tag", "x", "--json").json
+    assert (told["step"], told["changes"]) == (5, {})
+    assert RunReader(told["path"]).tags == ("x",)
+    with TrainingSession.open("branch", Averager(), root=tmp_path, journal=True, signals=False) as session:
+        assert (session.total_steps, session.resumed.grade if session.resumed else None) == (5, "exact")
+    outcome = rekindle("fork", tmp_path / "own")
+    assert outcome.code == 0
+    assert "continue it with your program, or with rekindle serve" in outcome.out
+    assert rekindle("fork", tmp_path / "own", "--agent.gamma", "0.9").code == 2
 
 
 def test_the_help_shows_the_settings_of_the_run(rekindle: Rekindle, parent: Path) -> None:

@@ -2,23 +2,26 @@
 
 The new run has everything that a resume of the other would have had at that checkpoint: the agent, replay memory, best
 agent, logs up to there. Files that are never changed are shared by hard links, so a fork takes little time and space.
-The other run is only read, and may be live.
+The other run is only read, and may be live. Of an input journal nothing is taken: the calls after the checkpoint were
+made in a world that cannot be rewound, so the journal of the fork begins anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rekindle.checkpoint.replay_journal import Manifest, ReplayJournal
 from rekindle.checkpoint.store import Checkpoint, list_steps, read_agent_state
-from rekindle.errors import CheckpointError, ConfigError, FileRefused, RekindleError
+from rekindle.errors import CheckpointError, FileRefused, RekindleError
 from rekindle.run.creation import Config, build, new_run, starting
 from rekindle.run.finding import find_run
 from rekindle.run.metadata import LOGS, Fork, RunMetadata
 from rekindle.run.reader import RunReader
-from rekindle.storage import files, logs
+from rekindle.storage import codec, files, logs
 from rekindle.text import stored_path
 
 __all__ = ["ForkPoint", "find_fork_point", "fork_run"]
@@ -67,6 +70,7 @@ def fork_run(
     *,
     name: str,
     version: str = "v1",
+    tags: Sequence[str] = (),
     root: str | Path,
     seed: int | None = None,
     config: Config | None = None,
@@ -80,6 +84,7 @@ def fork_run(
         point: the checkpoint, as `find_fork_point` returns it.
         name: name of the new run.
         version: version of the new run.
+        tags: tags of the new run.
         root: the directory of runs.
         seed: seed of the new run; that of the other by default.
         config: its config; that of the other by default.
@@ -94,6 +99,7 @@ def fork_run(
         root,
         name,
         version,
+        tags=tags,
         seed=metadata.seed if seed is None else seed,
         config=reader.read_config() or None if config is None else config,
         parent=f"{parent}@{point.step}",
@@ -101,11 +107,14 @@ def fork_run(
 
     def fill(building: Path) -> Mapping[str, Any]:
         try:
+            # What a background learner had done, and no call had seen, is in the journal alone.
+            has_unseen_updates = Checkpoint.read(point.file).has_learner_thread
             checkpoint = _share(point, building)
         except RekindleError as error:
             raise CheckpointError(f"{point.file} cannot be forked: {error}") from error
         return {
             **_inherited(metadata),
+            "exact": metadata.exact and not has_unseen_updates,
             "status": "stopped",
             "stop_reason": f"forked from {metadata.name} at step {point.step}",
             "total_steps": checkpoint.step,
@@ -128,7 +137,7 @@ def fork_run(
 
 
 def _inherited(metadata: RunMetadata) -> dict[str, Any]:
-    return {name: getattr(metadata, name) for name in ("agent", "step_unit", "exact")}
+    return {name: getattr(metadata, name) for name in ("agent", "step_unit")}
 
 
 def _share(point: ForkPoint, building: Path) -> Checkpoint:
@@ -140,7 +149,10 @@ def _share(point: ForkPoint, building: Path) -> Checkpoint:
     if checkpoint.step != point.step:
         raise FileRefused(f"it is the checkpoint of step {checkpoint.step}")
     if checkpoint.inputs_number is not None:
-        raise ConfigError("its session records every call (journal=True), and a fork has no records to go on with")
+        # The fork has none of the records: its own begin with number 0.
+        session = {name: value for name, value in checkpoint.session.items() if name != "inputs"}
+        checkpoint = msgspec.structs.replace(checkpoint, session=session)
+        files.write_atomic(file, *codec.encode(checkpoint.tree()), sync_name=False)
     files.link(file, here / "latest.mpk")
     if checkpoint.best is not None:
         files.share(there / checkpoint.best.file, here / checkpoint.best.file)

@@ -76,6 +76,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
         number = cast("dict[str, Any]", inputs).get("number") if isinstance(inputs, dict) else None
         return number if type(number) is int and number >= 0 else None
 
+    @property
+    def has_learner_thread(self) -> bool:
+        """Whether its session has a journal and a background learner."""
+        inputs: Any = self.session.get("inputs")
+        return isinstance(inputs, dict) and cast("dict[str, Any]", inputs).get("learner") is not None
+
     def tree(self) -> State:
         """The form stored in the file."""
         return {

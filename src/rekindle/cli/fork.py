@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from rekindle.checkpoint.forking import find_fork_point, fork_run
 from rekindle.cli.modules import find_modules_here
 from rekindle.cli.stopping import current_interrupter
 from rekindle.cli.train import argument_value, train_shown
@@ -19,10 +20,10 @@ from rekindle.text import shown_path, whole
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import NoSettings, fields_of, plain
 from rekindle.training.config import TrainerConfig
-from rekindle.training.forking import fork
+from rekindle.training.forking import fork, fork_place
 from rekindle.ui.output import complain, write_json
 
-__all__ = ["ForkChanges", "fork_training"]
+__all__ = ["ForkChanges", "fork_hosted", "fork_training"]
 
 
 class ForkChanges(NamedTuple):
@@ -88,11 +89,12 @@ class ForkChanges(NamedTuple):
         raise ConfigError(f"--set {key}: the run has no such setting; `rekindle show` lists those that it has")
 
 
-def fork_training(
+def fork_training(  # noqa: PLR0913 - these are the options of a command
     source: str,
     output: Path | None,
     *,
     version: str,
+    tags: Sequence[str],
     changes: ForkChanges,
     create_only: bool,
     modules: Sequence[str],
@@ -108,6 +110,7 @@ def fork_training(
         source,
         output,
         version=version,
+        tags=tags,
         agent_settings=changes.agent,
         env=changes.env,
         modules=modules,
@@ -118,15 +121,42 @@ def fork_training(
     path = trainer.path
     if path is None:  # a fork always has a run
         raise ConfigError(f"{source} was not forked")
-    made = RunReader(path).metadata.fork
-    if made is not None and (create_only or ui != "none") and not (create_only and as_json):
-        (print if create_only else complain)(f"{shown_path(path)}: a fork of {made.run} at step {whole(made.step)}")
-        for name, (before, after) in made.changes.items():
-            (print if create_only else complain)(f"  {name}: {setting_text(before)} -> {setting_text(after)}")
     if not create_only:
+        if ui != "none":
+            _tell(path, complain)
         return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)
     if as_json:
-        write_json({"path": shown_path(path), **({} if made is None else msgspec.to_builtins(made))})
+        _print_json(path)
     else:
+        _tell(path, print)
         print(f"continue it with: rekindle resume {shown_path(path)}")
     return 0
+
+
+def fork_hosted(source: str, output: Path | None, *, version: str, tags: Sequence[str], as_json: bool) -> int:
+    """Create a fork of a run whose calls a program of the user's makes."""
+    point = find_fork_point(source)
+    root, name = fork_place(point, RunReader(point.path).metadata.name, output)
+    path = fork_run(point, name=name, version=version, tags=tags, root=root)
+    if as_json:
+        _print_json(path)
+    else:
+        _tell(path, print)
+        print("continue it with your program, or with rekindle serve, under its name")
+    return 0
+
+
+def _tell(path: Path, say: Callable[[str], object]) -> None:
+    made = RunReader(path).metadata.fork
+    if made is not None:
+        say(f"{shown_path(path)}: a fork of {made.run} at step {whole(made.step)}")
+        for name, (before, after) in made.changes.items():
+            say(f"  {name}: {setting_text(before)} -> {setting_text(after)}")
+
+
+def _print_json(path: Path) -> None:
+    made = RunReader(path).metadata.fork
+    if made is not None:
+        write_json(
+            {"path": shown_path(path), "run": made.run, "parent": made.path, "step": made.step, "changes": made.changes}
+        )

@@ -80,6 +80,10 @@ class Journalling:
                 parts.learner = BackgroundLearner(parts.agent, parts.exploration, before=parts.learner)
                 self._inputs.learner = parts.learner
                 self._inputs.restarted()
+            if self._first == 0 and self._run.metadata.fork is not None:
+                # The world of the fork is not in the state of the checkpoint, and a world with a journal has no other.
+                for slot in sorted(parts.streams.restored):
+                    flow.close_episode(slot)
             if reader.lost:
                 parts.grading.mark_inexact(f"a power cut destroyed {reader.lost} bytes at the end of the input journal")
             self._report(replay.calls)

@@ -19,7 +19,7 @@ from rekindle.training.config import TrainerConfig, check_unedited, read_config
 from rekindle.training.resuming import trainer_arguments
 from rekindle.training.trainer import AgentSource, Trainer
 
-__all__ = ["fork"]
+__all__ = ["fork", "fork_place"]
 
 _STREAMS = ("num_envs", "actors", "envs_each", "round_steps", "pipeline", "free")
 """The settings that say which streams there are, and how they are played."""
@@ -30,6 +30,7 @@ def fork(
     output: str | Path | None = None,
     *,
     version: str = "v1",
+    tags: Sequence[str] = (),
     agent_settings: Mapping[str, Any] | None = None,
     env: Any = None,
     agent: AgentSource | None = None,
@@ -48,6 +49,7 @@ def fork(
         output: the name of the new run, or a path whose last part is its name; by default the name of the other with
             `-fork` added, beside it.
         version: the version of the new run.
+        tags: tags of the new run, which does not have those of the other.
         agent_settings: settings of the algorithm to change.
         env: another environment with the same spaces; needed if it was created by a lambda.
         agent: needed if the agent is your own and was not given by name.
@@ -61,12 +63,13 @@ def fork(
     check_unedited(reader, config)
     trainer = _changed_trainer(point, config, agent_settings, env, agent, modules, files, settings)
     _check_fit(trainer, point, with_rows=bool(agent_settings))
-    root, name = _place(point, reader.metadata.name, output)
+    root, name = fork_place(point, reader.metadata.name, output)
     trainer.take_up(
         fork_run(
             point,
             name=name,
             version=version,
+            tags=tags,
             root=root,
             seed=trainer.config.seed,
             config=trainer.config,
@@ -144,7 +147,7 @@ def _check_fit(trainer: Trainer, point: ForkPoint, *, with_rows: bool) -> None:
         agent.load_state(before)
 
 
-def _place(point: ForkPoint, name: str, output: str | Path | None) -> tuple[Path, str]:
+def fork_place(point: ForkPoint, name: str, output: str | Path | None) -> tuple[Path, str]:
     """The directory of runs, and the name of the new run."""
     path = point.path
     beside = path.parents[2] if path.parent.parent.name == name else path.parent

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.checkpoint.forking import find_fork_point
-from rekindle.cli.commands.arguments import AsJson, Stay, Trust, Trusted, Ui
+from rekindle.cli.commands.arguments import AsJson, Stay, Tags, Trust, Trusted, Ui
 from rekindle.cli.commands.naming import check_option_names
 from rekindle.cli.modules import find_modules_here
 from rekindle.envs import EnvWrapping
@@ -30,6 +30,7 @@ def fork(  # noqa: PLR0913 - these are the options of a command
         Path | None, arg(aliases=["-o"], metavar="NAME", help_behavior_hint="(default: the old name, and -fork)")
     ] = None,
     version: Annotated[str, arg(metavar="VERSION")] = "v1",
+    tags: Tags = (),
     assignments: Annotated[tuple[str, ...], arg(name="set", metavar="KEY=VALUE...", help_behavior_hint="")] = (),
     training: OmitArgPrefixes[TrainerSettings] = TrainerSettings(),  # noqa: B008 - it is frozen
     arguments: Annotated[dict[str, str], arg(name="env.arguments", metavar="KEY VALUE...", help_behavior_hint="")] = {},  # noqa: B006
@@ -50,6 +51,7 @@ def fork(  # noqa: PLR0913 - these are the options of a command
             the latest).
         output: Name of the new run, or a path whose last part is its name.
         version: Version of the new run.
+        tags: Tags of the new run; it does not have those of the old one.
         assignments: Settings to change, by their names in `rekindle show`: agent.gamma=0.9 is --agent.gamma 0.9.
         training: The settings of the training; by default those of the run.
         arguments: Arguments of the environment to change; values are JSON, or text.
@@ -70,6 +72,7 @@ def fork(  # noqa: PLR0913 - these are the options of a command
         source,
         output,
         version=version,
+        tags=tags,
         changes=changes,
         create_only=create_only,
         ui=ui,
@@ -79,7 +82,33 @@ def fork(  # noqa: PLR0913 - these are the options of a command
     )
 
 
-_RENAMED = ("set", "env_module", "env_file", "agent_module", "env.arguments", "json", "help")
+def fork_session(
+    source: Annotated[Positional[str], arg(metavar="PATH[@STEP]", help_behavior_hint="")],
+    /,
+    *,
+    output: Annotated[
+        Path | None, arg(aliases=["-o"], metavar="NAME", help_behavior_hint="(default: the old name, and -fork)")
+    ] = None,
+    version: Annotated[str, arg(metavar="VERSION")] = "v1",
+    tags: Tags = (),
+    as_json: AsJson = False,
+) -> int:
+    """Create a run that continues from a checkpoint of a run of your own loop, or of `rekindle serve`.
+
+    Args:
+        source: A run, or a version or name directory (its newest run); @STEP or @best selects a checkpoint (default:
+            the latest).
+        output: Name of the new run, or a path whose last part is its name.
+        version: Version of the new run.
+        tags: Tags of the new run; it does not have those of the old one.
+        as_json: Print a JSON object: path, run, parent, step, changes.
+    """
+    from rekindle.cli.fork import fork_hosted
+
+    return fork_hosted(source, output, version=version, tags=tags, as_json=as_json)
+
+
+_RENAMED = ("set", "tag", "env_module", "env_file", "agent_module", "env.arguments", "json", "help")
 """Options of `fork` with other names than its parameters."""
 
 
@@ -87,6 +116,8 @@ def fork_command(words: Sequence[str]) -> Callable[..., int]:
     """The command `fork` with the settings of the run in its arguments as defaults."""
     if not words or words[0].startswith("-"):
         return fork
+    if _is_of_a_host(words[0]):
+        return fork_session
     config = _config_of(words[0])
     command = types.FunctionType(fork.__code__, fork.__globals__, fork.__name__, fork.__defaults__)
     command.__doc__ = fork.__doc__
@@ -103,6 +134,15 @@ def fork_command(words: Sequence[str]) -> Callable[..., int]:
     names = [] if settings is None else [*fields_of(settings)]
     check_option_names(words, agent=names, others=[*others, *_RENAMED])
     return command
+
+
+def _is_of_a_host(source: str) -> bool:
+    """Whether a program of the user's made the calls of the run, or clients of a server, and not a trainer."""
+    reader = RunReader(find_fork_point(source).path)
+    if reader.metadata.training is None:
+        return True
+    config = read_config(reader)
+    return config.env is None and config.data is None
 
 
 def _config_of(source: str) -> TrainerConfig:
