@@ -6,7 +6,10 @@
 
 Presets are chosen on seeds 0 to 99 and reported, once, on the seeds of `MARKS`. Every result is appended to the file of
 results and what stands there already is not run again. `best` is the highest of the evaluations on the way, each of 20
-episodes. LunarLander needs `pip install gymnasium[box2d]`.
+episodes. LunarLander and BipedalWalker need `pip install gymnasium[box2d]`, MinAtar needs `pip install minatar`.
+
+Some presets are reported beside Stable-Baselines3, which is trained with the settings of RL Zoo, on the same seeds and
+for the same steps: `--only sb3:dqn:MountainCar-v0:120000`. It is installed below `.peers`.
 """
 
 # Gymnasium's environments are not typed.
@@ -26,10 +29,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from venvs import python_of
+
 RESULTS = Path(__file__).parent / "results" / "learning.jsonl"
 FINAL_EPISODES, EVAL_EPISODES = 50, 20
 FINAL_SEEDS, EVAL_SEEDS = 1_000_000, 2_000_000
 Result = dict[str, Any]
+OURS, THEIRS = "", "sb3:"
+"""What the name of a training begins with."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
 
 
@@ -95,14 +102,17 @@ class Mark(NamedTuple):
     seeds: range = range(100, 105)
     """Those of the report."""
     evaluations: int = 20
+    beside: bool = False
+    """Whether Stable-Baselines3 is trained too, with the same seeds and steps, and there is no other goal."""
 
     @property
     def name(self) -> str:
         return f"{self.algorithm}:{self.env_id}:{self.steps}"
 
-    def results(self, there: list[Result]) -> list[Result]:
+    def results(self, there: list[Result], side: str = OURS) -> list[Result]:
         """Those of the report, by seed."""
-        mine = [result for result in there if name_of(result) == self.name and result["seed"] in self.seeds]
+        name = f"{side}{self.name}"
+        mine = [result for result in there if name_of(result) == name and result["seed"] in self.seeds]
         return sorted(mine, key=lambda result: result["seed"])
 
 
@@ -116,6 +126,11 @@ MARKS = [
     Mark("td3", "Pendulum-v1", 20_000, (Mean(-200),)),
     Mark("sac", "MountainCarContinuous-v0", 30_000, (Worst(90),)),
     Mark("td3", "MountainCarContinuous-v0", 50_000, (Worst(90),)),
+    Mark("dqn", "MountainCar-v0", 120_000, (), range(1000, 1005), evaluations=12, beside=True),
+    Mark("ppo", "BipedalWalker-v3", 2_000_000, (), range(1000, 1005), evaluations=5, beside=True),
+    Mark("sac", "Hopper-v5", 200_000, (), range(1000, 1003), evaluations=10, beside=True),
+    Mark("ppo", "MinAtar/Breakout-v1", 1_000_000, (), range(1000, 1003), evaluations=10),
+    Mark("ppo", "MinAtar/SpaceInvaders-v1", 1_000_000, (), range(1000, 1003), evaluations=10),
     Mark("dqn", "LunarLander-v3", 250_000, (Mean(180),)),
     Mark("dqn", "LunarLander-v3", 500_000, (Mean(200), Worst(150)), range(1000, 1005), evaluations=10),
     Mark("ppo", "LunarLander-v3", 1_000_000, (Worst(200),), range(1000, 1010), evaluations=10),
@@ -123,7 +138,8 @@ MARKS = [
 
 
 def name_of(result: Result) -> str:
-    return f"{result['algorithm']}:{result['env']}:{result['steps']}"
+    side = f"{result['side']}:" if "side" in result else OURS
+    return f"{side}{result['algorithm']}:{result['env']}:{result['steps']}"
 
 
 def lowest_after(result: Result, reached: float) -> float | None:
@@ -131,6 +147,34 @@ def lowest_after(result: Result, reached: float) -> float | None:
     scores = [score for _, score in result["evaluations"]]
     first = next((index for index, score in enumerate(scores) if score >= reached), None)
     return None if first is None else min(scores[first:])
+
+
+def train_sb3(mark: Mark, seed: int, tell: Callable[[str], None]) -> Result:
+    """One training of Stable-Baselines3 with RL Zoo's settings, evaluated as ours is."""
+    import gymnasium as gym
+    from programs import sb3_learning
+
+    test_env = gym.make(mark.env_id)
+    evaluations: list[list[float]] = []
+    returns: list[list[float]] = []
+
+    def look(step: int, act: Callable[[Any], Any]) -> None:
+        evaluations.append([step, statistics.mean(play(test_env, act, EVAL_SEEDS, EVAL_EPISODES))])
+        tell(f"{step} steps: {evaluations[-1][1]:.1f}")
+
+    started = time.process_time()
+    act = sb3_learning.train(
+        mark.algorithm,
+        mark.env_id,
+        mark.steps,
+        seed,
+        look_every=mark.steps // mark.evaluations,
+        look=look,
+        on_episode=lambda step, total: returns.append([step, total]),
+    )
+    final = play(test_env, act, FINAL_SEEDS, FINAL_EPISODES)
+    cpu_seconds = time.process_time() - started
+    return {"side": "sb3", **result_of(mark, seed, final, evaluations, returns, cpu_seconds)}
 
 
 def train(mark: Mark, seed: int, tell: Callable[[str], None]) -> Result:
@@ -187,6 +231,18 @@ def train(mark: Mark, seed: int, tell: Callable[[str], None]) -> Result:
                 seed_now = episode_seed(seed, stream, episodes[int(stream)])
                 observations[int(stream)] = envs[int(stream)].reset(seed=seed_now)[0]
     final = evaluate(FINAL_SEEDS, FINAL_EPISODES)
+    return result_of(mark, seed, final, evaluations, returns, time.process_time() - started)
+
+
+def result_of(
+    mark: Mark,
+    seed: int,
+    final: list[float],
+    evaluations: list[list[float]],
+    returns: list[list[float]],
+    cpu_seconds: float,
+) -> Result:
+    """What is kept of a training."""
     return {
         "algorithm": mark.algorithm,
         "env": mark.env_id,
@@ -195,7 +251,7 @@ def train(mark: Mark, seed: int, tell: Callable[[str], None]) -> Result:
         "final": round(statistics.mean(final), 2),
         "final_std": round(statistics.stdev(final), 2),
         "best": round(max(score for _, score in evaluations), 2),
-        "cpu_seconds": round(time.process_time() - started, 1),
+        "cpu_seconds": round(cpu_seconds, 1),
         "evaluations": [[step, round(score, 2)] for step, score in evaluations],
         "returns": thinned(returns, mark.steps),
     }
@@ -234,7 +290,7 @@ def table(there: list[Result]) -> str:
     ]
     for mark in MARKS:
         results = mark.results(there)
-        if not results:
+        if not results or not mark.goals:
             continue
         seeds = ", ".join(f"{result['final']:g} ({result['best']:g})" for result in results)
         mean = statistics.mean(result["final"] for result in results)
@@ -245,6 +301,27 @@ def table(there: list[Result]) -> str:
             f"| {mark.algorithm.upper()} | {mark.env_id} | {mark.steps:,} | {' and '.join(map(str, mark.goals))} "
             f"| {mean:.1f} | {seeds} | {cpu:.0f} s | {reached} |"
         )
+    return "\n".join(lines)
+
+
+def beside_table(there: list[Result]) -> str:
+    """Our presets and Stable-Baselines3 with the settings of RL Zoo, on the same seeds and steps, as Markdown."""
+    lines = [
+        "| agent | environment | steps | side | mean | every seed: final (best) | CPU a seed | missing |",
+        "|---|---|---:|---|---:|---|---:|---|",
+    ]
+    for mark in MARKS:
+        if mark.goals:
+            continue
+        for side, title in ((OURS, "rekindle"), (THEIRS, "Stable-Baselines3"))[: 2 if mark.beside else 1]:
+            results = mark.results(there, side)
+            seeds = ", ".join(f"{result['final']:g} ({result['best']:g})" for result in results)
+            missing = [seed for seed in mark.seeds if seed not in {result["seed"] for result in results}]
+            mean = f"{statistics.mean(result['final'] for result in results):.1f}" if results else ""
+            cpu = f"{statistics.mean(result['cpu_seconds'] for result in results):.0f} s" if results else ""
+            named = "all" if len(missing) == len(mark.seeds) else ", ".join(f"seed {seed}" for seed in missing)
+            of = f"{mark.algorithm.upper()} | {mark.env_id} | {mark.steps:,}"
+            lines.append(f"| {of} | {title} | {mean} | {seeds} | {cpu} | {named} |")
     return "\n".join(lines)
 
 
@@ -287,22 +364,35 @@ def main() -> None:
     options = command_line(__doc__, RESULTS, seeds=None, only="algorithm:environment:steps").parse_args()
     if options.one:
         name, _, seed = options.one.rpartition(":")
-        mark = next(mark for mark in MARKS if mark.name == name)
-        print(json.dumps(train(mark, int(seed), lambda text: print(f"{options.one} {text}", file=sys.stderr))))
+        mark = next(mark for mark in MARKS if mark.name == name.removeprefix(THEIRS))
+        run = train_sb3 if name.startswith(THEIRS) else train
+        print(json.dumps(run(mark, int(seed), lambda text: print(f"{options.one} {text}", file=sys.stderr))))
         return
     if not options.table:
         seeds = None if options.seeds is None else seeds_of(options.seeds)
         run_missing(options.results, seeds, options.only, options.jobs)
     print(table(read(options.results)))
     print(held_table(read(options.results)))
+    print(beside_table(read(options.results)))
 
 
 def run_missing(path: Path, seeds: range | None, only: str | None, jobs: int) -> None:
     """Run what has no result yet, each training in a process with one thread."""
     there = {f"{name_of(result)}:{result['seed']}" for result in read(path)}
-    wanted = [f"{mark.name}:{seed}" for mark in MARKS if only in (None, mark.name) for seed in seeds or mark.seeds]
-    missing = [name for name in wanted if name not in there]
-    append_each(path, ([sys.executable, __file__, "--one", name] for name in missing), jobs)
+    names = [f"{side}{mark.name}" for mark in MARKS for side in ([OURS, THEIRS] if mark.beside else [OURS])]
+    wanted = {
+        name: seeds or mark.seeds
+        for mark in MARKS
+        for name in names
+        if only in (None, name) and name.removeprefix(THEIRS) == mark.name
+    }
+    missing = [f"{name}:{seed}" for name, own in wanted.items() for seed in own if f"{name}:{seed}" not in there]
+    append_each(path, ([interpreter_of(name), __file__, "--one", name] for name in missing), jobs)
+
+
+def interpreter_of(name: str) -> str:
+    """Ours, or that of Stable-Baselines3, which is installed below `.peers` if it is not there yet."""
+    return str(python_of("sb3")) if name.startswith(THEIRS) else sys.executable
 
 
 def seeds_of(text: str) -> range:

@@ -90,3 +90,18 @@ def test_a_curve_that_is_not_finished_leaves_gaps(script: ModuleType) -> None:
         "|---|---:|",
         "| return, seed 0 | 1 |",
     ]
+
+
+@pytest.mark.parametrize("script", ["learning"], indirect=True)
+def test_sides_are_told_apart_and_what_is_missing_is_named(script: ModuleType) -> None:
+    def result(seed: int, final: float, **side: str) -> dict[str, object]:
+        known = {"algorithm": "dqn", "env": "MountainCar-v0", "steps": 120_000, "best": -99.0, "cpu_seconds": 50.0}
+        return {**side, **known, "seed": seed, "final": final}
+
+    ours = [result(seed, -100.0 - seed % 2) for seed in range(1000, 1005)]
+    lines = script.beside_table([*ours, result(1003, -120.0, side="sb3"), result(7, 0.0, side="sb3")]).splitlines()
+    assert lines[2].startswith("| DQN | MountainCar-v0 | 120,000 | rekindle | -100.4 | -100 (-99), -101 (-99),")
+    assert lines[2].endswith("| 50 s |  |")
+    assert lines[3].endswith("| -120 (-99) | 50 s | seed 1000, seed 1001, seed 1002, seed 1004 |")
+    assert lines[5].endswith("| Stable-Baselines3 |  |  |  | all |")
+    assert "MountainCar-v0" not in script.table(ours)

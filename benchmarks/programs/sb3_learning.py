@@ -1,0 +1,103 @@
+"""A training of Stable-Baselines3 with the settings of RL Zoo, for `benchmarks/learning.py`."""
+
+# The peer is not installed here.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import stable_baselines3
+import torch
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+__all__ = ["ZOO", "train"]
+
+
+class Zoo(NamedTuple):
+    """What RL Zoo says about an environment."""
+
+    settings: dict[str, Any]
+    num_envs: int = 1
+    normalises: bool = False
+    """Whether observations and rewards are normalised."""
+
+
+ZOO = {
+    ("dqn", "MountainCar-v0"): Zoo(
+        {
+            "learning_rate": 4e-3,
+            "batch_size": 128,
+            "buffer_size": 10_000,
+            "learning_starts": 1_000,
+            "gamma": 0.98,
+            "target_update_interval": 600,
+            "train_freq": 16,
+            "gradient_steps": 8,
+            "exploration_fraction": 0.2,
+            "exploration_final_eps": 0.07,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        }
+    ),
+    ("ppo", "BipedalWalker-v3"): Zoo(
+        {
+            "n_steps": 2_048,
+            "batch_size": 64,
+            "gae_lambda": 0.95,
+            "gamma": 0.999,
+            "n_epochs": 10,
+            "ent_coef": 0.0,
+            "learning_rate": 3e-4,
+            "clip_range": 0.18,
+        },
+        num_envs=32,
+        normalises=True,
+    ),
+    ("sac", "Hopper-v5"): Zoo({"learning_starts": 10_000}),
+}
+"""By algorithm and environment. RL Zoo has its settings of Hopper-v5 for Hopper-v3."""
+
+Act = Callable[[Any], Any]
+"""From one observation to the greedy action."""
+
+
+def train(
+    algorithm: str,
+    env_id: str,
+    steps: int,
+    seed: int,
+    *,
+    look_every: int,
+    look: Callable[[int, Act], None],
+    on_episode: Callable[[int, float], None],
+) -> Act:
+    """Train, and call `look` every so many env steps, and `on_episode` with the return of each episode."""
+    torch.set_num_threads(1)
+    zoo = ZOO[algorithm, env_id]
+    envs: Any = make_vec_env(env_id, zoo.num_envs, seed=seed)
+    if zoo.normalises:
+        envs = VecNormalize(envs, gamma=zoo.settings["gamma"])
+    make = getattr(stable_baselines3, algorithm.upper())
+    model = make("MlpPolicy", envs, seed=seed, device="cpu", **zoo.settings)
+
+    def act(observation: Any) -> Any:
+        seen = envs.normalize_obs(observation) if zoo.normalises else observation
+        return model.predict(seen, deterministic=True)[0]
+
+    looked = 0
+
+    def after_step(known: dict[str, Any], _: Any) -> bool:
+        nonlocal looked
+        for info in known["infos"]:
+            if "episode" in info:
+                on_episode(model.num_timesteps, float(info["episode"]["r"]))
+        if model.num_timesteps // look_every > looked:
+            looked = model.num_timesteps // look_every
+            look(model.num_timesteps, act)
+        return True
+
+    model.learn(steps, callback=after_step)
+    return act
