@@ -200,7 +200,7 @@ class TestTrain:
         assert feed.shown_status == "stopped"
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "fork", "sweep"])
+@pytest.mark.parametrize("command", ["train", "resume", "fork", "sweep", "serve"])
 def test_a_command_that_trains_knows_that_a_signal_stopped_it(command: str) -> None:
     with stopped_by_signals([command]):
         assert not was_signalled()

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rekindle.cli.messages import warnings_printed
 from rekindle.cli.served_run import ServedRun, say_stopped
+from rekindle.cli.stopping import current_interrupter
 from rekindle.errors import ConfigError
 from rekindle.interrupt import Interrupter
 from rekindle.server.godot import DEFAULT_PORT, GodotServer
@@ -35,7 +36,7 @@ def serve_games(
     run.check()
     if time_limit is not None and time_limit < 1:
         raise ConfigError(f"time_limit is {time_limit}: use at least 1")
-    interrupter = Interrupter()
+    interrupter = current_interrupter()
     with warnings_printed(), interrupter.signals():
         if run.play is not None:
             open_session = functools.partial(_checked, run.played(run.play))

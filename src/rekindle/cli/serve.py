@@ -11,6 +11,7 @@ import msgspec
 
 from rekindle.cli.messages import warnings_printed
 from rekindle.cli.served_run import ServedRun, say_stopped
+from rekindle.cli.stopping import current_interrupter, was_signalled
 from rekindle.errors import ConfigError
 from rekindle.server import ServerOptions, SessionServer, serve
 from rekindle.text import path_text, whole
@@ -27,6 +28,7 @@ def serve_session(run: ServedRun, *, spaces: Path | None, token_file: Path | Non
     """Serve a run until SIGINT or SIGTERM."""
     settings = ServerOptions(**options, token=_token(token_file))
     run.check()
+    current_interrupter()  # a signal may have come while libraries were imported
     with warnings_printed():
         if run.play is not None:
             server = SessionServer(run.played(run.play), settings, play=True)
@@ -41,7 +43,9 @@ def serve_session(run: ServedRun, *, spaces: Path | None, token_file: Path | Non
 
 def _announce(server: SessionServer, address: str) -> None:
     session = server.session
-    if session is None:
+    if was_signalled():  # while the session was opened, before the server handled signals
+        server.stop("stopped before it served")
+    elif session is None:
         complain("waiting for the first client, which says what its spaces are; Ctrl-C ends it")
     elif session.run is not None:
         resumed = session.resumed

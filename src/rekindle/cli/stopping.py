@@ -10,7 +10,7 @@ from rekindle.interrupt import Interrupter
 
 __all__ = ["current_interrupter", "stopped_by_signals", "was_signalled"]
 
-_TRAINING = ("train", "resume", "fork", "sweep")
+_TRAINING = ("train", "resume", "fork", "sweep", "serve")
 _current: ContextVar[Interrupter | None] = ContextVar("_current", default=None)
 
 
