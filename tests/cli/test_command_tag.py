@@ -59,9 +59,15 @@ def test_wrong_tags_change_nothing(tmp_path: Path, rekindle: Rekindle, words: tu
     assert not (path / "tags").exists()
 
 
-def test_the_list_shows_tags_and_is_filtered_by_them(tmp_path: Path, rekindle: Rekindle) -> None:
+def test_the_list_shows_tags_and_is_filtered_by_them(
+    tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tagged, other = make_run(tmp_path, "lake", "good", "small"), make_run(tmp_path, "cliff", "good")
-    assert "good, small" in rekindle("runs", tmp_path).flat
+    lines = [line.strip() for line in rekindle("runs", tmp_path).out.splitlines()]  # too narrow for a column of tags
+    assert (lines.count("good, small"), lines.count("good")) == (1, 1)
+    monkeypatch.setenv("COLUMNS", "120")
+    wide = rekindle("runs", tmp_path).out.splitlines()
+    assert (wide[0].split()[-1], wide[-1].split()[-2:]) == ("tags", ["good,", "small"])
     assert [run["path"] for run in rekindle("runs", tmp_path, "--tag", "good", "small", "--json").json] == [str(tagged)]
     assert len(rekindle("runs", tmp_path, "--tag", "good", "--json").json) == 2
     outcome = rekindle("runs", tmp_path, "--tag", "none")

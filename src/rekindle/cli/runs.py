@@ -60,7 +60,7 @@ def _print(summaries: list[RunSummary], directory: Path) -> None:
 def _split(path: Path, tags: str) -> Text:
     """A path in several lines, and the tags of the run below it."""
     lines = split_path(path)
-    return lines.append_text(cell(f"\n{tags}", "dim")) if tags else lines
+    return lines.append("\n").append_text(cell(tags, "dim")) if tags else lines
 
 
 def _shown_path(summary: RunSummary, directory: Path) -> Path:
