@@ -6,7 +6,7 @@
 
 Presets are chosen on seeds 0 to 99 and reported, once, on the seeds of `MARKS`. Every result is appended to the file of
 results and what stands there already is not run again. `best` is the highest of the evaluations on the way, each of 20
-episodes. LunarLander and BipedalWalker need `pip install gymnasium[box2d]`, MinAtar needs `pip install minatar`.
+episodes. LunarLander needs `pip install gymnasium[box2d]`.
 
 Some presets are reported beside Stable-Baselines3, which is trained with the settings of RL Zoo, on the same seeds and
 for the same steps: `--only sb3:dqn:MountainCar-v0:120000`. It is installed below `.peers`.
@@ -127,10 +127,7 @@ MARKS = [
     Mark("sac", "MountainCarContinuous-v0", 30_000, (Worst(90),)),
     Mark("td3", "MountainCarContinuous-v0", 50_000, (Worst(90),)),
     Mark("dqn", "MountainCar-v0", 120_000, (), range(1000, 1005), evaluations=12, beside=True),
-    Mark("ppo", "BipedalWalker-v3", 2_000_000, (), range(1000, 1005), evaluations=5, beside=True),
     Mark("sac", "Hopper-v5", 200_000, (), range(1000, 1003), evaluations=10, beside=True),
-    Mark("ppo", "MinAtar/Breakout-v1", 1_000_000, (), range(1000, 1003), evaluations=10),
-    Mark("ppo", "MinAtar/SpaceInvaders-v1", 1_000_000, (), range(1000, 1003), evaluations=10),
     Mark("dqn", "LunarLander-v3", 250_000, (Mean(180),)),
     Mark("dqn", "LunarLander-v3", 500_000, (Mean(200), Worst(150)), range(1000, 1005), evaluations=10),
     Mark("ppo", "LunarLander-v3", 1_000_000, (Worst(200),), range(1000, 1010), evaluations=10),
