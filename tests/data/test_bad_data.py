@@ -291,6 +291,11 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         Dataset.open(tmp_path)
 
 
+def test_the_name_of_a_shipped_data_set_without_its_prefix_is_answered_with_the_full_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist; did you mean rekindle:pendulum-medium?"):
+        Dataset.open(tmp_path / "pendulum-medium")
+
+
 def test_truncations_are_kept_apart_from_terminations(tmp_path: Path) -> None:
     played = episodes([(4, TRUNCATED)] * 5)
     found = Dataset.open(write_npz(tmp_path / "set.npz", flat(played))).statistics()

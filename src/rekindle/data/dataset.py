@@ -17,7 +17,7 @@ from rekindle.data.flat import plan_flat
 from rekindle.data.minari import MAIN_FILE, find_minari, minari_files, plan_minari
 from rekindle.data.runs import find_run_data
 from rekindle.data.sampling import Batches, TransitionReader
-from rekindle.data.shipped import is_shipped, shipped_path
+from rekindle.data.shipped import is_shipped, shipped_hint, shipped_path
 from rekindle.data.statistics import EpisodeTable, Statistics
 from rekindle.data.values import check_fixed_length
 from rekindle.errors import DataError, Interrupted
@@ -227,7 +227,7 @@ def _kind(path: Path) -> tuple[Format, Path]:
         return ("run", path) if minari is None else ("minari", minari)
     with files.opened(path) as file:
         if file is None:
-            raise DataError(f"{path} does not exist")
+            raise DataError(f"{path} does not exist{shipped_hint(path)}")
         head = file.read(len(_HDF5))
     if head == _HDF5:
         minari = find_minari(path.parent) if path.name == MAIN_FILE else None
