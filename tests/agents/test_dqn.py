@@ -576,6 +576,12 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
         agent(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["gamma", "tau", "reward_scale", "adam_eps"])
+def test_a_schedule_of_a_constant_setting_is_refused_with_those_that_can_have_one(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is Linear.* cannot be a schedule; these can: learning_rate, "):
+        agent(**{name: Linear(1.0, 0.5, 10)})
+
+
 def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(ConfigError, match="no setting 'learning_rat'; did you mean learning_rate"):
         agent(learning_rat=0.1)

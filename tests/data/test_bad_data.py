@@ -292,7 +292,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_shipped_data_set_without_its_prefix_is_answered_with_the_full_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist; did you mean rekindle:pendulum-medium?"):
+    with pytest.raises(DataError, match=r"does not exist; did you mean rekindle:pendulum-medium\?"):
         Dataset.open(tmp_path / "pendulum-medium")
 
 

@@ -51,14 +51,15 @@ class AWACConfig(ActorCriticConfig, frozen=True, kw_only=True):
     """The settings of an `AWAC` agent."""
 
     warmup_steps: RunSteps = 0
-    """Env steps before the first update, or a fraction of the training; until then, actions are uniform within the
-    bounds, and correlated over time as `noise` is."""
+    """Env steps before the first update; or a fraction of the training, from 0.0 to 1.0. Until then actions are uniform
+    within the bounds, and correlated over time as `noise` says."""
     batch_size: int = 1_024
-    """Transitions in an update."""
+    """Transitions in the minibatch of one update, at least 1."""
     critics: int = 2
-    """How many critics; of more than two, a random pair makes a target; advantages are those of the least."""
+    """Number of critics, at least 1; with more than two, each target uses a random pair of them. Advantages use the
+    minimum of all critics."""
     advantage_scale: float = 1.0
-    """What advantages are multiplied with before they are weights (1 / lambda in the paper), above 0."""
+    """Factor of the advantages before the softmax that makes them weights (1 / lambda in the paper), above 0."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
@@ -126,7 +127,7 @@ class AWACUpdate:
         """One update: of the critics, and when it is its turn, of the policy."""
         config = self._config
         batch = batch._replace(actions=to_unit(batch.actions, self._head))
-        (critic_loss, (q_mean, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
+        (critic_loss, (q_mean, priorities)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
         critics, optimiser = optimised(
@@ -145,20 +146,20 @@ class AWACUpdate:
             "grad_norm": norm(gradient),
             "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, target)),
         }
-        return state._replace(target=target), metrics, surprise
+        return state._replace(target=target), metrics, priorities
 
     def critic_loss(
         self, critics: Parts, state: AWACState, batch: Minibatch
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """The loss of all critics, and beside it the mean value and how much each transition surprised."""
+        """The loss of all critics, and beside it the mean value and the priority of each transition."""
         target = self._critics.network(state.target)
         actions = tanh_gaussian(self._outputs(state.actor, batch.next_observations), batch.noise["next"])
         future = target(batch.next_observations, actions, batch.noise["pair"]).min(axis=0)
         values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        loss, surprise = squared_errors(predicted, values, batch.weights)
-        return loss, (predicted.mean(), surprise)
+        loss, priorities = squared_errors(predicted, values, batch.weights)
+        return loss, (predicted.mean(), priorities)
 
     def actor_loss(self, actor: Parts, state: AWACState, batch: Minibatch) -> jax.Array:
         """The loss of the policy: how unlikely the actions of the data are, weighted by their advantages."""

@@ -50,11 +50,12 @@ class BCConfig(OffPolicyConfig, frozen=True, kw_only=True):
     """The settings of a `BC` agent."""
 
     warmup_steps: RunSteps = 0
-    """Env steps before the first update, or a fraction of the training."""
+    """Env steps before the first update; or a fraction of the training, from 0.0 to 1.0."""
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Units of the hidden layers; on images they come after the convolutions."""
+    """Units of each hidden layer; on images these layers come after the convolutions."""
     loss: Literal["likelihood", "mse"] = "likelihood"
-    """Make the actions of the data likely; or, if they are continuous, learn one action by the squared error."""
+    """`likelihood` maximises the log-probability of the actions in the data; `mse` learns one continuous action with
+    the squared error."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
@@ -101,23 +102,23 @@ class BCUpdate:
         self, state: BCState, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[BCState, dict[str, jax.Array], jax.Array]:
         """One step along the gradient of the loss."""
-        (loss, surprise), gradient = jax.value_and_grad(self.loss, has_aux=True)(state.actor, batch)
+        (loss, priorities), gradient = jax.value_and_grad(self.loss, has_aux=True)(state.actor, batch)
         actor, optimiser = optimised(
             self._optimiser, gradient, state.optimiser, state.actor, schedules["learning_rate"]
         )
-        return BCState(actor, optimiser, state.updates + 1), {"loss": loss, "grad_norm": norm(gradient)}, surprise
+        return BCState(actor, optimiser, state.updates + 1), {"loss": loss, "grad_norm": norm(gradient)}, priorities
 
     def loss(self, actor: Parts, batch: Minibatch) -> tuple[jax.Array, jax.Array]:
-        """The loss of a batch, and how much each transition surprised."""
+        """The loss of a batch, and the priority of each transition."""
         outputs = jax.vmap(self._actor.network(actor))(batch.observations)
         if self._config.loss == "mse":
-            losses = surprise = jnp.square(jnp.tanh(outputs) - self._actions.seen(batch.actions)).mean(axis=1)
+            losses = priorities = jnp.square(jnp.tanh(outputs) - self._actions.seen(batch.actions)).mean(axis=1)
         else:
             losses = -self._actions.log_prob(outputs, batch.mask, batch.actions)
-            surprise = jax.nn.softplus(losses)  # a density may be above 1, a priority must not be below 0
+            priorities = jax.nn.softplus(losses)  # a density may be above 1, a priority must not be below 0
         if batch.weights is not None:
             losses = losses * batch.weights
-        return losses.mean(), surprise
+        return losses.mean(), priorities
 
 
 # The agent

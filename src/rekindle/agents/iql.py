@@ -60,18 +60,18 @@ class IQLConfig(ActorCriticConfig, frozen=True, kw_only=True):
     """The settings of an `IQL` agent."""
 
     warmup_steps: RunSteps = 0
-    """Env steps before the first update, or a fraction of the training; until then, continuous actions are uniform
-    within the bounds, and correlated over time as `noise` is."""
+    """Env steps before the first update; or a fraction of the training, from 0.0 to 1.0. Until then continuous actions
+    are uniform within the bounds, and correlated over time as `noise` says."""
     expectile: float = 0.7
-    """Which expectile of the values of actions is the value of a state: 0.5 for their mean, nearer 1 for nearly the
-    best of them; below 1."""
+    """The expectile of the action values that the state value learns: 0.5 is their mean, and a value near 1 is close to
+    their maximum; above 0 and below 1."""
     advantage_scale: float = 3.0
-    """What advantages are multiplied with before they are exponents of weights (beta in the paper), at least 0; with 0
-    it clones the data."""
+    """Factor of the advantages in the weights exp(advantage_scale * advantage) (beta in the paper), at least 0; 0 is
+    behaviour cloning."""
     max_weight: float = 100.0
     """The largest weight of an action, above 0."""
     cosine_updates: int | None = None
-    """Updates over which the policy's learning rate falls to 0 along a cosine; None for one that does not fall."""
+    """Updates over which the learning rate of the policy falls to 0 (cosine schedule); None for no schedule."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
@@ -159,7 +159,7 @@ class IQLUpdate:
         """
         config, rate = self._config, schedules["learning_rate"]
         (value_loss, v_mean), value_slope = jax.value_and_grad(self.value_loss, has_aux=True)(state.value, state, batch)
-        (critic_loss, (q_mean, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
+        (critic_loss, (q_mean, priorities)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
         updates, rate = state.updates + 1, after(rate, (value_slope, gradient))
@@ -185,7 +185,7 @@ class IQLUpdate:
             "grad_norm": norm(gradient),
             "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, target)),
         }
-        return state, metrics, surprise
+        return state, metrics, priorities
 
     def value_loss(self, value: Parts, state: IQLState, batch: Minibatch) -> tuple[jax.Array, jax.Array]:
         """The loss of the values of states, and their mean: a worth above the value counts `expectile` times."""
@@ -197,12 +197,12 @@ class IQLUpdate:
     def critic_loss(
         self, critics: Parts, state: IQLState, batch: Minibatch
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """The loss of all critics, and beside it the mean value and how much each transition surprised."""
+        """The loss of all critics, and beside it the mean value and the priority of each transition."""
         future = self._values(state.value, batch.next_observations)
         goals = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
         predicted = self._critics.network(critics)(batch.observations, self._actions.seen(batch.actions))
-        loss, surprise = squared_errors(predicted, goals, batch.weights)
-        return loss, (predicted.mean(), surprise)
+        loss, priorities = squared_errors(predicted, goals, batch.weights)
+        return loss, (predicted.mean(), priorities)
 
     def actor_loss(self, actor: Parts, state: IQLState, batch: Minibatch) -> jax.Array:
         """The loss of the policy: how unlikely the actions of the data are, weighted by their advantages."""

@@ -66,19 +66,20 @@ class PPOConfig(OnPolicyConfig, frozen=True, kw_only=True):
     """The settings of a `PPO` agent."""
 
     clip: Setting = 0.2
-    """How much likelier or less likely an action may become before there is nothing more to gain."""
+    """Clip range of the probability ratio: ratios outside 1 - clip to 1 + clip give no further gain; or a linear
+    schedule over env steps."""
     clip_value: float | None = None
-    """The same for values, in their own unit; None for no limit."""
+    """Clip range of the change of values, in the unit of the (normalised) return; None for no limit."""
     entropy_coef: Setting = 0.0
-    """How much an undecided policy is worth, so that it goes on exploring."""
+    """Weight of the entropy bonus, which keeps the policy exploring; or a linear schedule over env steps."""
     value_coef: float = 0.5
-    """How much the squared error of the value counts beside the policy."""
+    """Weight of the value loss against the policy loss."""
     normalise_advantages: bool = True
-    """Give the advantages of each minibatch mean 0 and deviation 1."""
+    """Normalise the advantages of each minibatch to mean 0 and standard deviation 1."""
     hidden_sizes: tuple[int, ...] | None = None
-    """Units of the hidden layers of policy and value; None for (64, 64), or (512,) if an observation is one image."""
+    """Units of each hidden layer of policy and value; None for (64, 64), or (512,) if an observation is one image."""
     log_std_init: float = 0.0
-    """The logarithm of the standard deviation of a continuous action at first, in its own unit."""
+    """Initial logarithm of the standard deviation of continuous actions, in the unit of the action."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""

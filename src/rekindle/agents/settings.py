@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 import numpy as np
@@ -126,9 +126,18 @@ def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
     unknown = sorted(settings.keys() - set(known))
     if unknown:
         raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice_on(unknown[0], known)}")
+    _refuse_schedules(kind, settings)
     config = kind(**settings)
     refuse_fractions(config)
     return config
+
+
+def _refuse_schedules(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a schedule of a setting that is constant."""
+    scheduled = [field.name for field in msgspec.structs.fields(kind) if Linear in get_args(field.type)]
+    for name, value in settings.items():
+        if isinstance(value, Linear) and name not in scheduled:
+            raise ConfigError(f"{name} is {value!r}: it cannot be a schedule; these can: {', '.join(scheduled)}")
 
 
 def encoding_of(space: Any, config: Any, *, actions: int, mask_sizes: Mapping[str, int] | None = None) -> Encoding:

@@ -49,24 +49,25 @@ class TD3Config(ActorCriticConfig, frozen=True, kw_only=True):
     """The settings of a `TD3` agent."""
 
     learning_rate: Setting = 1e-3
-    """Adam's step size for actor and critics, above 0; or a schedule over env steps."""
+    """Learning rate of Adam for actor and critics, above 0; or a linear schedule over env steps."""
     hidden_sizes: tuple[int, ...] = (400, 300)
-    """Units of the hidden layers of actor and critics; on images they come after the convolutions."""
+    """Units of each hidden layer of actor and critics; on images these layers come after the convolutions."""
     critics: int = 2
-    """How many critics; of more than two, a random pair makes a target; the actor follows the first."""
+    """Number of critics, at least 1; with more than two, each target uses a random pair of them. The actor maximises
+    the first critic."""
     policy_delay: int = 2
-    """Updates of the critics for one of the actor."""
+    """Critic updates for each update of the actor, at least 1."""
     target_update_every: int = 2
-    """Updates between moves of the targets."""
+    """Updates between target updates, at least 1."""
     exploration_noise: float = 0.1
-    """The standard deviation of the noise on actions from -1 to 1 when exploring, at least 0, whatever `noise` is."""
+    """Standard deviation of the exploration noise, for actions scaled to -1 to 1, at least 0."""
     target_noise: float = 0.2
-    """The same for the actions in targets."""
+    """Standard deviation of the noise on the actions in targets (target policy smoothing), at least 0."""
     target_noise_clip: float = 0.5
-    """The largest size of that noise, at least 0."""
+    """Clip the noise on the actions in targets to plus or minus this value, at least 0."""
     bc_alpha: float | None = None
-    """For learning from data (TD3+BC): how much values count beside the distance of the actor's actions from those in
-    the data, above 0; 2.5 is usual. None for values alone."""
+    """Weight of the critic's value against the behaviour cloning loss, for learning from a data set (TD3+BC), above 0;
+    2.5 is usual. None uses the value only."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
@@ -148,7 +149,7 @@ class TD3Update:
         """One update: of the critics, and when it is its turn, of the actor."""
         config = self._config
         batch = batch._replace(actions=to_unit(batch.actions, self._head))
-        (critic_loss, (metrics, surprise)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
+        (critic_loss, (metrics, priorities)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
         critics, optimiser = optimised(
@@ -170,12 +171,12 @@ class TD3Update:
             "grad_norm": norm(gradient),
             "target_lag": norm(jax.tree_util.tree_map(jnp.subtract, critics, state.target_critics)),
         }
-        return state, metrics, surprise
+        return state, metrics, priorities
 
     def critic_loss(
         self, critics: Parts, state: TD3State, batch: Minibatch
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
-        """The loss of all critics, and beside it metrics and how much each transition surprised."""
+        """The loss of all critics, and beside it metrics and the priority of each transition."""
         config, target = self._config, self._critics.network(state.target_critics)
         noise = jnp.clip(batch.noise["next"] * config.target_noise, -config.target_noise_clip, config.target_noise_clip)
         actions = jnp.clip(self._act(state.target_actor, batch.next_observations) + noise, -1, 1)
@@ -183,8 +184,8 @@ class TD3Update:
         values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        loss, surprise = squared_errors(predicted, values, batch.weights)
-        return loss, ({"q_mean": predicted.mean()}, surprise)
+        loss, priorities = squared_errors(predicted, values, batch.weights)
+        return loss, ({"q_mean": predicted.mean()}, priorities)
 
     def actor_loss(self, actor: Parts, state: TD3State, batch: Minibatch) -> jax.Array:
         """The loss of the actor: what the first critic says of its actions, and how far they are from the data's."""
