@@ -5,6 +5,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,55 +35,80 @@ def drawn(shape: tuple[int, ...], *, is_bytes: bool) -> Array:
     return rng.integers(0, 256, shape, np.uint8) if is_bytes else rng.normal(size=shape).astype(np.float32)
 
 
-def expected(images: Any, weight: Any, stride: int) -> jax.Array:
-    return jax.lax.conv(images.astype(jnp.float32), weight, (stride, stride), "VALID")
+def expected(images: Any, weight: Any, bias: Any, stride: int) -> jax.Array:
+    output = jax.lax.conv(images.astype(jnp.float32), weight, (stride, stride), "VALID")
+    return jax.nn.relu(output + bias[:, None, None])
 
 
-def one(image: Any, weight: Any, stride: int, *, channels_first: bool = True) -> jax.Array:
-    image = image if channels_first else image.transpose(1, 2, 0)
-    return convolved(image, weight, stride, channels_first=channels_first).transpose(2, 0, 1)
+def in_blocks(image: Any, side: int) -> Any:
+    """(channels, rows, columns) to (rows, columns, numbers of a block)."""
+    channels, rows, columns = image.shape
+    whole = image[:, : rows // side * side, : columns // side * side]
+    split = whole.reshape(channels, rows // side, side, columns // side, side)
+    return split.transpose(1, 3, 2, 4, 0).reshape(rows // side, columns // side, -1)
 
 
-def many(images: Any, weight: Any, stride: int, *, channels_first: bool) -> jax.Array:
-    return jax.vmap(lambda image: one(image, weight, stride, channels_first=channels_first))(images)
+def from_blocks(blocks: Any, side: int) -> Any:
+    """The inverse."""
+    rows, columns, numbers = blocks.shape
+    split = blocks.reshape(rows, columns, side, side, numbers // side**2)
+    return split.transpose(4, 0, 2, 1, 3).reshape(-1, rows * side, columns * side)
+
+
+def one(image: Any, weight: Any, bias: Any, stride: int, *, is_in_blocks: bool = False, out_blocks: int = 1) -> Any:
+    image = in_blocks(image, stride) if is_in_blocks else image
+    output = convolved(image, weight, bias, stride, is_in_blocks=is_in_blocks, out_blocks=out_blocks)
+    return from_blocks(output, out_blocks)
 
 
 @pytest.mark.parametrize(
-    ("channels_first", "most_numbers"),
-    [(True, 1 << 19), (False, 1)],
-    ids=["channels first, many images at a time", "channels last, one at a time"],
+    ("is_in_blocks", "out_blocks", "most_numbers"),
+    [(False, 1, 1 << 19), (True, 1, 1), (False, 2, 1)],
+    ids=["many images at a time", "from blocks, one at a time", "to blocks, one at a time"],
 )
 @pytest.mark.parametrize("is_bytes", [True, False], ids=["bytes", "floats"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_the_convolution_of_xla_with_its_gradients(
-    name: str, is_bytes: bool, channels_first: bool, most_numbers: int, monkeypatch: pytest.MonkeyPatch
+    name: str, is_bytes: bool, is_in_blocks: bool, out_blocks: int, most_numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convolution, "_MOST_NUMBERS", most_numbers)
     count, shape, size, stride = SHAPES[name]
     images = drawn((count, *shape), is_bytes=is_bytes)
     weight = drawn((6, shape[0], size, size), is_bytes=False) / (255 if is_bytes else 1)
-    output, to_inputs = jax.vjp(
-        lambda images, weight: many(images, weight, stride, channels_first=channels_first), images, weight
-    )
-    other, to_other_inputs = jax.vjp(lambda images, weight: expected(images, weight, stride), images, weight)
+    bias = drawn((6,), is_bytes=False)
+
+    def ours(images: Any, weight: Any, bias: Any) -> jax.Array:
+        return jax.vmap(
+            lambda image: one(image, weight, bias, stride, is_in_blocks=is_in_blocks, out_blocks=out_blocks)
+        )(images)
+
+    def others(images: Any, weight: Any, bias: Any) -> jax.Array:
+        output = expected(images, weight, bias, stride)
+        rows, columns = (side // out_blocks * out_blocks for side in output.shape[2:])
+        return output[:, :, :rows, :columns]
+
+    output, to_inputs = jax.vjp(ours, images, weight, bias)
+    other, to_other_inputs = jax.vjp(others, images, weight, bias)
     np.testing.assert_allclose(output, other, rtol=1e-4, atol=1e-3)
     slope = drawn(output.shape, is_bytes=False)
-    of_images, of_weight = to_inputs(slope)
-    of_images_too, of_weight_too = to_other_inputs(slope)
+    of_images, of_weight, of_bias = to_inputs(slope)
+    of_images_too, of_weight_too, of_bias_too = to_other_inputs(slope)
     np.testing.assert_allclose(of_weight, of_weight_too, rtol=1e-3, atol=1e-1 if is_bytes else 1e-3)
+    np.testing.assert_allclose(of_bias, of_bias_too, rtol=1e-3, atol=1e-3)
     if not is_bytes:
         np.testing.assert_allclose(of_images, of_images_too, rtol=1e-3, atol=1e-3)
 
 
 def test_one_image_and_many_weights_are_convolved_as_well() -> None:
     images, weights = drawn((3, 2, 12, 12), is_bytes=False), drawn((3, 5, 2, 4, 4), is_bytes=False)
+    bias = drawn((5,), is_bytes=False)
     np.testing.assert_allclose(
-        one(images[0], weights[0], 2), expected(images[:1], weights[0], 2)[0], rtol=1e-4, atol=1e-4
+        one(images[0], weights[0], bias, 2), expected(images[:1], weights[0], bias, 2)[0], rtol=1e-4, atol=1e-4
     )
-    each = jax.vmap(lambda image, weight: one(image, weight, 2))(images, weights)
-    all_of_one = jax.vmap(lambda weight: one(images[0], weight, 2))(weights)
+    each = jax.vmap(lambda image, weight: one(image, weight, bias, 2))(images, weights)
+    all_of_one = jax.vmap(lambda weight: one(images[0], weight, bias, 2))(weights)
     for index in range(3):
-        wanted = expected(images, weights[index], 2)
+        wanted = expected(images, weights[index], bias, 2)
         np.testing.assert_allclose(each[index], wanted[index], rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(all_of_one[index], wanted[0], rtol=1e-4, atol=1e-4)
 
@@ -94,8 +120,7 @@ def test_images_are_learned_from_without_a_convolution_of_xla() -> None:
     def total(weight: jax.Array, images: jax.Array) -> jax.Array:
         def features(x: jax.Array) -> jax.Array:
             for module in modules:
-                is_first = module is modules[1]
-                x = convolved(x, weight / 255, 4, channels_first=True) if is_first else module(x)
+                x = eqx.tree_at(lambda first: first.weight, module, weight)(x) if module is modules[1] else module(x)
             return x
 
         return jax.vmap(features)(images).sum()
@@ -108,4 +133,4 @@ def test_images_are_learned_from_without_a_convolution_of_xla() -> None:
 
 def test_a_stride_that_does_not_divide_the_size_is_refused() -> None:
     with pytest.raises(ConfigError, match="size 3 has the stride 2"):
-        Conv(1, 1, 3, 2, rng=np.random.default_rng(0), weight=uniform_fan_in, channels_first=True)
+        Conv(1, 1, 3, 2, rng=np.random.default_rng(0), weight=uniform_fan_in, is_first=True)

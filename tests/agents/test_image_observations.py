@@ -16,7 +16,7 @@ from bitwise import same
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
 from rekindle import policy
-from rekindle.agents import AWAC, BC, DQN, IQL, IQN, PPO, SAC, TD3
+from rekindle.agents import AWAC, BC, DQN, IQL, IQN, PPO, SAC, TD3, ppo
 from rekindle.agents.encoders import encoder, feature_size
 from rekindle.agents.networks import Sequential, layers_of
 from rekindle.errors import ConfigError
@@ -184,6 +184,29 @@ def test_a_rollout_is_scored_as_it_was_acted_on() -> None:
     actions = agent.act(before, EXPLORE, slots)
     agent.observe(Transitions(before, actions, np.zeros(8), before, np.ones(8, np.uint8)), slots)
     assert abs(np.asarray(agent.update(1)["kl"])[0]) < 1e-6
+
+
+def test_the_gradient_of_many_images_is_the_sum_of_those_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    def learned(most_images: int) -> Array:
+        monkeypatch.setattr(ppo, "_MOST_IMAGES", most_images)
+        agent = made(PPO, epochs=1, minibatch_size=8)
+        teach(agent)
+        return np.concatenate([array.ravel() for array in agent.state()["weights"]["network"].values()])
+
+    whole, pieces = learned(8), learned(3)
+    np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-5)
+    assert not np.array_equal(pieces, whole)  # they were computed in another order
+
+
+@pytest.mark.slow
+def test_an_update_on_atari_images_needs_no_memory_that_the_system_takes_back_after_each() -> None:
+    """The C library keeps what was freed for the next time if it was at most 32 MiB."""
+    agent = PPO(pixels(4, 84, 84), Discrete(6), seed=0, rollout_steps=512, minibatch_size=256)
+    dispatch: Any = agent._dispatch
+    inputs = agent._inputs(agent._scorer.zeros(512), 0)
+    packed = dispatch._packing.pack(dispatch._example, 1, 1)
+    compiled = dispatch._run.lower(agent._learned, packed, dispatch._counts[1], inputs).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 32 << 20
 
 
 @pytest.mark.slow

@@ -30,18 +30,24 @@ from rekindle.errors import ConfigError
 from rekindle.policy.encoding import Encoding, Input
 from rekindle.policy.network import Layer
 
-__all__ = ["Branches", "Conv", "Flatten", "Pad", "Scale", "convolutions", "encoder", "feature_size"]
+__all__ = ["Branches", "Conv", "Flatten", "Pad", "Rectified", "Scale", "convolutions", "encoder", "feature_size"]
 
 
 class Conv(eqx.Module):
-    """A convolution without padding, which returns (rows, columns, outputs); it scales bytes to 0 to 1."""
+    """A convolution without padding, with the ReLU after it; it scales bytes to 0 to 1.
+
+    The first of several takes an image as in encoded observations: (channels, rows, columns). The others take it in
+    blocks of `stride` by `stride` pixels, (rows, columns, numbers), which the previous one writes at no cost.
+    """
 
     weight: Weight
     """(outputs, inputs, size, size)."""
     bias: Weight
     stride: int = eqx.field(static=True)
-    channels_first: bool = eqx.field(static=True)
-    """Whether the input is (channels, rows, columns), as in encoded observations, or (rows, columns, channels)."""
+    is_first: bool = eqx.field(static=True)
+    """Whether the input is (channels, rows, columns), as in encoded observations, or in blocks."""
+    next_stride: int = eqx.field(static=True)
+    """The stride of the next convolution: the side of the blocks of the output; 1 for (rows, columns, outputs)."""
 
     def __init__(
         self,
@@ -52,7 +58,8 @@ class Conv(eqx.Module):
         *,
         rng: np.random.Generator,
         weight: Initialiser,
-        channels_first: bool,
+        is_first: bool,
+        next_stride: int = 1,
     ) -> None:
         if size % stride:
             raise ConfigError(
@@ -61,17 +68,29 @@ class Conv(eqx.Module):
         flat = weight(rng, (inputs * size * size, outputs))
         self.weight = flat.T.reshape(outputs, inputs, size, size)
         self.bias = np.zeros(outputs, np.float32)
-        self.stride, self.channels_first = stride, channels_first
+        self.stride, self.is_first, self.next_stride = stride, is_first, next_stride
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """The layer's output."""
         weight = self.weight / 255 if x.dtype == jnp.uint8 else self.weight
-        return convolved(x, weight, self.stride, channels_first=self.channels_first) + self.bias
+        return convolved(x, weight, self.bias, self.stride, is_in_blocks=not self.is_first, out_blocks=self.next_stride)
 
     def layers(self) -> list[Layer]:
         """The module as `Layer` data."""
         arrays = {"weight": np.asarray(self.weight), "bias": np.asarray(self.bias)}
         return [Layer("conv", arrays, stride=self.stride)]
+
+
+class Rectified(eqx.Module):
+    """ReLU. In JAX the previous `Conv` does it, while its output is in the cache."""
+
+    def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
+        """The input, unchanged."""
+        return x
+
+    def layers(self) -> list[Layer]:
+        """The module as `Layer` data."""
+        return [Layer("activation", name="relu")]
 
 
 class Scale(eqx.Module):
@@ -169,9 +188,12 @@ def convolutions(image: Input, *, rng: np.random.Generator, weight: Initialiser 
     modules: list[Any] = [Scale()] if image.dtype == np.uint8 else []
     missing = [0, 0] if filters is _NATURE else [_covered(side, filters) - side for side in sides]
     modules += [Pad(*missing)] if any(missing) else []
-    for index, (outputs, size, stride) in enumerate(filters):
-        conv = Conv(channels, outputs, size, stride, rng=rng, weight=weight, channels_first=index == 0)
-        modules += [conv, Activation("relu")]
+    next_strides = [stride for _, _, stride in filters[1:]] + [1]
+    for index, ((outputs, size, stride), next_stride) in enumerate(zip(filters, next_strides, strict=True)):
+        conv = Conv(
+            channels, outputs, size, stride, rng=rng, weight=weight, is_first=index == 0, next_stride=next_stride
+        )
+        modules += [conv, Rectified()]
         channels = outputs
     return [*modules, Flatten()]
 

@@ -58,8 +58,12 @@ from rekindle.policy.network import Layer
 
 __all__ = ["ActorCritic", "PPO", "PPOConfig", "PPOState", "PPOUpdate"]
 
-_MOST_ROWS = 1024
-"""Rows whose gradient is computed together on a CPU: the outputs of the layers then stay in the cache of a core."""
+_MOST_ROWS, _MOST_IMAGES = 1024, 64
+"""Rows whose gradient is computed together on a CPU: the outputs of the layers then stay in the cache of a core.
+
+Images of Atari games then need less than 32 MiB as well. The C library takes more than that from the system anew each
+time, which costs a fifth of an update.
+"""
 
 
 class PPOConfig(OnPolicyConfig, frozen=True, kw_only=True):
@@ -268,13 +272,14 @@ class PPO(OnPolicyAgent[PPOConfig]):
             observation_space, config, actions=distribution.masked, mask_sizes=distribution.mask_sizes
         )
         weights = Weights(ActorCritic(config, encoding, distribution, network, initial))
-        # Not for images: XLA on a CPU is slow with a convolution inside a loop.
-        has_pieces = is_on_cpu(config.learning_device) and not encoding.images
+        # Not for images and a user's network: XLA on a CPU is slow with its own convolution inside a loop.
+        has_pieces = is_on_cpu(config.learning_device) and (network is None or not encoding.images)
+        most_rows = _MOST_IMAGES if encoding.images else _MOST_ROWS
         super().__init__(
             observation_space,
             action_space,
             config,
-            PPOUpdate(config, weights, distribution, most_rows=_MOST_ROWS if has_pieces else None),
+            PPOUpdate(config, weights, distribution, most_rows=most_rows if has_pieces else None),
             Actor(
                 weights,
                 encoding,

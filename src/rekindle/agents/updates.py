@@ -131,11 +131,15 @@ class RolloutBatch(NamedTuple):
     """Which rows count, if the minibatch is padded; None if all do."""
     total: Any
     """How many rows of the whole minibatch count, also if this batch is a piece of it."""
+    indices: jax.Array | Array
+    """The indices of its rows in the rollout."""
+    rollout: Any
+    """All observations of the rollout."""
 
     @classmethod
     def of(cls, rollout: Mapping[str, Any], indices: jax.Array | Array, rollout_steps: int) -> RolloutBatch:
         """The rows of a rollout with these indices; an index past the end is padding, which does not count."""
-        columns = _each(lambda column: jnp.take(column, indices, axis=0, mode="clip"), rollout)
+        columns = _rows(rollout, indices)
         counts = jnp.asarray(indices) < rollout_steps if rollout_steps % len(indices) else None
         log_probs, values, advantages, returns = columns["numbers"].T
         return cls(
@@ -148,6 +152,8 @@ class RolloutBatch(NamedTuple):
             returns,
             counts,
             len(indices) if counts is None else counts.sum(),
+            indices,
+            rollout["observations"],
         )
 
     def mean(self, column: jax.Array, *, less: int = 0) -> jax.Array:
@@ -176,9 +182,9 @@ class RolloutBatch(NamedTuple):
         graded = jax.value_and_grad(loss, has_aux=True)
         pieces = math.ceil(len(self.advantages) / rows)
         first = len(self.advantages) - (pieces - 1) * rows
-        sums = graded(params, self._piece(0, first))
         if pieces == 1:
-            return sums
+            return graded(params, self)
+        sums = graded(params, self._piece(0, first))
 
         def add(index: jax.Array, sums: Any) -> Any:
             return _each(jnp.add, sums, graded(params, self._piece(first + index * rows, rows)))
@@ -186,9 +192,15 @@ class RolloutBatch(NamedTuple):
         return jax.lax.fori_loop(0, pieces - 1, add, sums)
 
     def _piece(self, start: jax.Array | int, rows: int) -> RolloutBatch:
-        columns = self._replace(total=None)
+        columns = self._replace(observations=None, total=None, rollout=None)
         piece = _each(lambda column: jax.lax.dynamic_slice_in_dim(column, start, rows), columns)
-        return piece._replace(total=self.total)
+        # Observations may be large: those of all pieces are never there together.
+        return piece._replace(observations=_rows(self.rollout, piece.indices), total=self.total)
+
+
+def _rows(columns: Any, indices: jax.Array | Array) -> Any:
+    """These rows of each column, or the last where there are fewer."""
+    return _each(lambda column: jnp.take(column, indices, axis=0, mode="clip"), columns)
 
 
 class OnPolicyUpdate(Update, Protocol):
