@@ -21,6 +21,7 @@ IMAGE = (4, 84, 84)
 IMAGE_SHAPE = {"actions": 6, "hidden": 512, "batch": 32}
 PPO_SHAPE = {"observations": 4, "actions": 2, "hidden": 64, "batch": 64, "rollout": 2048, "epochs": 10}
 CONTINUOUS = {"observations": 17, "dimensions": 6, "batch": 256}
+PPO_IMAGE_SHAPE = {"actions": 6, "hidden": 512, "batch": 256, "rollout": 1024, "epochs": 4}
 SIZES = {"sac": (256, 256), "td3": (400, 300)}
 
 
@@ -36,7 +37,14 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)
-    make = {"dqn": torch_dqn, "images": torch_images, "ppo": torch_ppo, "sac": torch_sac, "td3": torch_td3}
+    make = {
+        "dqn": torch_dqn,
+        "images": torch_images,
+        "ppo": torch_ppo,
+        "ppo-images": torch_ppo_images,
+        "sac": torch_sac,
+        "td3": torch_td3,
+    }
     updates: dict[str, Callable[[], None]] = {}
     for line in sys.stdin:
         name, count = json.loads(line)
@@ -68,7 +76,15 @@ def torch_images() -> Callable[[], None]:
     from torch import nn
 
     shape, rng = IMAGE_SHAPE, np.random.default_rng(0)
-    network = nn.Sequential(
+    network = nn.Sequential(*nature_layers(shape["hidden"]), nn.Linear(shape["hidden"], shape["actions"]))
+    seen, following = (rng.integers(0, 256, (IMAGES, *IMAGE), np.uint8) for _ in range(2))
+    return double_dqn(network, seen, following, actions=shape["actions"], batch=shape["batch"])
+
+
+def nature_layers(hidden: int) -> list[Any]:
+    from torch import nn
+
+    return [
         nn.Conv2d(4, 32, 8, 4),
         nn.ReLU(),
         nn.Conv2d(32, 64, 4, 2),
@@ -76,12 +92,9 @@ def torch_images() -> Callable[[], None]:
         nn.Conv2d(64, 64, 3, 1),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(3136, shape["hidden"]),
+        nn.Linear(3136, hidden),
         nn.ReLU(),
-        nn.Linear(shape["hidden"], shape["actions"]),
-    )
-    seen, following = (rng.integers(0, 256, (IMAGES, *IMAGE), np.uint8) for _ in range(2))
-    return double_dqn(network, seen, following, actions=shape["actions"], batch=shape["batch"])
+    ]
 
 
 def double_dqn(network: Any, seen: Any, following: Any, *, actions: int, batch: int) -> Callable[[], None]:
@@ -137,26 +150,56 @@ def torch_ppo() -> Callable[[], None]:
         )
 
     policy, value = make(shape["actions"]), make(1)
+    seen = rng.normal(size=(shape["rollout"], shape["observations"])).astype(np.float32)
     parameters = [*policy.parameters(), *value.parameters()]
+    return clipped_updates(lambda seen: (policy(seen), value(seen)), parameters, torch.from_numpy(seen), shape)
+
+
+def torch_ppo_images() -> Callable[[], None]:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    shape, rng = PPO_IMAGE_SHAPE, np.random.default_rng(0)
+    body = nn.Sequential(*nature_layers(shape["hidden"]))
+    policy, value = nn.Linear(shape["hidden"], shape["actions"]), nn.Linear(shape["hidden"], 1)
+
+    def outputs(seen: Any) -> tuple[Any, Any]:
+        features = body(seen.float() / 255)
+        return policy(features), value(features)
+
+    seen = torch.from_numpy(rng.integers(0, 256, (shape["rollout"], *IMAGE), np.uint8))
+    parameters = [*body.parameters(), *policy.parameters(), *value.parameters()]
+    return clipped_updates(outputs, parameters, seen, shape)
+
+
+def clipped_updates(
+    outputs: Callable[[Any], tuple[Any, Any]], parameters: list[Any], seen: Any, shape: dict[str, int]
+) -> Callable[[], None]:
+    """Updates of PPO; `outputs` gives logits and values."""
+    import numpy as np
+    import torch
+    from torch import nn
+
+    rng, rollout = np.random.default_rng(1), shape["rollout"]
     optimiser = torch.optim.Adam(parameters, lr=3e-4, eps=1e-5)
-    rollout = shape["rollout"]
-    seen = torch.from_numpy(rng.normal(size=(rollout, shape["observations"])).astype(np.float32))
     actions = torch.from_numpy(rng.integers(shape["actions"], size=rollout))
     advantages, returns = (torch.from_numpy(rng.normal(size=rollout).astype(np.float32)) for _ in range(2))
     with torch.no_grad():
-        old_log_probs = torch.distributions.Categorical(logits=policy(seen)).log_prob(actions)
+        old_log_probs = torch.distributions.Categorical(logits=outputs(seen)[0]).log_prob(actions)
     left: list[Any] = []
 
     def update() -> None:
         if not left:
             left.extend(torch.from_numpy(rng.permutation(rollout)).split(shape["batch"]))
         rows = left.pop()
-        chosen = torch.distributions.Categorical(logits=policy(seen[rows]))
+        logits, values = outputs(seen[rows])
+        chosen = torch.distributions.Categorical(logits=logits)
         ratios = (chosen.log_prob(actions[rows]) - old_log_probs[rows]).exp()
         advantage = advantages[rows]
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         policy_loss = -torch.min(ratios * advantage, ratios.clamp(0.8, 1.2) * advantage).mean()
-        value_loss = nn.functional.mse_loss(value(seen[rows])[:, 0], returns[rows])
+        value_loss = nn.functional.mse_loss(values[:, 0], returns[rows])
         loss = policy_loss + 0.5 * value_loss - 0.01 * chosen.entropy().mean()
         optimiser.zero_grad()
         loss.backward()

@@ -31,13 +31,25 @@ from collections.abc import Callable
 from typing import Any
 
 import reference_updates
-from reference_updates import CONTINUOUS, DQN_SHAPE, IMAGE, IMAGE_SHAPE, IMAGES, MEMORY, PPO_SHAPE, SIZES, one_thread
+from reference_updates import (
+    CONTINUOUS,
+    DQN_SHAPE,
+    IMAGE,
+    IMAGE_SHAPE,
+    IMAGES,
+    MEMORY,
+    PPO_IMAGE_SHAPE,
+    PPO_SHAPE,
+    SIZES,
+    one_thread,
+)
 
 REPEATS = 9
 TITLES = {
     "dqn": "double DQN, 128x128, batch 128",
     "images": "double DQN, Nature CNN, batch 32",
     "ppo": "PPO, 64x64, minibatch 64",
+    "ppo-images": "PPO, Nature CNN, minibatch 256",
     "sac": "SAC, 256x256, batch 256",
     "td3": "TD3, 400x300, batch 256",
 }
@@ -45,11 +57,12 @@ LEAST: dict[str, dict[int, float | None]] = {
     "dqn": {64: 4.5, 8: None, 1: 2.8},
     "images": {1: 1.2},
     "ppo": {64: 15, 8: None, 1: None},
+    "ppo-images": {1: 1.2},
     "sac": {64: 1.8, 8: None, 1: None},
     "td3": {64: None, 8: None, 1: None},
 }
 """By updates in a dispatch, how many times as quick as PyTorch we want to be."""
-UPDATES = {"dqn": 256, "images": 8, "ppo": 320, "sac": 64, "td3": 64}
+UPDATES = {"dqn": 256, "images": 8, "ppo": 320, "ppo-images": 16, "sac": 64, "td3": 64}
 """Updates timed in a turn."""
 
 
@@ -82,7 +95,7 @@ def make(name: str) -> Any:
     """An agent that is ready to learn; one with a memory has it full."""
     agent = fresh(name)
     agent.warm_up()
-    if name != "ppo":
+    if not name.startswith("ppo"):
         rows = IMAGES if name == "images" else MEMORY
         watch(agent, lambda: agent.env_steps == rows)
     return agent
@@ -95,15 +108,15 @@ def fresh(name: str, **more: Any) -> Any:
 
     from rekindle import agents
 
-    shape = {"dqn": DQN_SHAPE, "images": IMAGE_SHAPE, "ppo": PPO_SHAPE}.get(name, CONTINUOUS)
-    is_images = name == "images"
+    shapes = {"dqn": DQN_SHAPE, "images": IMAGE_SHAPE, "ppo": PPO_SHAPE, "ppo-images": PPO_IMAGE_SHAPE}
+    shape, is_images = shapes.get(name, CONTINUOUS), name.endswith("images")
     memory = IMAGES if is_images else MEMORY
     space = Box(0, 255, IMAGE, np.uint8) if is_images else Box(-10, 10, (shape["observations"],), np.float32)
     if "actions" in shape:
         actions, hidden = Discrete(shape["actions"]), (shape["hidden"],) * (1 if is_images else 2)
     else:
         actions, hidden = Box(-1, 1, (shape["dimensions"],), np.float32), SIZES[name]
-    if name == "ppo":
+    if name.startswith("ppo"):
         settings = {
             "rollout_steps": shape["rollout"],
             "minibatch_size": shape["batch"],
@@ -112,7 +125,7 @@ def fresh(name: str, **more: Any) -> Any:
         }
     else:
         settings = {"batch_size": shape["batch"], "capacity": memory}
-    algorithm = "DQN" if is_images else name.upper()
+    algorithm = "DQN" if name == "images" else name.removesuffix("-images").upper()
     return getattr(agents, algorithm)(space, actions, seed=0, hidden_sizes=hidden, **settings, **more)
 
 
@@ -181,7 +194,7 @@ def main() -> None:
         theirs: list[float] = []
         for repeat in range(REPEATS + 1):
             for size in sizes:
-                if name == "ppo":
+                if name.startswith("ppo"):
                     watch(agent, lambda: agent.updates_due() > 0)  # noqa: B023 - it is called at once
                 seconds = seconds_per_update(agent, size, total)
                 reference = None if torch is None else torch(name, total)
@@ -190,7 +203,7 @@ def main() -> None:
                     if reference is not None:
                         theirs.append(reference)
                         ratios[size].append(reference / seconds)
-        calls = 200 if name == "images" else 2_000
+        calls = 200 if name.endswith("images") else 2_000
         actors = {mode.value: (agent, mode) for mode in ActMode}
         for noise in ("ou", "pink") if name in SIZES else ():
             actors[f"explore, noise={noise}"] = fresh(name, noise=noise, warmup_steps=0), ActMode.EXPLORE
@@ -208,7 +221,7 @@ def main() -> None:
         console.print(table)
         table = Table("acting on one observation", "µs", "at most")
         for what, microseconds in acting.items():
-            table.add_row(what, f"{microseconds:.1f}", "" if name == "images" else "15")
+            table.add_row(what, f"{microseconds:.1f}", "" if name.endswith("images") else "15")
         console.print(table)
     if torch is not None:
         torch.close()
