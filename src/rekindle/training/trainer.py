@@ -114,8 +114,7 @@ class Trainer:
             seed: seed of all random numbers.
             agent_settings: settings of the algorithm, if the agent is given by name. Fractions of the training become
                 env steps, as in `{"epsilon_steps": 0.5}` or `Linear(1e-3, 0.0, 1.0)`.
-            start_from: start with the weights and normalisation of another run's checkpoint: `PATH` (its latest),
-                `PATH@best` or `PATH@STEP`.
+            start_from: start with weights and normalisation of a checkpoint: `PATH` (latest), `PATH@best`, `PATH@STEP`.
             with_optimiser: also take over its optimiser and counters.
             keep_checkpoints: how many to keep, or policies that select them.
             evaluator: runs the evaluations; an `EpisodeEvaluator` by default.
@@ -128,8 +127,7 @@ class Trainer:
             new: create a new run even if one of that name is unfinished.
             strict: raise if a resume cannot be exact.
             signals: let SIGINT, SIGTERM and SIGHUP ask for a checkpoint and a stop.
-            interrupter: stops the training from outside. If that happens before `train` is called, it raises
-                `Interrupted`.
+            interrupter: stops the training from outside; if that happened before, `train` raises `Interrupted`.
             settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
         """
         seed, keep = required_count("seed", seed, 0), retention(keep_checkpoints)
