@@ -212,9 +212,8 @@ def _restore(parts: Parts, run: TrainingRun, saver: Saver, *, strict: bool, has_
     if unused is not None:
         unused.set_aside()
     if checkpoint is not None:
-        if (
-            not has_journal or parts.saved_inputs is None
-        ):  # otherwise a replay notices the rest of the updates where the host had noticed them
+        # With a journal, the replay counts the remaining updates at the calls that counted them before.
+        if not has_journal or parts.saved_inputs is None:
             parts.counts.updates = int(parts.agent.updates)
         parts.logbook.restore(run, checkpoint.metrics)
 
