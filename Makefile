@@ -34,7 +34,8 @@ demo: $(DEMO_READY) ## Train, kill in the middle, resume: the whole idea in one 
 game: $(GAME_READY) ## A game in your browser that learns while you watch; kill its server and it comes back
 	@$(BIN)/rekindle game
 
-test: system-tools lint types docs ## Everything a change must pass
+test: $(READY) system-tools ## Everything a change must pass
+	@$(MAKE) -j 3 lint types docs
 	@$(BIN)/python -m pytest -q -n 2 -m "not exhaustive"
 
 test-all: $(READY) system-tools ## Every test, with the ones that take minutes

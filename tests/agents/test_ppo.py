@@ -411,10 +411,10 @@ def test_accumulated_gradients_move_the_weights_once_in_so_many_updates() -> Non
 def test_a_background_learner_is_told_which_policy_chose() -> None:
     learner = agent(rollout_steps=16, minibatch_size=16, epochs=2)
     learner.warm_up = lambda: None
-    with TrainingSession(learner, max_steps=600, learner="background") as session:
+    with TrainingSession(learner, learner="background") as session:
         streams = [session.stream(index) for index in range(3)]
         actions = [stream.begin(np.zeros(1, np.float32)) for stream in streams]
-        while not session.is_done:
+        while session.total_steps < 600 or learner.policy_version == 0:
             for index, stream in enumerate(streams):
                 if actions[index] is None:
                     actions[index] = stream.begin(np.zeros(1, np.float32))

@@ -197,6 +197,8 @@ NOT_IN_ANY_STORY = {
     "export.py:export_npz": "writes a file of the user's, outside every run",
     "export.py:minari_writer": "writes a directory of the user's, outside every run",
     "npy.py:sync": "is called by the three above",
+    "tags.py:create_tags": "stores tags of a run, on which no resume depends",
+    "files.py:create_empty": "is called by it",
     **dict.fromkeys(
         (
             "input_journal.py:__init__",

@@ -42,7 +42,7 @@ def tag(
     every: Annotated[bool, arg(name="all", help_behavior_hint="")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Add tags to a run or remove them, while it trains too; without tags, show those it has.
+    """Add tags to a run or remove them; without tags, list those that it has.
 
     Args:
         path: A run, or a version or name directory (its newest run).
