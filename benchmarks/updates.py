@@ -27,7 +27,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import reference_updates
@@ -66,19 +66,19 @@ UPDATES = {"dqn": 256, "images": 8, "ppo": 320, "ppo-images": 16, "sac": 64, "td
 """Updates timed in a turn."""
 
 
-class Torch:
-    """The other interpreter."""
+class Timer:
+    """Another process that times updates: it gets a line of JSON for each request, and answers with one."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            [python, reference_updates.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def __call__(self, name: str, count: int) -> float:
+    def __call__(self, *request: Any) -> float:
         """Seconds of CPU time an update."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([name, count]) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -186,7 +186,7 @@ def main() -> None:
     from rekindle import ActMode
 
     console = Console()
-    torch = Torch(arguments.torch) if has_torch(arguments.torch) else None
+    torch = Timer([arguments.torch, reference_updates.__file__]) if has_torch(arguments.torch) else None
     for name in arguments.only or LEAST:
         agent, sizes, total = make(name), LEAST[name], UPDATES[name]
         ours: dict[int, list[float]] = {size: [] for size in sizes}

@@ -14,12 +14,11 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 from reference_updates import one_thread
-from updates import TITLES, UPDATES, make, seconds_per_update, watch
+from updates import TITLES, UPDATES, Timer, make, seconds_per_update, watch
 
 AGENTS = ("dqn", "ppo", "sac", "td3")
 MOST = 1.03
@@ -28,11 +27,11 @@ ROUNDS = 4
 
 
 def serve() -> None:
-    """Time updates when asked to: the name of an agent a line, seconds of CPU time an update back."""
+    """Time updates when asked to, as a `Timer` does: by the name of an agent."""
     one_thread()
     agents = {name: make(name) for name in AGENTS}
     for line in sys.stdin:
-        name = line.strip()
+        (name,) = json.loads(line)
         agent, seconds = agents[name], 0.0
         for _ in range(ROUNDS):
             if name == "ppo":
@@ -41,29 +40,10 @@ def serve() -> None:
         print(json.dumps(seconds / ROUNDS), flush=True)
 
 
-class Side:
-    """A checkout, in a process of its own."""
-
-    def __init__(self, checkout: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"],
-            env={**os.environ, "PYTHONPATH": str(checkout / "src")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __call__(self, name: str) -> float:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{name}\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+def timer(checkout: Path) -> Timer:
+    """Times the updates of a checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    return Timer([sys.executable, __file__, "--serve"], environment)
 
 
 def main() -> None:
@@ -77,7 +57,7 @@ def main() -> None:
         return
     if options.checkout is None:
         parser.error("name the other checkout")
-    before, now = Side(options.checkout.resolve()), Side(Path(__file__).resolve().parent.parent)
+    before, now = timer(options.checkout.resolve()), timer(Path(__file__).resolve().parent.parent)
     print("| update | before, µs | now, µs | now / before | at most | kept |\n|---|---:|---:|---:|---:|---|")
     for name in AGENTS:
         times: list[tuple[float, float]] = []

@@ -21,15 +21,19 @@ from rekindle.training.config import TrainerConfig, read_config
 
 __all__ = ["fork", "fork_command"]
 
+_Source = Annotated[Positional[str], arg(metavar="PATH[@STEP]", help_behavior_hint="")]
+_Name = Annotated[
+    Path | None, arg(aliases=["-o"], metavar="NAME", help_behavior_hint="(default: the old name, and -fork)")
+]
+_Version = Annotated[str, arg(metavar="VERSION")]
+
 
 def fork(  # noqa: PLR0913 - these are the options of a command
-    source: Annotated[Positional[str], arg(metavar="PATH[@STEP]", help_behavior_hint="")],
+    source: _Source,
     /,
     *,
-    output: Annotated[
-        Path | None, arg(aliases=["-o"], metavar="NAME", help_behavior_hint="(default: the old name, and -fork)")
-    ] = None,
-    version: Annotated[str, arg(metavar="VERSION")] = "v1",
+    output: _Name = None,
+    version: _Version = "v1",
     tags: Tags = (),
     assignments: Annotated[tuple[str, ...], arg(name="set", metavar="KEY=VALUE...", help_behavior_hint="")] = (),
     training: OmitArgPrefixes[TrainerSettings] = TrainerSettings(),  # noqa: B008 - it is frozen
@@ -83,13 +87,11 @@ def fork(  # noqa: PLR0913 - these are the options of a command
 
 
 def fork_session(
-    source: Annotated[Positional[str], arg(metavar="PATH[@STEP]", help_behavior_hint="")],
+    source: _Source,
     /,
     *,
-    output: Annotated[
-        Path | None, arg(aliases=["-o"], metavar="NAME", help_behavior_hint="(default: the old name, and -fork)")
-    ] = None,
-    version: Annotated[str, arg(metavar="VERSION")] = "v1",
+    output: _Name = None,
+    version: _Version = "v1",
     tags: Tags = (),
     as_json: AsJson = False,
 ) -> int:
