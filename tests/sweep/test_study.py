@@ -20,10 +20,12 @@ from studies import cartpole_study, results, small_study
 from rekindle.errors import ConfigError, Interrupted, RunError, RunLocked
 from rekindle.interrupt import Interrupter
 from rekindle.run.finding import find_runs, is_study
+from rekindle.run.reader import RunReader
 from rekindle.storage.lock import Lock
 from rekindle.sweep import Study, Trial, parse_space, run_study
 from rekindle.sweep.directory import find_trial
 from rekindle.sweep.executing import Job, train_part
+from rekindle.verification import verify
 
 PROGRAM = Path(__file__).parent / "studies.py"
 TRIALS = 7
@@ -210,6 +212,20 @@ def test_a_run_that_a_dying_worker_still_writes_is_waited_for(copy: Path) -> Non
     threading.Timer(1.5, former.release).start()
     later = msgspec.structs.replace(job, until=None)
     assert train_part(copy, settings, later, Interrupter()).status == "reached"
+
+
+def test_a_run_that_was_killed_between_an_evaluation_and_its_pause_does_not_train_further(copy: Path) -> None:
+    settings = small_study(TRIALS + 1)
+    job = Job(TRIALS, 0, Study(copy).trials[0].settings, 40)
+    before = train_part(copy, settings, job, Interrupter())
+    (run,) = find_runs(copy / f"trial-{TRIALS:04}-seed0")
+    digests = verify(run).digests
+    metadata = (run / "metadata.json").read_bytes()
+    (run / "metadata.json").write_bytes(metadata.replace(b'"status": "stopped"', b'"status": "running"'))
+    assert RunReader(run).status == "crashed"
+
+    assert train_part(copy, settings, job, Interrupter()) == before
+    assert verify(run).digests == digests
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from rekindle.errors import CheckpointError, Interrupted, MissingExtra, RekindleError, RunError, StorageError
-from rekindle.events import Evaluated
+from rekindle.events import Evaluated, TrainingStarted
 from rekindle.interrupt import Interrupter
 from rekindle.run.finding import find_runs
 from rekindle.run.reader import RunReader
@@ -22,6 +22,7 @@ __all__ = ["Job", "Outcome", "Start", "train_part"]
 
 _PATIENCE = 30.0
 """Seconds to wait for a run that another process still writes; a worker notices within one that its sweep is dead."""
+_PAUSE = "the study compares its trials"
 _NOT_THE_TRIAL = (StorageError, RunError, CheckpointError, MissingExtra)
 """Errors that say nothing about the settings of a trial, such as a full disk: they end the sweep."""
 
@@ -86,12 +87,18 @@ def _trained(study: Path, settings: StudySettings, job: Job, interrupter: Interr
         **options,
     )
 
-    def pause(_: Evaluated) -> None:
-        # A pause changes nothing: the run goes on exactly where it was if the trial is not pruned.
+    # A pause changes nothing: the run goes on exactly where it was if the trial is not pruned.
+    def pause_after_evaluation(_: Evaluated) -> None:
         if job.until is not None and trainer.session is not None and trainer.session.total_steps >= job.until:
-            trainer.stop("the study compares its trials")
+            interrupter.stop(_PAUSE)
 
-    trainer.on(Evaluated, pause)
+    def pause_at_start(started: TrainingStarted) -> None:
+        # A kill between the evaluation and the pause: the evaluation is in the checkpoint, and is not made again.
+        if started.path is not None and _has_evaluation(score_curve(Path(started.path)), job.until):
+            interrupter.stop(_PAUSE)
+
+    trainer.on(Evaluated, pause_after_evaluation)
+    trainer.on(TrainingStarted, pause_at_start)
     trainer.train(progress=False)
     known = _reached(study / version, job.until)
     return Outcome(job.trial, job.seed, "stopped") if known is None else Outcome(job.trial, job.seed, "reached", known)
@@ -111,8 +118,10 @@ def _reached(directory: Path, until: int | None) -> ScoreCurve | None:
         if status == "finished":
             return score_curve(path)
         # Only what a stopped run has logged is in its checkpoint; rows of a killed one are removed by a resume.
-        if status == "stopped" and until is not None:
-            curve = score_curve(path)
-            if any(step >= until for step in curve.steps):
-                return curve
+        if status == "stopped" and _has_evaluation(curve := score_curve(path), until):
+            return curve
     return None
+
+
+def _has_evaluation(curve: ScoreCurve, until: int | None) -> bool:
+    return until is not None and any(step >= until for step in curve.steps)
