@@ -31,7 +31,7 @@ __all__ = ["Learning", "Scored", "Scorer", "Version", "explained_variance"]
 
 _MOST, _MOST_IMAGES = 1024, 128
 """Rows of a rollout scored in one dispatch."""
-_FEW = 64
+_FEW, _FEW_IMAGES = 64, 16
 """Rows for which there is a smaller dispatch: usually those after the last step of each stream."""
 
 
@@ -76,7 +76,7 @@ class Scorer:
         self._score = jax.jit(score)
         self._encoding, self._distribution, self._device = encoding, distribution, device
         self._most = min(_MOST_IMAGES if encoding.images else _MOST, rollout_steps)
-        self._few = self._most if encoding.images else min(_FEW, self._most)
+        self._few = min(_FEW_IMAGES if encoding.images else _FEW, self._most)
         self._rollout_steps = rollout_steps
 
     def warm_up(self, version: Version) -> None:
