@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-__all__ = ["LEARNER_NICENESS", "lower_priority"]
+__all__ = ["LEARNER_NICENESS", "lower_priority", "lower_priority_of"]
 
 LEARNER_NICENESS = 5
 """A third of the processor time of a thread of normal priority, if both want the same core."""
@@ -26,3 +26,13 @@ def lower_priority(niceness: int = 0) -> None:
         thread = threading.get_native_id()
         if os.getpriority(os.PRIO_PROCESS, thread) < niceness:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
+
+
+def lower_priority_of(process: int, niceness: int) -> None:
+    """Make every thread of another process as nice as this, and with them the threads that they start."""
+    threads = [process]
+    with contextlib.suppress(OSError):  # it ends just now, or there is no /proc
+        threads = [int(thread) for thread in os.listdir(f"/proc/{process}/task")]
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))

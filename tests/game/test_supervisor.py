@@ -45,6 +45,18 @@ def test_a_process_that_is_killed_is_started_again(supervise: Callable[[str], Su
     assert supervisor.kill() is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process has one priority for all threads")
+def test_every_thread_of_a_process_that_is_ready_gives_way_to_others() -> None:
+    program = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); " + READY
+    normal = os.getpriority(os.PRIO_PROCESS, 0)
+    supervisor = Supervisor([sys.executable, "-c", program], niceness=normal + 3)
+    supervisor.start()
+    threads = [int(thread) for thread in os.listdir(f"/proc/{supervisor.pid}/task")]
+    priorities = [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
+    supervisor.stop()
+    assert priorities == [normal + 3] * 2
+
+
 def test_a_process_that_cannot_start_is_an_error_with_its_last_words(supervise: Callable[[str], Supervisor]) -> None:
     supervisor = supervise("import sys; sys.exit('no room for me')")
     with pytest.raises(RekindleError, match="exit code 1: no room for me"):

@@ -22,6 +22,8 @@ __all__ = ["play", "serve_command"]
 
 _NAME = "game"
 _EXPORT_SECONDS = 120
+_NICENESS = 5
+"""Of the server: frames of the page come first, also if there is only one core."""
 _SETTINGS = {
     "hidden-sizes": "64 64",
     "learning-rate": "0.0007",
@@ -66,7 +68,7 @@ def play(
         pages = PageServer(port)
     except OSError as error:
         raise ConfigError(f"cannot listen on 127.0.0.1:{port}: {error.strerror}; use another --port") from None
-    supervisor = Supervisor(serve_command(root, version, seed, session_port, pages.server_port))
+    supervisor = Supervisor(serve_command(root, version, seed, session_port, pages.server_port), niceness=_NICENESS)
     pages.game = Game(
         session=f"ws://127.0.0.1:{session_port}/session",
         settings={"seed": seed, "run": f"{_NAME}/{version}"},

@@ -1,4 +1,4 @@
-"""Become the process of a rekindle command that gives way to others, and that ends with the process that started it.
+"""Become the process of a rekindle command that ends with the process that started it.
 
 python -m rekindle.game.launch PARENT serve dqn ...
 """
@@ -12,15 +12,12 @@ import sys
 
 __all__ = ["main"]
 
-_NICENESS = 5
-"""Frames come first, also if there is only one core."""
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Start the command, unless the process that started this one is gone already."""
     parent, arguments = int(sys.argv[1]), sys.argv[2:]
-    os.nice(_NICENESS)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == parent:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from rekindle.errors import RekindleError
+from rekindle.priority import lower_priority_of
 
 __all__ = ["Supervisor"]
 
@@ -24,8 +25,9 @@ _STOPPING = 30.0
 class Supervisor:
     """Runs a command on a thread, again and again. The command prints a line when it is ready."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = list(command)
+    def __init__(self, command: Sequence[str], *, niceness: int = 0) -> None:
+        """`niceness` is its priority once it is ready: until then it has that of this process, to start soon."""
+        self._command, self._niceness = list(command), niceness
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed by stop
@@ -92,6 +94,7 @@ class Supervisor:
                 )
             with process:
                 for _ in process.stdout or ():
+                    lower_priority_of(process.pid, self._niceness)
                     self._is_ready.set()
             code = process.returncode
             self._is_ready.clear()

@@ -99,11 +99,17 @@ function onState(state) {
   if (state === "open" && lostAt > 0) cameBack();
   else if (state === "waiting" && lostAt === 0) {
     lostAt = performance.now();
-    const what = killed === null ? "The server is away." : `<b>kill -9 ${killed.pid}</b>: the server is dead.`;
-    tell("lost", `${what} Every creature waits where it is.`);
+    tellLost();
   }
   if (state === "open") show("live", "connected");
   else show("lost", "no server");
+}
+
+function tellLost() {
+  const what = killed === null ? "The server is away." : `<b>kill -9 ${killed.pid}</b>: the server is dead.`;
+  const seconds = Math.round((performance.now() - lostAt) / 1000);
+  tell("lost", `${what} Every creature waits where it is. ${seconds < 4 ? "" : `It starts again: ${seconds} s.`}`);
+  noticeTimer = setTimeout(tellLost, 1000); // until another notice takes its place
 }
 
 function cameBack() {
