@@ -127,6 +127,7 @@ MARKS = [
     Mark("sac", "MountainCarContinuous-v0", 30_000, (Worst(90),)),
     Mark("td3", "MountainCarContinuous-v0", 50_000, (Worst(90),)),
     Mark("dqn", "MountainCar-v0", 120_000, (), range(1000, 1005), evaluations=12, beside=True),
+    Mark("ppo", "BipedalWalker-v3", 2_000_000, (), range(1000, 1005), evaluations=10, beside=True),
     Mark("sac", "Hopper-v5", 200_000, (), range(1000, 1003), evaluations=10, beside=True),
     Mark("dqn", "LunarLander-v3", 250_000, (Mean(180),)),
     Mark("dqn", "LunarLander-v3", 500_000, (Mean(200), Worst(150)), range(1000, 1005), evaluations=10),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import stable_baselines3
 import torch
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
 
 __all__ = ["ZOO", "train"]
 
@@ -21,6 +22,8 @@ class Zoo(NamedTuple):
 
     settings: dict[str, Any]
     num_envs: int = 1
+    normalises: bool = False
+    """Observations and rewards."""
 
 
 ZOO = {
@@ -38,6 +41,20 @@ ZOO = {
             "exploration_final_eps": 0.07,
             "policy_kwargs": {"net_arch": [256, 256]},
         }
+    ),
+    ("ppo", "BipedalWalker-v3"): Zoo(
+        {
+            "learning_rate": 3e-4,
+            "n_steps": 2_048,
+            "batch_size": 64,
+            "n_epochs": 10,
+            "gamma": 0.999,
+            "gae_lambda": 0.95,
+            "clip_range": 0.18,
+            "ent_coef": 0.0,
+        },
+        num_envs=32,
+        normalises=True,
     ),
     ("sac", "Hopper-v5"): Zoo({"learning_starts": 10_000}),
 }
@@ -61,11 +78,13 @@ def train(
     torch.set_num_threads(1)
     zoo = ZOO[algorithm, env_id]
     envs: Any = make_vec_env(env_id, zoo.num_envs, seed=seed)
+    normalised = VecNormalize(envs, gamma=zoo.settings["gamma"]) if zoo.normalises else None
     make = getattr(stable_baselines3, algorithm.upper())
-    model = make("MlpPolicy", envs, seed=seed, device="cpu", **zoo.settings)
+    model = make("MlpPolicy", normalised or envs, seed=seed, device="cpu", **zoo.settings)
 
     def act(observation: Any) -> Any:
-        return model.predict(observation, deterministic=True)[0]
+        seen = observation if normalised is None else normalised.normalize_obs(observation)
+        return model.predict(seen, deterministic=True)[0]
 
     looked = 0
 

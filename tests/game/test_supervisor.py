@@ -68,23 +68,3 @@ def test_a_process_that_ends_early_again_and_again_is_given_up(supervise: Callab
     supervisor.start()
     wait_until(lambda: supervisor.failure is not None)
     assert supervisor.starts == 5
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process that its parent is gone")
-def test_the_server_ends_with_the_process_that_started_it(tmp_path: os.PathLike[str]) -> None:
-    import subprocess
-
-    launched = "import os, subprocess, sys; process = subprocess.Popen([sys.executable, '-m', 'rekindle.game.launch',"
-    launched += " str(os.getpid()), 'dashboard', sys.argv[1], '--port', '0'], stdout=subprocess.PIPE, text=True);"
-    launched += " process.stdout.readline(); print(process.pid, flush=True)"
-    done = subprocess.run([sys.executable, "-c", launched, tmp_path], capture_output=True, text=True, check=True)
-    pid = int(done.stdout)
-    wait_until(lambda: not _is_running(pid))
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
-        return False

@@ -19,6 +19,7 @@ import msgspec
 from rekindle.cli import INTERRUPTED
 from rekindle.cli.stopping import current_interrupter
 from rekindle.errors import ConfigError
+from rekindle.launch import launching
 from rekindle.text import NOTHING, decimal, printable, time_text, whole
 from rekindle.ui.output import write_json
 from rekindle.ui.tables import cell, console, number, print_whole, status_cell, table, words
@@ -57,8 +58,7 @@ def train_seeds(command: Sequence[str], seeds: str, *, version: str, jobs: int, 
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}: use at least 1")
     lines = "none" if ui == "none" else "plain"  # one terminal has no room for several runs
-    # -P: do not import from the working directory, except modules that the command names.
-    common = [sys.executable, "-P", "-m", "rekindle", "train", *_without(command), "--json", "--ui", lines]
+    common = launching("train", *_without(command), "--json", "--ui", lines)
     crew = _Crew()
     with crew.signals(), ThreadPoolExecutor(jobs) as pool:
         # --seeds None: a config file may name the seeds, and each of these processes trains one.

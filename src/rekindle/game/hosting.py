@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from pathlib import Path
 from rekindle.errors import ConfigError, MissingExtra
 from rekindle.game.pages import Game, PageServer
 from rekindle.game.supervisor import Supervisor
+from rekindle.launch import launching
 from rekindle.text import install_command
 
 __all__ = ["play", "serve_command"]
@@ -102,7 +101,7 @@ def serve_command(root: Path, version: str, seed: int, port: int, page_port: int
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     words += ["--origin", f"http://127.0.0.1:{page_port}", f"http://localhost:{page_port}"]
     words += [word for name, value in _SETTINGS.items() for word in (f"--agent.{name}", *value.split())]
-    return [sys.executable, "-m", "rekindle.game.launch", str(os.getpid()), "serve", "dqn", *words]
+    return launching("serve", "dqn", *words)
 
 
 def _check_extras() -> None:
@@ -132,7 +131,7 @@ def _policy(run: Path) -> bytes:
         output = Path(directory, "policy.mpk")
         command = ["export", str(run), "--checkpoint", "latest", "-o", str(output)]
         subprocess.run(  # noqa: S603 - our own command
-            [sys.executable, "-m", "rekindle.game.launch", str(os.getpid()), *command],
+            launching(*command),
             capture_output=True,
             timeout=_EXPORT_SECONDS,
             check=False,

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
 from types import FrameType
 
 import msgspec
 
 from rekindle.interrupt import Interrupter
+from rekindle.launch import when_gone
 from rekindle.sweep.executing import Job, Start, train_part
 
 __all__ = ["main"]
-
-_LOOK = 0.25
-"""Seconds between two looks at whether the sweep still exists."""
 
 
 class _Stop:
@@ -33,17 +29,10 @@ class _Stop:
         self.current.stop(f"signal {signal.Signals(number).name}")
 
 
-def _end_with(parent: int) -> None:
-    """Die when the sweep dies, however it dies, so that no run is left with a writer that nobody knows."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK)
-    os._exit(1)
-
-
 def main() -> None:
     """Read a `Start` and then jobs from standard input, and write outcomes to standard output, as lines of JSON."""
-    parent = os.getppid()
-    threading.Thread(target=_end_with, args=(parent,), name="rekindle-parent", daemon=True).start()
+    # So that no run is left with a writer that nobody knows.
+    when_gone(os.getppid(), lambda: os._exit(1))
     stop = _Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
