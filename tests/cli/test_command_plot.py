@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from tiny_runs import evaluate, make_run, open_session, play_episode
 
-from rekindle import TrainingRun
+from rekindle import RunReader, TrainingRun
 from rekindle.cli import plot
+from rekindle.run.finding import find_runs
 
 Rekindle = Callable[..., Any]
 pytest.importorskip("matplotlib")
@@ -103,7 +104,7 @@ def test_any_metric_can_be_plotted(rekindle: Rekindle) -> None:
 def test_a_profile_is_the_share_of_runs_above_each_score(rekindle: Rekindle) -> None:
     for seed, reward in enumerate((1.0, 2.0, 3.0, 4.0)):
         make_run(Path("runs"), "lake", reward=reward, seed=seed)
-    readers = {"lake": plot._readers([Path("runs")])}
+    readers = {"lake": [RunReader(run) for run in find_runs(Path("runs"))]}
     (share, low, high) = plot._profiles(readers)["lake"]  # the scores are 5, 10, 15 and 20
     assert share.values[0] == 1
     assert share.values[-1] == 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_runs import make_run as play_run
 
-from rekindle import TrainingRun
+from rekindle import RunReader, TrainingRun
 
 Rekindle = Callable[..., Any]
 
@@ -85,6 +87,31 @@ def test_a_comparison_shows_tags_and_is_filtered_by_them(tmp_path: Path, rekindl
     outcome = rekindle("compare", tmp_path, "--tag", "none")
     assert (outcome.code, outcome.out) == (1, "")
     assert "has the tag 'none'" in outcome.err
+
+
+def test_a_report_and_a_plot_are_of_runs_with_a_tag(tmp_path: Path, rekindle: Rekindle) -> None:
+    for name, tag in (("lake", "good"), ("cliff", "bad")):
+        RunReader(play_run(tmp_path / "runs", name)).change_tags(add=[tag])
+    page = tmp_path / "report.html"
+    assert rekindle("report", tmp_path / "runs", "--tag", "good", "-o", page).code == 0
+    assert re.findall("<title>(.*?)/", page.read_text()) == ["lake"]
+    pytest.importorskip("matplotlib")
+    told = rekindle("plot", tmp_path / "runs", "--tag", "bad", "-o", tmp_path / "plot.svg")
+    assert told.out.endswith(": 1 run\n")
+
+
+@pytest.mark.parametrize("command", ["compare", "report", "plot"])
+def test_tags_that_no_run_has_are_reported(tmp_path: Path, rekindle: Rekindle, command: str) -> None:
+    make_run(tmp_path / "runs", "lake", "good")
+    words = () if command == "compare" else ("-o", tmp_path / "out.svg")
+    told = rekindle(command, tmp_path / "runs", "--tag", "none", *words)
+    assert (told.code, told.out, told.err) == (1, "", "rekindle: the run does not have the tag 'none'\n")
+    make_run(tmp_path / "runs", "cliff", "bad")
+    told = rekindle(command, tmp_path / "runs", "--tag", "good", "bad", *words)
+    assert (told.code, told.err) == (1, "rekindle: none of the 2 runs has the tags 'bad' and 'good'\n")
+    told = rekindle(command, tmp_path / "runs", "--tag", "a/b", *words)
+    assert (told.code, "tag 'a/b'" in told.err) == (2, True)
+    assert not (tmp_path / "out.svg").exists()
 
 
 class TestTraining:

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from rekindle.cli.verify import DIGESTS, verification
-from rekindle.errors import RunError
 from rekindle.run.comparison import (
     GroupComparison,
     GroupedRun,
@@ -20,13 +19,12 @@ from rekindle.run.comparison import (
     difference_text,
     read_grouped_run,
 )
-from rekindle.run.finding import find_runs
 from rekindle.run.groups import differing_settings, training_settings
 from rekindle.run.overview import BestReturn, RunSummary, best_evaluation, best_text, glimpse, summarise, tolerant
 from rekindle.run.reader import RunReader
 from rekindle.run.scores import Measure
 from rekindle.run.settings import flat_settings, setting_text
-from rekindle.run.tags import checked_tags, tagged_runs, tags_text
+from rekindle.run.tags import runs_below
 from rekindle.stats import Interval
 from rekindle.text import NOTHING, decimal, path_text, time_text, whole
 from rekindle.ui.output import write_json
@@ -81,12 +79,7 @@ def compare_runs(
     paths: Sequence[Path], *, measure: Measure, tags: Sequence[str], each: bool, digests: bool, as_json: bool
 ) -> int:
     """Print runs side by side, or groups of runs; with `each`, each run in any case."""
-    found = _runs_below(paths)  # report a path that is not a run before printing anything
-    if wanted := set(checked_tags(tags)):
-        chosen = set(tagged_runs(found, wanted))
-        if not chosen:
-            raise RunError(f"none of the {len(found)} runs has {tags_text(wanted)}")
-        found = {run: path for run, path in found.items() if run in chosen}
+    found = runs_below(paths, tags)  # report a path that is not a run before printing anything
     runs = [_compared(RunReader(path), digests=digests) for path in found]
     settings = sorted({name for run in runs for name in run.settings})
     grouped = [run for path in found if (run := read_grouped_run(path)) is not None]
@@ -101,18 +94,6 @@ def compare_runs(
     else:
         _print(comparison, grouped, each=each)
     return 0
-
-
-def _runs_below(paths: Sequence[Path]) -> dict[Path, Path]:
-    """Every run below the paths, with the path that it was found by."""
-    found: dict[Path, tuple[Path, Path]] = {}
-    for path in paths:
-        runs = find_runs(path)
-        if not runs:
-            raise RunError(f"there is no run at {path}")
-        for run in runs:
-            found.setdefault(run.resolve(), (run, path))
-    return dict(found.values())
 
 
 def _parts(found: Mapping[Path, Path]) -> Callable[[GroupedRun], str] | None:

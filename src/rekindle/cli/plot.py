@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle.errors import ConfigError, MissingExtra, RunError
+from rekindle.errors import ConfigError, MissingExtra
 from rekindle.run.comparison import compare_trainings, read_grouped_run
 from rekindle.run.curve import Points
-from rekindle.run.finding import find_runs
 from rekindle.run.frames import log_columns
 from rekindle.run.groups import group_labels
 from rekindle.run.reader import RunReader
+from rekindle.run.tags import runs_below
 from rekindle.stats import profile_band
 from rekindle.storage.files import write_output
 from rekindle.text import bytes_text, install_command, path_text, printable
@@ -60,14 +60,20 @@ class _Curve(NamedTuple):
 
 
 def plot_runs(
-    paths: Sequence[Path], output: Path, *, metrics: Sequence[str], smoothing: float, theme: Theme = "light"
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    metrics: Sequence[str],
+    tags: Sequence[str],
+    smoothing: float,
+    theme: Theme = "light",
 ) -> int:
-    """Plot each metric of all runs, and print the path of the image."""
+    """Plot each metric of all runs that have these tags, and print the path of the image."""
     if output.suffix.lower() not in _FORMATS:
         raise ConfigError(f"{output}: a plot is a {' or '.join(_FORMATS)} file")
     if not 0 <= smoothing <= 1:
         raise ConfigError(f"smoothing is {smoothing}: use a share of the curve from 0 to 1")
-    readers = _readers(paths)
+    readers = [RunReader(run) for run in runs_below(paths, tags)]
     trainings = _trainings(readers)
     wanted = metrics or RETURNS
     panels = {
@@ -84,16 +90,6 @@ def plot_runs(
     count = "1 run" if len(readers) == 1 else f"{len(readers)} runs"
     print(printable(f"{output} ({bytes_text(len(picture))}): {count}", most=1000))
     return 0
-
-
-def _readers(paths: Sequence[Path]) -> list[RunReader]:
-    found: dict[Path, RunReader] = {}
-    for path in paths:
-        runs = find_runs(path)
-        if not runs:
-            raise RunError(f"there is no run at {path}")
-        found |= {run.resolve(): RunReader(run) for run in runs}
-    return list(found.values())
 
 
 def _trainings(readers: Sequence[RunReader]) -> dict[str, list[RunReader]]:

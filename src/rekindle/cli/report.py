@@ -12,9 +12,9 @@ from rekindle.ui.report import report_page
 __all__ = ["report_runs"]
 
 
-def report_runs(paths: Sequence[Path], output: Path) -> int:
+def report_runs(paths: Sequence[Path], output: Path, *, tags: Sequence[str]) -> int:
     """Write the report, and print its path."""
-    page = report_page(paths).encode(errors="replace")
+    page = report_page(paths, tags).encode(errors="replace")
     write_output(output, page)
     print(printable(f"{output} ({bytes_text(len(page))})", most=1000))
     return 0

@@ -11,8 +11,8 @@ import unicodedata
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from rekindle.errors import ConfigError, StorageError
-from rekindle.run.finding import natural_order
+from rekindle.errors import ConfigError, RunError, StorageError
+from rekindle.run.finding import find_runs, natural_order
 from rekindle.storage import files
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "read_tags",
     "readable_tags",
     "remove_tags",
+    "runs_below",
     "tagged_runs",
     "tags_text",
 ]
@@ -117,6 +118,27 @@ def tagged_runs(runs: Iterable[Path], tags: Iterable[str]) -> list[Path]:
     """The runs that have all of these tags; one whose tags cannot be read has none."""
     wanted = set(tags)
     return [run for run in runs if wanted <= set(readable_tags(run))]
+
+
+def runs_below(paths: Iterable[Path], tags: Iterable[str] = ()) -> dict[Path, Path]:
+    """Every run below the paths that has all of these tags, once, with the path that it was found by.
+
+    Raises `RunError` if there is no run at one of the paths, or none that has the tags.
+    """
+    wanted = set(checked_tags(tags))
+    found: dict[Path, tuple[Path, Path]] = {}
+    for path in paths:
+        runs = find_runs(path)
+        if not runs:
+            raise RunError(f"there is no run at {path}")
+        for run in runs:
+            found.setdefault(run.resolve(), (run, path))
+    sources = dict(found.values())
+    chosen = tagged_runs(sources, wanted) if wanted else list(sources)
+    if not chosen:
+        count = "the run does not have" if len(sources) == 1 else f"none of the {len(sources)} runs has"
+        raise RunError(f"{count} {tags_text(wanted)}")
+    return {run: sources[run] for run in chosen}
 
 
 def tags_text(tags: Collection[str]) -> str:

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rekindle.errors import RunError
 from rekindle.markup import escaped, facts, table
 from rekindle.run.chart import Drawn, chart, legend, smoothing_of
 from rekindle.run.curve import Extreme
-from rekindle.run.finding import find_runs
 from rekindle.run.overview import glimpse, run_facts
 from rekindle.run.settings import flat_settings, setting_text
+from rekindle.run.tags import runs_below
 from rekindle.storage import files
 from rekindle.text import NOTHING, bytes_text, decimal, path_text, whole
 from rekindle.ui.feed import RunFeed
@@ -61,9 +60,9 @@ video, img { max-width: 100%; border-radius: 8px; }
 """
 
 
-def report_page(paths: Sequence[Path]) -> str:
-    """A self-contained page about runs; a directory stands for every run below it."""
-    feeds = [RunFeed(path) for path in _found(paths)]
+def report_page(paths: Sequence[Path], tags: Sequence[str] = ()) -> str:
+    """A self-contained page about runs that have these tags; a directory stands for every run below it."""
+    feeds = [RunFeed(path) for path in runs_below(paths, tags)]
     for feed in feeds:
         feed.poll()
     now = datetime.now(UTC).astimezone().strftime("%Y-%m-%d %H:%M")
@@ -82,16 +81,6 @@ def report_page(paths: Sequence[Path]) -> str:
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
-
-
-def _found(paths: Sequence[Path]) -> list[Path]:
-    found: dict[Path, Path] = {}
-    for path in paths:
-        runs = find_runs(path)
-        if not runs:
-            raise RunError(f"there is no run at {path}")
-        found |= {run.resolve(): run for run in runs}
-    return list(found.values())
 
 
 def _facts(feed: RunFeed) -> list[tuple[str, str]]:

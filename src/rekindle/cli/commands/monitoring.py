@@ -212,19 +212,21 @@ def report(
     output: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: report.html)")] = Path(
         "report.html"
     ),
+    tags: Tags = (),
 ) -> int:
     """Write one self-contained HTML page about runs: curves, tables, config, video.
 
     Args:
         paths: Runs, or directories, which stand for every run below them.
         output: The file to write; it is replaced if it exists.
+        tags: Report only on runs that have all of these tags.
     """
     if not paths:
         complain("report needs at least one PATH; see rekindle report --help")
         return 2
     from rekindle.cli.report import report_runs
 
-    return report_runs(paths, output)
+    return report_runs(paths, output, tags=tags)
 
 
 def plot(
@@ -237,6 +239,7 @@ def plot(
     metrics: Annotated[
         tuple[str, ...], arg(metavar="NAME...", help_behavior_hint="(default: returns of training and evaluation)")
     ] = (),
+    tags: Tags = (),
     smoothing: Annotated[float, arg(metavar="SHARE")] = 0.02,
     theme: Literal["light", "dark"] = "light",
 ) -> int:
@@ -246,6 +249,7 @@ def plot(
         paths: Runs, or directories, which stand for every run below them.
         output: The file to write; it is replaced if it exists.
         metrics: Metrics to plot, one panel each; `profile` is the share of runs above each score.
+        tags: Plot only runs that have all of these tags.
         smoothing: Smoothing window, as a share of the curve; 0 for none.
         theme: Colours for a light or a dark page.
     """
@@ -254,7 +258,7 @@ def plot(
         return 2
     from rekindle.cli.plot import plot_runs
 
-    return plot_runs(paths, output, metrics=metrics, smoothing=smoothing, theme=theme)
+    return plot_runs(paths, output, metrics=metrics, tags=tags, smoothing=smoothing, theme=theme)
 
 
 def dashboard(
