@@ -61,8 +61,8 @@ def test_every_row_is_shown_with_settings_and_status(tmp_path: Path) -> None:
     assert (begun.project, begun.display_name) == ("corridor", "/".join(run.parts[-3:]))
     assert ended.exit_code == 0
     assert "learning_rate" in str(records_of(file, "config"))
-    metric = records_of(file, "metric")[-1]
-    assert (metric.glob_name, metric.step_metric) == ("*", "env_steps")
+    metrics = [(metric.glob_name, metric.step_metric) for metric in records_of(file, "metric")]
+    assert ("*", "env_steps") in metrics  # W&B may add one for each name
 
 
 def test_the_tags_of_the_run_are_sent(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_what_has_been_sent_on_and_removed_is_not_written_again(tmp_path: Path) 
 
 
 class Impatient:
-    """Online, and gives up at the end after the first attempt."""
+    """Online, and gives up at the end after the first attempt, however long that takes on a busy machine."""
 
     def open(self, path: Path, report: Callable[[str], None]) -> Follower:
-        return Follower("wandb", Project(None, "online"), path, report, patience=0.0)
+        return Follower("wandb", Project(None, "online"), path, report, patience=60.0, first_delay=1000.0)
 
 
 def test_who_is_not_logged_in_is_told_and_trains_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
