@@ -75,7 +75,21 @@ def test_check_says_what_is_wrong_and_where(tmp_path: Path, rekindle: Rekindle) 
     outcome = rekindle("data", "check", bad, "--json")
     assert (outcome.code, outcome.json["ok"]) == (1, False)
     assert "timeouts is missing" in outcome.json["problem"]
+    assert "pass --timeout-after N (in Python, timeout_after=N)" in outcome.json["problem"]
     assert rekindle("data", "check", bad, "--timeout-after", 3).code == 0
+
+
+def test_a_training_opens_data_with_the_same_options(tmp_path: Path, rekindle: Rekindle) -> None:
+    pytest.importorskip("jax")
+    bad = write_npz(tmp_path / "bad.npz", timeouts=None)
+    words = ("train", "bc", "--data", bad, "--runs", tmp_path / "runs", "--agent.batch-size", 4, "--ui", "none")
+    outcome = rekindle(*words)
+    assert (outcome.code, "pass --timeout-after N" in outcome.err) == (1, True)
+    told = rekindle(*words, "--steps", 50, "--timeout-after", 3, "--json")
+    assert told.code == 0, told.err
+    assert rekindle("resume", told.json["path"], "--steps", 100, "--json").json["updates"] == 100
+    outcome = rekindle("train", "tabular", "FrozenLake-v1", "--timeout-after", 3, "--runs", tmp_path / "other")
+    assert (outcome.code, "timeout_after is for data" in outcome.err) == (2, True)
 
 
 def test_export_writes_both_forms_with_the_same_digest(tmp_path: Path, rekindle: Rekindle) -> None:

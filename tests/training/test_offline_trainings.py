@@ -24,7 +24,9 @@ from rekindle.errors import ConfigError, DataError, InputError
 from rekindle.events import Updated
 from rekindle.run.finding import find_runs
 from rekindle.session.session import TrainingSession
+from rekindle.space_json import space_text
 from rekindle.training import Offline, Synchronous, Trainer, rebuild
+from rekindle.training.rebuilding import rebuild_agent
 from rekindle.verification import verify
 
 pytest.importorskip("jax")
@@ -204,6 +206,9 @@ def test_an_agent_goes_on_with_an_environment(tmp_path: Path, data: Path) -> Non
         ("sac", {"data": True, "keep_data": True}, "makes no transitions"),
         ("sac", {"data": True, "env": None, "data_share": 0.5}, "pass the environment"),
         ("sac", {"env": None}, "nothing to learn from"),
+        ("sac", {"timeout_after": 5}, "timeout_after is for data, but there is none: pass --data PATH"),
+        ("sac", {"fixed_length": True}, "fixed_length is for data"),
+        ("sac", {"timeout_after": 0}, "timeout_after is 0"),
         ("sac", {"data": True, "agent_settings": {"prioritised": True}}, "prioritised is True"),
     ],
 )
@@ -252,6 +257,26 @@ def test_in_your_own_loop_a_session_counts_updates(tmp_path: Path, data: Path) -
         pytest.raises(ConfigError, match="agents that learn from data alone"),
     ):
         session.learn(updates=1)
+
+
+def test_the_options_of_a_data_set_are_kept_for_a_resume(tmp_path: Path, data: Path) -> None:
+    with np.load(data) as file:
+        fields: dict[str, Any] = {**file, "action_space": space_text(_BOUNDED)}
+    ends = {"terminals": fields["timeouts"], "timeouts": fields["terminals"]}
+    np.savez(tmp_path / "fixed.npz", **{**fields, **ends})
+    del fields["timeouts"]
+    np.savez(tmp_path / "cut.npz", **fields)
+    choices: dict[str, dict[str, Any]] = {"cut": {"timeout_after": 50}, "fixed": {"fixed_length": True}}
+    for name, option in choices.items():
+        path, options = tmp_path / f"{name}.npz", {"name": name, "env": None, "steps": 50}
+        with pytest.raises(DataError, match=f"pass --{next(iter(option)).replace('_', '-')}"):
+            make(tmp_path, data=path, **options)
+        by_path = make(tmp_path, data=path, **options, **option)
+        opened = make(tmp_path, data=Dataset.open(path, **option), **options)
+        assert by_path.config == opened.config
+        run = str(opened.train().path)
+        assert Trainer.resume(run, steps=100, signals=False).train().updates == 100
+        assert type(rebuild_agent(run)) is type(opened.agent)
 
 
 def test_a_data_set_comes_with_the_package(tmp_path: Path) -> None:

@@ -63,10 +63,21 @@ class Episode(msgspec.Struct, frozen=True, eq=False):
 class Dataset:
     """Transitions in episodes, as memory-mapped columns; open one with `Dataset.open`."""
 
-    def __init__(self, path: Path, kind: Format, converted: Converted) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: Format,
+        converted: Converted,
+        *,
+        timeout_after: int | None = None,
+        fixed_length: bool = False,
+    ) -> None:
         self.path = path
         self.format: Format = kind
         """What it was opened from: `run`, `minari`, `d4rl` or `npz`."""
+        self.timeout_after = timeout_after
+        self.fixed_length = fixed_length
+        """Both as `open` was called."""
         self.columns: Mapping[str, Array] = converted.columns
         """`observation` (or `observation.<name>`), `action`, `reward` and `status`: one row for each observation, with
         the step that led to it. Rows with a status above 2 are first observations (see `rekindle.data.columns`)."""
@@ -140,7 +151,8 @@ class Dataset:
 
                 return made._replace(fill=fill)
 
-        dataset = cls(where, kind, store.get([kind, identity, options], plan, progress, check))
+        converted = store.get([kind, identity, options], plan, progress, check)
+        dataset = cls(where, kind, converted, timeout_after=timeout_after, fixed_length=fixed_length)
         if kind != "run" and not fixed_length:
             fields = ("terminations", "truncations") if kind == "minari" else ("terminals", "timeouts")
             check_fixed_length(dataset.lengths, dataset._table.final, name=str(where), fields=fields)

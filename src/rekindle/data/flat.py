@@ -208,8 +208,8 @@ class _Fields:
         else:
             raise DataError(
                 f"{path}: timeouts is missing, so that the end of a task and a time limit cannot be told apart: add "
-                "one flag a row, true where an episode was cut short (all false if none was); or open the data with "
-                "timeout_after=N if every episode was cut short after N steps"
+                "one flag a row, true where an episode was cut short (all false if none was); or pass --timeout-after "
+                "N (in Python, timeout_after=N) if every episode was cut short after N steps"
             )
         status = EpisodeStatus.of_many(terminated, truncated)
         whole = [*self.actions.values(), "rewards"] + ([] if self.has_lengths else [*self.observations.values()])

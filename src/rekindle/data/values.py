@@ -75,7 +75,8 @@ def check_fixed_length(lengths: Array, ends: Array, *, name: str, fields: tuple[
         raise DataError(
             f"{name}: {fields[0]}: all {len(lengths)} episodes terminate after exactly {lengths[0]} "
             f"steps, which looks like a time limit: mark their last rows (the first is row {int(lengths[0]) - 1}) in "
-            f"{fields[1]} instead, or open the data with fixed_length=True if the task ends there"
+            f"{fields[1]} instead, or pass --fixed-length (in Python, fixed_length=True) if the "
+            "task ends there"
         )
 
 

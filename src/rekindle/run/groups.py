@@ -34,6 +34,8 @@ _NOT_TRAINING = frozenset(
         "metrics_every",
         "keep_data",
         "data",  # a path; the digest of the data is part of the config
+        "timeout_after",
+        "fixed_length",
         "extras",
         "record",
         "time_limit",

@@ -121,6 +121,10 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A data set to learn from: a run, Minari, D4RL or npz. Then no environment is stepped, and steps are updates."""
     data_share: float = 1.0
     """Share of each batch that is from the data; below 1, the environment is stepped for the rest."""
+    timeout_after: int | None = None
+    """For data without timeouts: every episode was cut short after this many steps."""
+    fixed_length: bool = False
+    """Accept data in which every episode terminates after the same number of steps, like at a time limit."""
     record: tuple[RecorderName, ...] = ()
     """Additional recorders for metrics: `tensorboard`, `mlflow`, `wandb`."""
 
@@ -148,6 +152,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             ("metrics_every", 1, None),
             ("eval_every", 1, None),
             ("patience", 1, None),
+            ("timeout_after", 1, None),
         ):
             msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), least, most))
         checked_choice("vectorization", self.vectorization, ("sync", "async", "native"))

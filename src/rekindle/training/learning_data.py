@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from rekindle.stages import stage
 from rekindle.storage.files import absolute
 from rekindle.training.config import TrainerConfig
 
-__all__ = ["DataSource", "check_data", "data_name", "environment_spaces", "give_data", "open_data"]
+__all__ = ["DataSource", "check_data", "data_settings", "environment_spaces", "give_data", "open_data"]
 
 DataSource = str | Path | Dataset
 Spaces = tuple[Any, Any]
 """The observation space and the action space."""
 
+_OPTIONS = ("timeout_after", "fixed_length")
+"""Settings of `Dataset.open`."""
 _IMITATES = "bc"
 _NEED_DATA = (_IMITATES, "iql", "awac")
 """Algorithms that are made for data: without any, the first agent has nothing good to learn from."""
@@ -39,9 +42,18 @@ def environment_spaces(factory: EnvFactory) -> Spaces:
         close_env(example, factory.name)
 
 
-def open_data(source: DataSource, spaces: Spaces | None, *, should_stop: ShouldStop = never) -> Dataset:
-    """Open a data set; raises `DataError` if its transitions cannot be those of an environment with these spaces."""
-    dataset = source if isinstance(source, Dataset) else Dataset.open(source, should_stop=should_stop)
+def open_data(
+    source: DataSource, spaces: Spaces | None, settings: Mapping[str, Any], *, should_stop: ShouldStop = never
+) -> Dataset:
+    """Open a data set; raises `DataError` if its transitions cannot be those of an environment with these spaces.
+
+    The settings may have `timeout_after` and `fixed_length`.
+    """
+    options: dict[str, Any] = {
+        "should_stop": should_stop,
+        **{name: settings[name] for name in _OPTIONS if name in settings},
+    }
+    dataset = source if isinstance(source, Dataset) else Dataset.open(source, **options)
     if spaces is None or _fits(dataset, spaces):
         return dataset
     if isinstance(source, Dataset):
@@ -50,7 +62,7 @@ def open_data(source: DataSource, spaces: Spaces | None, *, should_stop: ShouldS
             f"environment {spaces[0]} and {spaces[1]}"
         )
     # Files often store no spaces, or others: whether the values fit is found out by a conversion.
-    return Dataset.open(source, observation_space=spaces[0], action_space=spaces[1], should_stop=should_stop)
+    return Dataset.open(source, observation_space=spaces[0], action_space=spaces[1], **options)
 
 
 def _fits(dataset: Dataset, spaces: Spaces) -> bool:
@@ -62,8 +74,13 @@ def _fits(dataset: Dataset, spaces: Spaces) -> bool:
     return (seen.shape, seen.dtype) == (found.shape, found.dtype) if is_box else seen == found
 
 
-def data_name(source: DataSource) -> str:
-    """How the config names a data set: its absolute path, or `rekindle:NAME`."""
+def data_settings(source: DataSource, dataset: Dataset) -> dict[str, Any]:
+    """The settings with which a resume opens the data again."""
+    return {"data": _name(source), **{name: getattr(dataset, name) for name in _OPTIONS}}
+
+
+def _name(source: DataSource) -> str:
+    """The absolute path of a data set, or `rekindle:NAME`."""
     if not isinstance(source, Dataset) and is_shipped(source):
         return str(source)
     return str(absolute(source.path if isinstance(source, Dataset) else Path(source)))
@@ -79,6 +96,9 @@ def check_data(config: TrainerConfig, *, is_named: bool) -> None:
         raise ConfigError(
             f"data_share is {config.data_share}, but there is no data: pass --data PATH, or data= in Python"
         )
+    for option in _OPTIONS if config.data is None else ():
+        if getattr(config, option):
+            raise ConfigError(f"{option} is for data, but there is none: pass --data PATH, or data= in Python")
     if config.is_offline and config.keep_data:
         raise ConfigError("keep_data: a training from data alone makes no transitions")
     if name == _IMITATES and config.data is not None and not config.is_offline:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rekindle.agent import LearningAgent, TakesOver
 from rekindle.checkpoint import read_agent_state
 from rekindle.checkpoint.store import list_steps
@@ -55,7 +57,7 @@ def rebuild_agent(path: str | Path, *, modules: Sequence[str] = (), files: Seque
         return _made_agent(path, config, read_spaces(config.spaces, name=str(path)))
     if config.env is not None or config.data is None or config.needs_env:
         return rebuild(path, modules=modules, files=files).agent
-    dataset = open_data(config.data, None)
+    dataset = open_data(config.data, None, msgspec.structs.asdict(config))
     return _made_agent(path, config, (dataset.observation_space, dataset.action_space))
 
 

@@ -37,7 +37,7 @@ from rekindle.training.handlers import Handlers
 from rekindle.training.learning_data import (
     DataSource,
     check_data,
-    data_name,
+    data_settings,
     environment_spaces,
     give_data,
     open_data,
@@ -140,8 +140,8 @@ class Trainer:
         dataset = None
         if data is not None:
             should_stop = never if interrupter is None else interrupter.should_stop
-            dataset = open_data(data, spaces, should_stop=should_stop)
-            settings["data"] = data_name(data)
+            dataset = open_data(data, spaces, settings, should_stop=should_stop)
+            settings |= data_settings(data, dataset)
             spaces = spaces or (dataset.observation_space, dataset.action_space)
         if spaces is None:
             raise ConfigError(
