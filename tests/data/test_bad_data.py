@@ -284,6 +284,38 @@ def test_the_last_observation_must_be_there_with_episode_lengths(tmp_path: Path)
         Dataset.open(write_npz(tmp_path / "set.npz", fields))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([2**62], "episode_lengths has the sum 4611686018427387904, but rewards has 13 rows"),
+        ([2**62, 2**62, 2**62, 2**62, 13], "has the sum 18446744073709551629, but"),
+        (np.array([2**64 - 1], np.uint64), "has the sum 18446744073709551615, but"),
+        (np.array([100] * 3, np.int8), "has the sum 300, but"),
+        ([-(2**62), 13], "must be whole numbers of at least 1, one an episode"),
+        ([0, 13], "must be whole numbers of at least 1"),
+        ([[13]], "must be whole numbers of at least 1"),
+        ([13.0], "must be whole numbers of at least 1"),
+        (np.array(["13"]), "must be whole numbers of at least 1"),
+        (np.zeros(0, np.int64), "episode_lengths has no rows"),
+        (np.array(13), "episode_lengths has no rows"),
+    ],
+)
+def test_lengths_of_episodes_that_cannot_be_are_refused(lengths: Any, message: str, tmp_path: Path) -> None:
+    fields = {**flat(episodes()), "episode_lengths": np.asarray(lengths)}
+    with pytest.raises(DataError, match=rf"set\.npz: .*{message}"):
+        Dataset.open(write_npz(tmp_path / "set.npz", fields))
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminals", "timeouts", "next_observations"])
+@pytest.mark.parametrize("value", [np.zeros(0), np.array(1.0)])
+def test_a_field_without_rows_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+    for further in ({}, {"episode_lengths": np.array([3, 5, 1, 4])}):
+        path = write_npz(tmp_path / "set.npz", {**flat(episodes()), name: value, **further})
+        with pytest.raises(DataError, match=rf"{name} has (no|0) rows"):
+            Dataset.open(path)
+
+
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         Dataset.open(tmp_path / "nothing.npz")

@@ -186,9 +186,12 @@ class _Fields:
                 raise DataError(f"{self.file.path}: {name} has no rows")
         return next(iter(counts.values()))[0]
 
+    def _values(self, name: str) -> Array:
+        self._count([name])
+        return np.concatenate([*self.file.pieces(name, _PIECE_BYTES)])
+
     def _flags(self, name: str) -> Array:
-        values = np.concatenate([*self.file.pieces(name, _PIECE_BYTES)])
-        return read_flags(values, self.transitions, name=f"{self.file.path}: {name}")
+        return read_flags(self._values(name), self.transitions, name=f"{self.file.path}: {name}")
 
     # Rows
 
@@ -226,15 +229,16 @@ class _Fields:
 
     def _rows_of_lengths(self, status: Array) -> _Rows:
         path = self.file.path
-        lengths = np.concatenate([*self.file.pieces("episode_lengths", _PIECE_BYTES)])
-        if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or not len(lengths) or lengths.min() < 1:
+        lengths = self._values("episode_lengths")
+        if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or lengths.min() < 1:
             raise DataError(f"{path}: episode_lengths must be whole numbers of at least 1, one an episode")
+        steps = sum(lengths.tolist())  # without the limits of an int64
+        if steps != len(status):
+            raise DataError(f"{path}: episode_lengths has the sum {steps}, but rewards has {len(status)} rows")
         lengths = lengths.astype(np.int64)
-        if lengths.sum() != len(status):
-            raise DataError(f"{path}: episode_lengths has the sum {lengths.sum()}, but rewards has {len(status)} rows")
         total = len(status) + len(lengths)
         for name in self.observations.values():
-            rows = self.file.spec(name)[0][0]
+            rows = self._count([name])
             if rows == len(status):
                 raise DataError(
                     f"{path}: {name} has {rows} rows, one a transition: with episode_lengths each episode needs one "
@@ -249,8 +253,8 @@ class _Fields:
             raise DataError(f"{path}: {field}: row {early[0]} ends an episode, but episode_lengths goes on after it")
         ones = np.ones(total, np.int64)
         starts = np.cumsum(lengths + 1) - (lengths + 1)
-        steps = np.delete(np.arange(total), starts)
-        return _Rows(total, ones, np.arange(total), steps, status, starts, np.empty(0, np.int64))
+        step = np.delete(np.arange(total), starts)
+        return _Rows(total, ones, np.arange(total), step, status, starts, np.empty(0, np.int64))
 
     def _rows_of_flags(self, status: Array) -> _Rows:
         has_next = bool(self.next_observations)
