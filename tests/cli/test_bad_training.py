@@ -58,6 +58,7 @@ class TestWrongUsage:
         ("arguments", "message"),
         [
             (("qrdqn", "CartPole-v1"), "there is no algorithm 'qrdqn'; use dqn with --agent.quantiles 50"),
+            (("A2C", "CartPole-v1"), "there is no algorithm 'A2C'; use ppo, which is its successor"),
             (("sax", "Pendulum-v1"), "there is no algorithm 'sax'; did you mean sac?"),
             (("tabular", "frozenlake"), "Did you mean: `FrozenLake`"),
             (("tabular", "FrozenLake-v7"), "versioned environments: [ `v1` ]"),

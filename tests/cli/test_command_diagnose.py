@@ -41,3 +41,5 @@ def test_a_run_in_which_nothing_went_wrong_is_said_to_be_so(rekindle: Rekindle) 
     assert outcome.code == 1
     assert "nothing went wrong up to step 230" in outcome.err
     assert "from the checkpoint of step 200 to step 230" in outcome.flat
+    outcome = rekindle("diagnose", "runs/lake", "--step", -5)
+    assert (outcome.code, "step is -5: use a whole number of at least 1" in outcome.err) == (2, True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rekindle.errors import Interrupted
 from rekindle.run.reader import RunReader
 
 Rekindle = Callable[..., Any]
@@ -191,3 +192,14 @@ def test_a_signal_or_rekindle_stop_stops_a_sweep_with_checkpoints(tmp_path: Path
         shown = rekindle("show", tmp_path / "lake").flat
         assert f"Continue it rekindle resume {tmp_path / 'lake'}" in shown
         assert " running " not in shown
+
+
+def test_a_sweep_that_was_stopped_before_its_study_was_made_names_none(
+    tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted("stopped before the training began (SIGINT)")
+
+    monkeypatch.setattr("rekindle.cli.study.run_study", stopped)
+    outcome = rekindle("sweep", "tabular", "FrozenLake-v1", "--runs", tmp_path)
+    assert (outcome.code, "rekindle resume" in outcome.err) == (130, False)

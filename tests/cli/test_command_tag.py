@@ -114,6 +114,15 @@ def test_tags_that_no_run_has_are_reported(tmp_path: Path, rekindle: Rekindle, c
     assert not (tmp_path / "out.svg").exists()
 
 
+@pytest.mark.parametrize("command", ["compare", "report", "plot"])
+def test_a_path_without_runs_is_answered_with_the_nearest_name(
+    tmp_path: Path, rekindle: Rekindle, command: str
+) -> None:
+    make_run(tmp_path, "lake")
+    told = rekindle(command, tmp_path / "lakes")
+    assert (told.code, told.err.endswith(f"did you mean {tmp_path / 'lake'}?\n")) == (1, True)
+
+
 class TestTraining:
     OPTIONS = ("--steps", "60", "--eval-episodes", "0", "--ui", "none", "--json")
 

@@ -89,7 +89,7 @@ def test_it_overrides_the_preset(here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("steps = ", "train.toml: Invalid value"),
+        ("steps = ", "train.toml is not TOML: Invalid value"),
         ("steps = 10", "train.toml has no algorithm"),
         (FILE.replace("steps", "stepps"), "train.toml: there is no setting 'stepps'; did you mean steps"),
         (FILE.replace("steps = 3e2", "total_timesteps = 9"), "`total_timesteps` is called `steps` here"),

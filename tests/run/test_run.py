@@ -327,7 +327,7 @@ def test_a_directory_without_a_run_is_an_error_that_says_so(tmp_path: Path) -> N
 
 def test_the_root_of_all_runs_does_not_stand_for_one_of_them(tmp_path: Path) -> None:
     made(tmp_path, "a", "v1")
-    with pytest.raises(RunError, match=r"there is no run at .*neither a run, a version nor a name"):
+    with pytest.raises(RunError, match=r"is a directory of runs, and not one of them: name one, such as .*/a$"):
         find_run(tmp_path)
 
 

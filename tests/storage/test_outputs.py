@@ -46,3 +46,12 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     assert path.read_text() == "before"
     files.write_output(path, b"after")
     assert path.read_text() == "after"
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "there"])
+def test_a_directory_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(StorageError, match=r"cannot write .*: .*is a directory|Is a directory"):
+        files.write_output(Path(name), b"new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["there"]

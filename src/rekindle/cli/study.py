@@ -18,6 +18,7 @@ from rekindle.envs import EnvSettings, EnvWrapping
 from rekindle.envs.factory import required_files
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.run.creation import checked_name
+from rekindle.run.finding import is_study
 from rekindle.run.settings import setting_text
 from rekindle.stages import stage
 from rekindle.sweep import Study, StudySettings, Trial, built_in_space, read_space, run_study, space_text
@@ -108,6 +109,8 @@ def _run(path: Path, settings: StudySettings, *, jobs: int, as_json: bool) -> in
     try:
         run_study(path, settings, jobs=jobs, interrupter=current_interrupter(), on_trial=tell)
     except Interrupted as error:
+        if not is_study(path):
+            raise
         raise Interrupted(f"{error}; go on with rekindle resume {shown_path(path)}") from None
     return show_study(path, as_json=as_json)
 

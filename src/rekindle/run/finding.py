@@ -15,7 +15,7 @@ from rekindle.errors import RunError, StorageError
 from rekindle.run.metadata import MOST_JSON
 from rekindle.storage import files
 
-__all__ = ["find_run", "find_runs", "find_unfinished", "is_study"]
+__all__ = ["find_run", "find_runs", "find_unfinished", "is_study", "no_run_at"]
 
 
 def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -68,20 +68,29 @@ def find_run(path: str | Path, *, unfinished_first: bool = False) -> Path:
     """
     top = Path(path)
     if not os.path.isdir(top):
-        near = difflib.get_close_matches(top.name, [path.name for path in _subdirectories(top.parent)], n=1)
-        advice = f"did you mean {top.parent / near[0]}?" if near else "a run is runs/<name>/<version>/<date_time>"
-        raise RunError(f"there is no run at {top}: it is not a directory; {advice}")
+        raise no_run_at(top)
     runs = find_runs(top)
-    if not runs or len(runs[-1].relative_to(top).parts) > 2:
-        raise RunError(
-            f"there is no run at {top}: it is neither a run, a version nor a name directory (no metadata.json was "
-            "found); a training that was killed before it created its run must be started again"
-        )
+    if not runs:
+        raise no_run_at(top)
+    if len(below := runs[-1].relative_to(top).parts) > 2:
+        raise RunError(f"{top} is a directory of runs, and not one of them: name one, such as {top / below[0]}")
     if len(runs) == 1:
         return runs[0]
     started = _in_order_of_start(runs)
     unfinished = [run for run in started if not run.is_finished] if unfinished_first else []
     return (unfinished or started)[-1].path
+
+
+def no_run_at(path: Path) -> RunError:
+    """The error for a path without any run, with the nearest name."""
+    if os.path.isdir(path):
+        return RunError(
+            f"there is no run at {path}: it is neither a run, a version nor a name directory (no metadata.json was "
+            "found); a training that was killed before it created its run must be started again"
+        )
+    near = difflib.get_close_matches(path.name, [entry.name for entry in _subdirectories(path.parent)], n=1)
+    advice = f"did you mean {path.parent / near[0]}?" if near else "a run is runs/<name>/<version>/<date_time>"
+    return RunError(f"there is no run at {path}: it is not a directory; {advice}")
 
 
 def find_unfinished(path: str | Path) -> Path | None:

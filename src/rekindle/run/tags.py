@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from rekindle.errors import ConfigError, RunError, StorageError
-from rekindle.run.finding import find_runs, natural_order
+from rekindle.run.finding import find_runs, natural_order, no_run_at
 from rekindle.storage import files
 
 __all__ = [
@@ -130,7 +130,7 @@ def runs_below(paths: Iterable[Path], tags: Iterable[str] = ()) -> dict[Path, Pa
     for path in paths:
         runs = find_runs(path)
         if not runs:
-            raise RunError(f"there is no run at {path}")
+            raise no_run_at(path)
         for run in runs:
             found.setdefault(run.resolve(), (run, path))
     sources = dict(found.values())

@@ -142,6 +142,8 @@ def write_output(path: Path, *chunks: Any) -> None:
     Other users may be able to write to that directory, so nothing in it is trusted: the temporary name cannot be
     guessed, and a symbolic link at the path is replaced, not followed.
     """
+    if path.name in ("", ".."):
+        raise StorageError(f"cannot write {path}: it is a directory")
     temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
     with reporting("write", path):
         _put(os.open(temporary, CREATE, _PUBLIC), temporary, path, chunks)

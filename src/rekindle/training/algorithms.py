@@ -70,15 +70,18 @@ ALGORITHMS = {
 }
 
 _SETTINGS = {
+    "a2c": "ppo, which is its successor",
     "c51": "dqn with --agent.atoms 51",
     "cql": "dqn with --agent.cql-alpha 1",
+    "ddpg": "td3, which is its successor",
     "ddqn": "dqn with --agent.double",
     "qr-dqn": "dqn with --agent.quantiles 50",
     "qrdqn": "dqn with --agent.quantiles 50",
     "td3+bc": "td3 with --agent.bc-alpha 2.5",
     "td3bc": "td3 with --agent.bc-alpha 2.5",
+    "trpo": "ppo, which is its successor",
 }
-"""Algorithms elsewhere that are settings of one here."""
+"""Algorithms elsewhere, and what to use here."""
 
 _OUTSIDE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 

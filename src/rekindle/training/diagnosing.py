@@ -16,6 +16,7 @@ import msgspec
 from rekindle.agent import LearningAgent
 from rekindle.checkpoint.forking import ForkPoint, fork_run
 from rekindle.checkpoint.store import list_steps
+from rekindle.checks import checked_count
 from rekindle.errors import AgentError, CheckpointError, ConfigError, EnvError, InputError, Interrupted, RekindleError
 from rekindle.events import TrainingStarted
 from rekindle.interrupt import Interrupter
@@ -101,6 +102,7 @@ def diagnose(
     """
     reader = RunReader(storage.absolute(find_run(path)))
     metadata, config = reader.metadata, read_config(reader)
+    step = checked_count("step", step, 1)
     first, last = (0, step) if step is not None else _wrong_window(reader, config)
     given = {**options, "record": (), "checkpoint_every": None, "eval_episodes": 0, "target_score": None}
     steps = min((limit for limit in (last, config.steps) if limit is not None), default=None)

@@ -83,7 +83,7 @@ def read_config_file(arguments: Sequence[str]) -> ConfigFile | None:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path} is not TOML: {error}") from None
     env = document.get("env")
     table: dict[str, Any] = {"id": env} if isinstance(env, str) else _table(path, document, "env")
     known = (*_TABLES, *_OPTIONS, *TrainerSettings.__struct_fields__)
