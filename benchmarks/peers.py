@@ -70,7 +70,8 @@ def missing(
     there = {(result["repeat"], result["case"], result["side"]) for result in results}
     for repeat in range(repeats):
         for case in (*CASES, "overhead"):
-            for side in OVERHEAD if case == "overhead" else ("rekindle", *(set(CASES[case].peers) & set(peers))):
+            beside = [] if case == "overhead" else [peer for peer in CASES[case].peers if peer in peers]
+            for side in OVERHEAD if case == "overhead" else ("rekindle", *beside):
                 if only in (None, case) and (repeat, case, side) not in there:
                     yield repeat, case, side
 

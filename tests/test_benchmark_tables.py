@@ -37,7 +37,8 @@ def test_ratios_pair_repeats_and_the_fastest_peer_decides(script: ModuleType) ->
 @pytest.mark.parametrize("script", ["peers"], indirect=True)
 def test_only_what_has_no_result_is_run(script: ModuleType) -> None:
     results = measured("ppo", rekindle=[1], sb3=[1, 1], sbx=[1, 1], cleanrl=[1, 1])
-    assert list(script.missing(results, 2, "ppo")) == [(1, "ppo", "rekindle")]
+    assert list(script.missing(results, 2, "ppo", script.PEERS)) == [(1, "ppo", "rekindle")]
+    assert list(script.missing([], 1, "ppo", ["sbx"])) == [(0, "ppo", "rekindle"), (0, "ppo", "sbx")]
 
 
 @pytest.mark.parametrize("script", ["peers"], indirect=True)
