@@ -85,6 +85,11 @@ def test_actors_that_are_killed_are_started_again_and_nothing_is_lost(tmp_path: 
     assert " exited with 3 in round " in died[1]
     windows = [row["metrics"] for row in RunReader(tmp_path / "t").metric_windows()]
     assert sum(window["time/actor_restarts"]["max"] for window in windows if "time/actor_restarts" in window) == 2
+    last: dict[str, Any] = {name: summary["last"] for window in windows for name, summary in window.items()}
+    times = [last.get(f"time/actor_{actor}_restarts", 0) for actor in range(4)]
+    assert times[0] == times[1]
+    assert times[2] == times[3]
+    assert times[0] + times[2] == 2
 
 
 @pytest.mark.parametrize("danger", ["stop", pytest.param("hang", marks=pytest.mark.exhaustive)])

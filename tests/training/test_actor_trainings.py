@@ -230,7 +230,8 @@ def test_the_strategy_sets_the_settings(tmp_path: Path) -> None:
 
 def test_metrics_tell_what_rounds_cost(tmp_path: Path) -> None:
     trainer(tmp_path).train()
-    names = RunReader(tmp_path / "t").metric_windows()[-1]["metrics"].keys()
+    windows = [row["metrics"] for row in RunReader(tmp_path / "t").metric_windows()]
+    names = {name for window in windows for name in window}
     expected = [
         "samples_per_sec",
         "updates_per_sec",
@@ -240,6 +241,10 @@ def test_metrics_tell_what_rounds_cost(tmp_path: Path) -> None:
         "actor_restarts",
     ]
     assert {f"time/{name}" for name in [*expected, "actor_0_samples_per_sec", "actor_1_samples_per_sec"]} <= names
+    rates = [window["time/actor_0_samples_per_sec"]["max"] for window in windows[:-1]]
+    assert max(rates) < 1e8
+    assert "time/actor_0_samples_per_sec" not in windows[-1], "nothing is played after the last round"
+    assert "time/actor_0_restarts" not in names
     feed = RunFeed(tmp_path / "t")
     feed.poll()
     assert re.fullmatch(r"actors \d+% busy, learner \d+% busy", feed.actors or "")

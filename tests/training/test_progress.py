@@ -98,6 +98,10 @@ class TestTrain:
         trainer.train(500, progress=True)
         assert capsys.readouterr().err.count("step 500 of 500") == 1
 
+    def test_a_last_round_beyond_the_end_is_not_more_than_everything(self, capsys: pytest.CaptureFixture[str]) -> None:
+        lake(actors=2, round_steps=64, actors_on="here").train(progress=True)
+        assert "step 384 of 300 (100 %)" in capsys.readouterr().err
+
     @pytest.mark.parametrize("asked", ["", "progress=False"])
     def test_on_a_terminal_it_does_so_unless_told_otherwise(self, asked: str) -> None:
         program = "from rekindle.training import Trainer\n" + (

@@ -348,6 +348,7 @@ KEYS: list[tuple[str, Callable[[Plot, WatchApp], bool]]] = [
     ("t", lambda plot, app: app.theme == "rekindle-dark"),
     ("o", lambda plot, app: isinstance(app.screen, SummaryScreen)),
     ("o", lambda plot, app: isinstance(app.screen, WatchScreen)),
+    ("a", lambda plot, app: any("no actors" in told.message for told in app._notifications)),
     ("question_mark", lambda plot, app: isinstance(app.screen, HelpScreen)),
     ("question_mark", lambda plot, app: isinstance(app.screen, WatchScreen)),
     ("question_mark", lambda plot, app: isinstance(app.screen, HelpScreen)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -68,6 +68,10 @@ class Crew(Protocol):
     shape: RoundShape
     has_one_thread: bool
     """Whether numpy is known to compute with one BLAS thread where actors run."""
+    restarts: list[int]
+    """How often the worker of each actor was started again."""
+    worker_restarts: int
+    """How often workers were started again."""
     report: Callable[[str], object]
     """Called with a message about every actor that had to be started again."""
     should_stop: ShouldStop
@@ -75,6 +79,11 @@ class Crew(Protocol):
 
     Only for a policy that is data: with anything else the round is played to its end.
     """
+
+    @property
+    def workers(self) -> int:
+        """How many workers play at the same time; the actors of one take turns."""
+        ...
 
     def start(self, order: Order) -> None:
         """Begin a round."""
@@ -91,10 +100,6 @@ class Crew(Protocol):
 
         Raises `Interrupted` once `should_stop()` is true.
         """
-        ...
-
-    def timings(self) -> dict[str, Any]:
-        """Metrics since the last call; they depend on where actors run."""
         ...
 
     def close(self) -> None:

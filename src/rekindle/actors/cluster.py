@@ -90,6 +90,11 @@ class ActorsOnRay(Supervised["_Worker"]):
             raise ConfigError(f"there is no Ray cluster at {where}: {error}{advice}") from None
         self._undo.callback(ray.shutdown)
 
+    @property
+    def workers(self) -> int:
+        """See `Crew`."""
+        return len(self._workers)
+
     # Rounds
 
     def start(self, order: Order) -> None:
@@ -115,7 +120,6 @@ class ActorsOnRay(Supervised["_Worker"]):
             for mine, theirs in zip(arrays.each, answer["arrays"], strict=True):
                 mine[:, self.shape.rows_of(worker.actors)] = theirs
             ends += [ActorEnd.of_tree(end) for end in answer["ends"]]
-        self._seconds += [end.seconds for end in ends]
         self._policy = None
         return arrays, ends
 

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import numpy as np
-
 from rekindle.actors.actor import LogicalActor
 from rekindle.actors.blas import one_thread
 from rekindle.actors.casting import Cast
@@ -35,7 +33,8 @@ class ActorsHere:
         """See `Crew`."""
         self._is_interruptible = False
         self._cast, self._act = cast, act
-        self._seconds = np.zeros(cast.shape.actors)
+        self.workers, self.worker_restarts = 1, 0
+        self.restarts = [0] * cast.shape.actors
         self._played: tuple[RoundArrays, list[ActorEnd]] | None = None
         self._is_fresh = True
         self._undo = contextlib.ExitStack()
@@ -63,7 +62,6 @@ class ActorsHere:
         for actor in self._actors:
             rows = shape.rows_of(range(actor.index, actor.index + 1))
             ends.append(actor.play(act, arrays.part(rows), order.env_steps))
-        self._seconds += [end.seconds for end in ends]
         self._played, self._is_fresh = (arrays, ends), False
 
     def _beat(self) -> None:
@@ -92,11 +90,6 @@ class ActorsHere:
         should_stop: ShouldStop,
     ) -> None:
         """There are no workers."""
-
-    def timings(self) -> dict[str, Any]:
-        """Seconds that each actor has played since the last call."""
-        seconds, self._seconds = self._seconds, np.zeros_like(self._seconds)
-        return {"seconds": seconds.tolist(), "restarts": 0}
 
     def close(self) -> None:
         """Close all environments."""

@@ -19,6 +19,7 @@ from typing import Any, cast
 from rekindle.actors.blas import ENVIRONMENT
 from rekindle.actors.casting import Cast
 from rekindle.actors.evaluating import EvalPlan, PlayedEpisode
+from rekindle.actors.printing import Printing
 from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.shared import Link, Region
 from rekindle.actors.supervision import Silence, Supervised
@@ -72,11 +73,18 @@ class ActorProcesses(Supervised["_Worker"]):
             self._policy_size = 0
             for region in self._policies:
                 self._undo.callback(region.close)
+            printing = Printing()
+            self._undo.callback(printing.close)
             pickled = _pickled_by_value(cast)
-            self._workers = [
-                _Worker(cast, range(first, end), pickled, self._policies) for first, end in itertools.pairwise(ends)
-            ]
+            self._workers: list[_Worker] = []
+            for first, end in itertools.pairwise(ends):
+                self._workers.append(_Worker(cast, range(first, end), pickled, self._policies, printing))
             undo.pop_all()
+
+    @property
+    def workers(self) -> int:
+        """See `Crew`."""
+        return len(self._workers)
 
     @property
     def processes(self) -> list[int]:
@@ -102,7 +110,6 @@ class ActorProcesses(Supervised["_Worker"]):
         ends: list[ActorEnd] = []
         for worker in self._workers:
             ends += worker.collect(arrays)
-        self._seconds += [end.seconds for end in ends]
         return arrays, ends
 
     # Without rounds
@@ -136,7 +143,6 @@ class ActorProcesses(Supervised["_Worker"]):
                 rows = self.shape.rows_of(worker.actors)
                 arrays = RoundArrays.empty(self.shape, rows.stop - rows.start)
                 ends = worker.collect(arrays, slice(None))
-                self._seconds[worker.actors.start : worker.actors.stop] += [end.seconds for end in ends]
                 ready.append((place, arrays, ends))
             elif is_due and (death := worker.death(self._patience)) is not None:
                 self._start_again(worker, f"{death} in chunk {order.number}")
@@ -164,7 +170,7 @@ class ActorProcesses(Supervised["_Worker"]):
 
     def close(self) -> None:
         """End the workers."""
-        workers, self._workers = getattr(self, "_workers", []), []
+        workers, self._workers = getattr(self, "_workers", []), []  # it may not have come so far
         for worker in workers:
             worker.ask_to_quit()
         deadline = time.monotonic() + _GRACE
@@ -190,9 +196,9 @@ def raise_report(answer: State, name: str) -> None:
 class _Worker:
     """One worker process, and what it shares with the learner."""
 
-    def __init__(self, cast: Cast, actors: range, pickled: bytes, policies: list[Region]) -> None:
+    def __init__(self, cast: Cast, actors: range, pickled: bytes, policies: list[Region], printing: Printing) -> None:
         shape = cast.shape
-        self.actors, self._pickled, self._policies = actors, pickled, policies
+        self.actors, self._pickled, self._policies, self._printing = actors, pickled, policies, printing
         self._shape, self._rows = shape, shape.rows_of(actors)
         self.name = f"actor {actors.start}" if len(actors) == 1 else f"actors {actors.start} to {actors.stop - 1}"
         self.deaths = 0
@@ -215,7 +221,7 @@ class _Worker:
             link, policies = self._link.descriptors, [region.descriptor for region in self._policies]
             given = {"learner": os.getpid(), "link": link, "policies": policies, "alive": alive}
             descriptors = [*link.values(), *policies, alive]
-            self._process = _started(json.dumps(given), descriptors)
+            self._process = _started(json.dumps(given), descriptors, self._printing)
         finally:
             os.close(alive)
         self.watch = os.pidfd_open(self._process.pid)
@@ -314,13 +320,15 @@ class _Worker:
         self._link.close()
 
 
-def _started(arguments: str, descriptors: list[int]) -> subprocess.Popen[bytes]:
+def _started(arguments: str, descriptors: list[int], printing: Printing) -> subprocess.Popen[bytes]:
     # Signals that a worker ignores are blocked while it starts, so that none hits it before it can ignore them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         return subprocess.Popen(  # noqa: S603
             [sys.executable, "-P", "-c", _PROGRAM, arguments, json.dumps(sys.path)],
             stdin=subprocess.DEVNULL,
+            stdout=printing.stdout,
+            stderr=printing.stderr,
             pass_fds=descriptors,
             env={**os.environ, **ENVIRONMENT},
         )

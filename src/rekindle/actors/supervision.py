@@ -1,4 +1,4 @@
-"""What workers have in common, wherever they run: how long their actors played, and how often one may die."""
+"""What workers have in common, wherever they run: how they are waited for, and how often one may die."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rekindle.actors.evaluating import PlayedEpisode
 from rekindle.errors import EnvError, Interrupted
@@ -46,6 +43,7 @@ class Worker(Protocol):
     """Plays for some actors."""
 
     name: str
+    actors: range
     deaths: int
     is_lost: bool
     """Whether it may still be at work on an order that nobody waits for."""
@@ -80,15 +78,19 @@ class Supervised(Generic[SomeWorker]):
         """Is called with a message when a worker is started again."""
         self.should_stop: ShouldStop = never
         """See `Crew`."""
-        self._restarts = 0
-        self._seconds: NDArray[np.float64] = np.zeros(actors)
+        self.restarts = [0] * actors
+        """See `Crew`."""
+        self.worker_restarts = 0
+        """See `Crew`."""
 
     def _start_again(self, worker: Worker, death: str) -> None:
         worker.deaths += 1
         what = f"{self._what} of {worker.name} {death}"
         if worker.deaths >= _MOST_DEATHS:
             raise EnvError(f"{what}, for the third time: the training ends")
-        self._restarts += 1
+        self.worker_restarts += 1
+        for actor in worker.actors:
+            self.restarts[actor] += 1
         self.report(f"{what}: it is started again, and plays again")
         worker.start_again()
 
@@ -156,9 +158,3 @@ class Supervised(Generic[SomeWorker]):
             again(worker)
         self._wait_for(workers, "in an evaluation", again, should_stop)
         return [cast("PlayedEpisode", tuple(one)) for worker in workers for one in worker.take_answer()["played"]]
-
-    def timings(self) -> dict[str, Any]:
-        """Seconds that each actor has played, and workers that were started again, since the last call."""
-        seconds, self._seconds = self._seconds, np.zeros_like(self._seconds)
-        restarts, self._restarts = self._restarts, 0
-        return {"seconds": seconds.tolist(), "restarts": restarts}

@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import sys
+from io import TextIOWrapper
 from typing import Any, cast
 
 import numpy as np
@@ -34,6 +35,7 @@ def serve(arguments: str) -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # they were blocked when this process started
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # it is a pipe, behind which may be a terminal
     worker = _Worker(Link(given["link"]), [Region(descriptor) for descriptor in given["policies"]])
     with contextlib.suppress(SystemExit):
         while (message := worker.link.wait(given["alive"])) is not None:

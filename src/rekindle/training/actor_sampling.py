@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from rekindle.errors import EnvError, InputError, Interrupted, StateError
 from rekindle.experience import Transitions
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EpisodeRecord
+from rekindle.training.actor_metrics import RoundMetrics
 from rekindle.training.sampling import Round, StepProcessor
 
 __all__ = ["ActorSampler"]
@@ -58,7 +58,7 @@ class ActorSampler:
         self._is_playing = False
         self._warned: set[int] = set()
         self._steps: Iterator[Round] | None = None
-        self._metrics = _Metrics(session, shape)
+        self._metrics = RoundMetrics(session, crew)
         session.attach("actors", self)
 
     def sample(self) -> Round:
@@ -105,17 +105,17 @@ class ActorSampler:
                 self._plan()
                 with contextlib.suppress(Interrupted):
                     self._start_if_wanted(cast("Order", self._planned))
-            self._metrics.began_learning()
             for index in range(self._position(played), self._shape.steps):
                 yield self._learn(played, index)
                 if session.together.is_interrupted:
                     return
             self._held.remove(played)
-            self._metrics.learned(played, self._versioned)
+            if self._versioned is not None and played.version is not None:
+                self._metrics.staleness = int(self._versioned.policy_version) - played.version
             if self._is_playing:
                 with contextlib.suppress(Interrupted):
                     self._collect()
-            self._metrics.log(self._crew.timings())
+            self._metrics.log()
 
     def _position(self, played: Played) -> int:
         """How many steps of a round the session has seen."""
@@ -140,8 +140,8 @@ class ActorSampler:
             self._start(order)
 
     def _start(self, order: Order) -> None:
-        self._metrics.started()
-        self._crew.start(order)
+        with self._metrics.waiting():
+            self._crew.start(order)
         self._is_playing = True
 
     def _collect(self) -> None:
@@ -155,6 +155,7 @@ class ActorSampler:
                 order = msgspec.structs.replace(order, policy=policy, version=version, rewinds=True)
                 self._crew.start(order)
                 arrays, ends = self._crew.collect()
+        self._metrics.collected(ends)
         self._held.append(Played.of(order, arrays, ends, self._shape))
         self._starts = next_starts(self._starts, arrays, ends, self._shape)
         self._number, self._planned = self._number + 1, None
@@ -255,65 +256,3 @@ class ActorSampler:
             else:
                 policy, version = repacked_policy(planned["policy"], self._session.agent), planned["version"]
             self._planned = Order(self._number, planned["env_steps"], policy, version, starts)
-
-
-class _Metrics:
-    """What rounds cost, under `time/`, because it depends on where actors run."""
-
-    def __init__(self, session: TrainingSession, shape: RoundShape) -> None:
-        self._session, self._shape = session, shape
-        self._waited = self._learning = 0.0
-        self._began_learning = 0.0
-        self._updates = int(session.agent.updates)
-        self._last = self._started = time.perf_counter()
-        self._staleness = 0
-
-    def started(self) -> None:
-        """A round begins."""
-        self._started = time.perf_counter()
-
-    def began_learning(self) -> None:
-        """The learner begins with a round."""
-        self._began_learning = time.perf_counter()
-
-    def learned(self, played: Played, versioned: VersionsPolicies | None) -> None:
-        """The learner is done with a round."""
-        self._learning = time.perf_counter() - self._began_learning
-        if versioned is not None and played.version is not None:
-            self._staleness = int(versioned.policy_version) - played.version
-
-    def waiting(self) -> _Waiting:
-        """Count the time inside `with` as waiting of the learner."""
-        return _Waiting(self)
-
-    def add_waiting(self, seconds: float) -> None:
-        """Count seconds that the learner waited."""
-        self._waited += seconds
-
-    def log(self, timings: dict[str, Any]) -> None:
-        """Log a round."""
-        session, shape, now = self._session, self._shape, time.perf_counter()
-        took, self._last = max(now - self._last, 1e-9), now
-        updates = int(session.agent.updates)
-        session.log("time/samples_per_sec", shape.transitions / took)
-        session.log("time/updates_per_sec", (updates - self._updates) / took)
-        session.log("time/learner_waiting", self._waited / took)
-        session.log("time/staleness", self._staleness)
-        session.log("time/actor_restarts", timings["restarts"])
-        each = shape.envs_each * shape.steps
-        played = timings["seconds"]
-        session.log("time/actors_waiting", 1 - min(1.0, sum(played) / len(played) / took))
-        for actor, seconds in enumerate(played):
-            session.log(f"time/actor_{actor}_samples_per_sec", each / max(seconds, 1e-9))
-        self._updates, self._waited = updates, 0.0
-
-
-class _Waiting:
-    def __init__(self, metrics: _Metrics) -> None:
-        self._metrics = metrics
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._metrics.add_waiting(time.perf_counter() - self._began)

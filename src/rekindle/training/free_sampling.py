@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from typing import cast
@@ -20,6 +19,7 @@ from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop, never
 from rekindle.session.session import TrainingSession
 from rekindle.stats import EpisodeRecord
+from rekindle.training.actor_metrics import ChunkMetrics
 from rekindle.training.sampling import Round, StepProcessor
 
 __all__ = ["FreeSampler"]
@@ -60,9 +60,7 @@ class FreeSampler:
         self._number = 0
         self._newest: tuple[int, Array] | None = None
         """The newest policy, and the updates after which it was made."""
-        self._last = time.perf_counter()
-        self._updates = int(agent.updates)
-        self._waited = 0.0
+        self._metrics = ChunkMetrics(session, crew)
         self._steps: Iterator[Round] | None = None
         self._should_stop: ShouldStop = never
         """Whether to stop without another chunk."""
@@ -92,12 +90,11 @@ class FreeSampler:
 
     def _chunk(self) -> Iterator[Round]:
         self._receive(0.0)
-        began = time.perf_counter()
-        while not self._queue:
-            if self._should_stop():
-                return
-            self._receive(_WAIT)
-        self._waited += time.perf_counter() - began
+        with self._metrics.waiting():
+            while not self._queue:
+                if self._should_stop():
+                    return
+                self._receive(_WAIT)
         chunk = self._queue.popleft()
         self._queued[chunk.place] -= 1
         staleness = int(self._session.agent.updates) - chunk.updates
@@ -107,7 +104,7 @@ class FreeSampler:
                 if self._session.together.is_interrupted:
                     return
                 self._receive(0.0)
-            self._log(staleness)
+            self._metrics.log(chunk.actors, staleness, len(self._queue))
 
     def _receive(self, seconds: float) -> None:
         """Take what workers have played, and let them play on at once."""
@@ -115,6 +112,7 @@ class FreeSampler:
         for place, arrays, ends in self._crew.take_ready(seconds):
             order, updates = self._playing.pop(place)
             actors = self._crew.shares[place]
+            self._metrics.received(place, actors, ends)
             played = Played.of(order, arrays, ends, shape)
             starts = next_starts(self._starts[actors.start : actors.stop], arrays, ends, shape)
             self._starts[actors.start : actors.stop] = starts
@@ -158,21 +156,6 @@ class FreeSampler:
         records = session.on_episodes({row: played.extras.get((index, row - rows.start), {}) for row in ended})
         named = cast("dict[int, EpisodeRecord]", records)
         return Round(rows, transitions.rewards, transitions.statuses, named)
-
-    def _log(self, staleness: int) -> None:
-        session, now = self._session, time.perf_counter()
-        took, self._last = max(now - self._last, 1e-9), now
-        updates, timings = int(session.agent.updates), self._crew.timings()
-        each = self._shape.envs_each * self._shape.steps
-        session.log("time/updates_per_sec", (updates - self._updates) / took)
-        session.log("time/learner_waiting", min(1.0, self._waited / took))
-        session.log("time/staleness", staleness)
-        session.log("time/actor_restarts", timings["restarts"])
-        session.log("time/actor_queue", len(self._queue))
-        for actor, seconds in enumerate(timings["seconds"]):
-            if seconds:
-                session.log(f"time/actor_{actor}_samples_per_sec", each / seconds)
-        self._updates, self._waited = updates, 0.0
 
     # State
 

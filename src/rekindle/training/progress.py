@@ -97,7 +97,7 @@ class Progress:
         rate = (steps - first) / (now - started) if now > started else 0.0
         parts = {
             "step": f"step {whole(steps)}"
-            + ("" if end is None else f" of {whole(end)} ({100 * steps / max(1, end):.0f} %)"),
+            + ("" if end is None else f" of {whole(end)} ({min(100, 100 * steps / max(1, end)):.0f} %)"),
             "rate": f"{compact(round(rate))} {'updates' if self._trainer.config.is_offline else 'steps'}/s",
         }
         if end is not None and rate > 0 and not is_last:

@@ -16,11 +16,11 @@ from textual.widgets.option_list import Option
 from rekindle.ui.feed import RunFeed
 from rekindle.ui.summary import summary_table
 
-__all__ = ["HelpScreen", "LeaveChoice", "LeaveScreen", "SummaryScreen"]
+__all__ = ["DIALOG_CSS", "HelpScreen", "LeaveChoice", "LeaveScreen", "Reading", "SummaryScreen"]
 
 LeaveChoice = Literal["stop", "kill", "detach", "cancel"]
 
-_CSS = """
+DIALOG_CSS = """
 {name} {{ align: center middle; background: $background 60%; }}
 {name} > Vertical {{
     width: 66; max-width: 96%; height: auto; max-height: 96%;
@@ -30,13 +30,14 @@ _CSS = """
 {name} Static {{ height: auto; }}
 {name} VerticalScroll {{ height: auto; max-height: 100%; scrollbar-size-vertical: 1; }}
 """
+"""The style of a dialog with this name."""
 
 
 class LeaveScreen(ModalScreen[LeaveChoice]):
     """Asks what to do with a run that is still training."""
 
     DEFAULT_CSS = (
-        _CSS.format(name="LeaveScreen")
+        DIALOG_CSS.format(name="LeaveScreen")
         + """
 LeaveScreen OptionList, LeaveScreen OptionList:focus {
     height: auto; border: none; background: $surface; background-tint: $surface 0%; padding: 0; margin-top: 1;
@@ -85,11 +86,11 @@ def _choice(name: str, text: str) -> Text:
     return Text.assemble((name[0], "bold underline"), (f"{name[1:]:<8}", "bold"), text)
 
 
-class _Reading(ModalScreen[None]):
+class Reading(ModalScreen[None]):
     """A text that several keys close."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,question_mark,o", "dismiss"),
+        Binding("escape,q,enter,question_mark,o,a", "dismiss"),
         Binding("t", "app.toggle_theme"),
     ]
 
@@ -98,10 +99,10 @@ class _Reading(ModalScreen[None]):
         self.dismiss(result)
 
 
-class HelpScreen(_Reading):
+class HelpScreen(Reading):
     """The list of keys."""
 
-    DEFAULT_CSS = _CSS.format(name="HelpScreen")
+    DEFAULT_CSS = DIALOG_CSS.format(name="HelpScreen")
 
     def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
         super().__init__()
@@ -124,10 +125,10 @@ class HelpScreen(_Reading):
                 yield Static(text)
 
 
-class SummaryScreen(_Reading):
+class SummaryScreen(Reading):
     """How the run ended, and the minimum and maximum of every metric."""
 
-    DEFAULT_CSS = _CSS.format(name="SummaryScreen") + (
+    DEFAULT_CSS = DIALOG_CSS.format(name="SummaryScreen") + (
         "SummaryScreen > Vertical { width: 96; max-width: 100%; padding: 0 0 0 1; }"
     )
 

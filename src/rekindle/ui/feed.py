@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ _LATEST = 2.0**36
 _SPLITS = {"episode": "train", "train": "logged"}
 """Labels for the prefixes of metrics."""
 _FIRST = {"return": 0, "length": 1}
+_OF_ACTOR = re.compile(r"actor_\d")
 _LOWER_IS_BETTER = ("loss", "error", "stall")
 _ENDS: dict[str, Level] = {"finished": "good", "stopped": "warning", "failed": "error", "crashed": "error"}
 
@@ -209,10 +211,10 @@ class RunFeed:
 
     @property
     def names(self) -> list[str]:
-        """All metrics: return and length first, those that depend on the clock last."""
+        """All metrics: return and length first; then those that depend on the clock, and those of single actors."""
         order: dict[str, int] = {}
         for metric in self.curves:
-            place = _FIRST.get(metric.name, 3 if metric.split == "time" else 2)
+            place = _FIRST.get(metric.name, 2 + (metric.split == "time") + bool(_OF_ACTOR.match(metric.name)))
             order[metric.name] = min(place, order.get(metric.name, place))
         return sorted(order, key=lambda name: (order[name], name))
 

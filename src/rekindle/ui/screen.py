@@ -19,6 +19,7 @@ from textual.widgets import DataTable, Footer, Static, Tab, Tabs
 
 from rekindle.errors import RekindleError
 from rekindle.text import NOTHING, compact, decimal, printable, time_text, whole
+from rekindle.ui.actors import ActorsScreen
 from rekindle.ui.details import CheckpointFile
 from rekindle.ui.dialogs import HelpScreen, LeaveChoice, LeaveScreen, SummaryScreen
 from rekindle.ui.feed import Happening, RunFeed, is_lower_better
@@ -91,6 +92,7 @@ class WatchScreen(Screen[None]):
         Binding("e", "panel('events')", "events", show=False),
         Binding("c", "panel('checkpoints')", "checkpoints", show=False),
         Binding("o", "summary", "summary", show=False),
+        Binding("a", "actors", "actors", show=False),
         Binding("t", "app.toggle_theme", "theme", show=False),
         *(Binding(str(number), f"metric_number({number})", show=False) for number in range(1, 10)),
     ]
@@ -107,6 +109,7 @@ class WatchScreen(Screen[None]):
         ("s", "next level of smoothing"),
         ("m e c", "metrics, events, checkpoints"),
         ("o", "summary of the run so far"),
+        ("a", "every actor, and the learner"),
         ("t", "dark or light theme"),
         ("?", "these keys"),
     ]
@@ -394,6 +397,13 @@ class WatchScreen(Screen[None]):
     def action_summary(self) -> None:
         """Show the summary."""
         self._app.push_screen(SummaryScreen(self.feed))
+
+    def action_actors(self) -> None:
+        """Show what each actor does."""
+        if self.feed.actors is None:
+            self.notify("The run has no actors, or has not logged any yet.", markup=False)
+        else:
+            self._app.push_screen(ActorsScreen(self.feed))
 
     def action_leave(self) -> None:
         """Ask what to do with the run, unless it has ended."""

@@ -95,7 +95,7 @@ function helpDialog() {
     ["Enter", "open the run"],
     ["x", "select the run"],
     ["c", "compare the selected runs"],
-    ["1 – 6", "tabs of a run"],
+    ["1 – 7", "tabs of a run"],
     ["t", "steps or time on the x axis"],
     ["s", "smoothing"],
     ["l", "logarithmic axis"],

@@ -1,5 +1,6 @@
 // The page of one run.
 
+import { actorFacts, actorsTab, chartsOfActors } from "./actors.js";
 import { ChartGrid, unit } from "./controls.js";
 import { fill, h, icon, status } from "./dom.js";
 import { familyTree, forkDialog } from "./family.js";
@@ -10,7 +11,7 @@ import { RunTables } from "./tables.js";
 import { tagEditor } from "./tags.js";
 
 const PAGE = 50;
-const TABS = ["charts", "episodes", "config", "checkpoints", "videos", "about"];
+const TABS = ["charts", "actors", "episodes", "config", "checkpoints", "videos", "about"];
 
 export function runPage(main, id, signal) {
   const tables = new RunTables();
@@ -20,11 +21,11 @@ export function runPage(main, id, signal) {
   const source = {
     isNamed: true,
     unit: () => unit([details]),
-    charts: () => tables.charts(),
-    lines: (series) => series.map(({ log, name, label }) => ({
+    charts: () => chartsOfActors(tables.charts()),
+    lines: (series) => series.map(({ log, name, label, colour }) => ({
       ...tables.series(log, name, settings.axis),
       label,
-      colour: label === "eval" ? 1 : 0,
+      colour: colour ?? (label === "eval" ? 1 : 0),
     })),
     marks: () => (details?.metadata?.resumes ?? []).map((resume) =>
       settings.axis === "step" ? resume.step : Date.parse(resume.wall_time) / 1000 - tables.started),
@@ -40,6 +41,7 @@ export function runPage(main, id, signal) {
   const episodes = episodesPanel(id, signal);
   const panels = {
     charts: h("section", { id: "panel-charts", role: "tabpanel", "aria-labelledby": "tab-charts" }, grid.element),
+    actors: h("section", { id: "panel-actors", role: "tabpanel", "aria-labelledby": "tab-actors" }),
     episodes: h("section", { id: "panel-episodes", role: "tabpanel", "aria-labelledby": "tab-episodes" }, episodes.element),
     config: h("section", { id: "panel-config", role: "tabpanel", "aria-labelledby": "tab-config" }),
     checkpoints: h("section", { id: "panel-checkpoints", role: "tabpanel", "aria-labelledby": "tab-checkpoints" }),
@@ -51,9 +53,10 @@ export function runPage(main, id, signal) {
     role: "tab",
     id: `tab-${name}`,
     "aria-controls": `panel-${name}`,
-    hidden: name === "videos",
+    hidden: ["actors", "videos"].includes(name),
     onclick: () => choose(name),
   }, name[0].toUpperCase() + name.slice(1))]));
+  const showActors = actorsTab(panels.actors, tabs.actors);
   const heading = h("div", { class: "heading" });
   const facts = h("dl", { class: "facts" });
   const served = h("dl", { class: "served", "aria-label": "Server" });
@@ -168,19 +171,6 @@ export function runPage(main, id, signal) {
         : null);
   }
 
-  // How busy actors and learner are: shares of the last metric window.
-  function actorFacts() {
-    const waiting = tables.last("metrics", "time/learner_waiting");
-    const idle = tables.last("metrics", "time/actors_waiting");
-    if (waiting === null) return [];
-    const restarts = tables.last("metrics", "time/actor_restarts");
-    const busy = (share) => `${Math.round(100 * (1 - share))} % busy`;
-    return [
-      ...(idle === null ? [] : [["Actors", busy(idle), restarts > 0 ? "started again" : null]]),
-      ["Learner", busy(waiting)],
-    ];
-  }
-
   function showFacts() {
     const row = details?.row;
     if (!row) return;
@@ -196,7 +186,7 @@ export function runPage(main, id, signal) {
       ["Best", decimal(best?.value ?? row.best_return?.value), best?.of ?? row.best_return?.of],
       ["Last 100", decimal(row.mean_return), "mean return"],
       [offline ? "Updates/s" : "Steps/s", rate === null ? "–" : compact(rate)],
-      ...actorFacts(),
+      ...actorFacts(tables),
       ["Wall time", duration(row.started === null ? null : (row.updated ?? row.started) - row.started), row.resumes ? "with pauses" : null],
       left === null ? null : ["Left", `~ ${duration(left)}`],
       ["Seed", String(row.seed ?? "–")],
@@ -205,6 +195,7 @@ export function runPage(main, id, signal) {
     facts.replaceChildren(...items.map(([name, value, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? h("small", {}, note) : null))));
     showServer(row, rate);
+    showActors(tables, row.status === "running");
     const reading = tables.progress;
     const part = reading < 1 ? reading : goal > 0 && row.status === "running" ? Math.min(1, row.steps / goal) : null;
     progress.hidden = part === null;

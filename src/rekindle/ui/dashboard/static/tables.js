@@ -97,6 +97,10 @@ export class RunTables {
     };
   }
 
+  names(log) {
+    return [...(this.logs.get(log)?.mean.keys() ?? [])];
+  }
+
   last(log, name) {
     const values = this.logs.get(log)?.mean.get(name) ?? [];
     for (let index = values.length - 1; index >= 0; index--) if (values[index] !== null) return values[index];
