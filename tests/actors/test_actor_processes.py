@@ -116,15 +116,17 @@ def test_actors_killed_at_fifty_moments_of_one_training_change_nothing(
 def test_an_actor_that_is_stopped_for_ten_seconds_goes_on(tmp_path: Path, expected: dict[str, Any]) -> None:
     training = trainer(tmp_path, tmp_path / "perils")
     warnings = endangered(training, tmp_path / "perils", {20: "stop"})
-    continued: list[int] = []
+    helpers: list[subprocess.Popen[bytes]] = []
 
     def go_on(event: EpisodeEnded) -> None:
-        if event.stamp.episodes == 21 and not continued:
-            continued.extend(workers_of(os.getpid()))
-            subprocess.Popen(["sh", "-c", f"sleep 10; kill -CONT {' '.join(map(str, continued))}"])
+        if event.stamp.episodes == 21 and not helpers:
+            stopped = " ".join(map(str, workers_of(os.getpid())))
+            helpers.append(subprocess.Popen(["sh", "-c", f"sleep 10; kill -CONT {stopped}"]))
 
     training.on(EpisodeEnded, go_on)
     training.train()
+    for helper in helpers:
+        helper.wait()
     assert digests(tmp_path) == expected
     assert not [text for text in warnings if "is started again" in text]
 
