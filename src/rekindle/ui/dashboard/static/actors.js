@@ -90,14 +90,11 @@ function bar(share) {
 
 // A panel that keeps its place while it is read: it is written again only if something has changed.
 export function actorsTab(panel, tab) {
-  let shown = "";
   return (tables, isLive) => {
     const states = actorStates(tables);
     tab.hidden = states.length === 0 && panel.hidden;
     tab.dataset.count = states.length || "";
     const made = states.length ? actorsPanel(tables, states, isLive) : h("p", { class: "empty" }, "No actors.");
-    if (made.innerHTML === shown) return;
-    shown = made.innerHTML;
-    fill(panel, made);
+    if (!made.isEqualNode(panel.firstElementChild)) fill(panel, made);
   };
 }
