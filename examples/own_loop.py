@@ -1,4 +1,4 @@
-"""A plain loop over a Gymnasium environment. Kill it whenever you like and start it again: it goes on, exactly.
+"""A plain loop over a Gymnasium environment. Kill it whenever you like and start it again: it continues exactly.
 
 python examples/own_loop.py --steps 20000
 """

@@ -1,8 +1,8 @@
 """A robot arm that nobody can reset or pause, and a controller that is killed again and again while it learns.
 
-The arm is a process of its own, whose time is that of the clock: it goes on swinging while no controller is there. Each
-controller is killed with SIGKILL in the middle of an episode. The next one makes the calls again that are in the input
-journal, and goes on with the action that was chosen last.
+The arm is a process of its own, whose time is that of the clock: it keeps swinging while no controller is there. Each
+controller is killed with SIGKILL in the middle of an episode. The next one replays the calls in the input journal,
+and continues with the action that was chosen last.
 
     python examples/robot_loop.py --kills 5
 """
@@ -108,15 +108,15 @@ def be_the_controller(address: str, runs: str, steps: int | None) -> None:
             checkpoint_every=100,
             observation_encoder=Bins(),
             journal=True,  # a resume makes the calls since the last checkpoint again
-            journal_keep="all",  # and `rekindle replay` makes all of them again
+            journal_keep="all",  # and `rekindle replay` replays all of them
         ) as session,
     ):
         stream = session.stream("arm")
         action = None
         if stream.is_open:
-            # The last controller was killed in the middle of an episode. This one goes on with the action that was
+            # The last controller was killed in the middle of an episode. This one continues with the action that was
             # chosen last. In the meantime the arm has moved on, as any part of the real world would have.
-            print(f"goes on in cell {stream.observation} with action {stream.action}", file=sys.stderr)
+            print(f"continues in cell {stream.observation} with action {stream.action}", file=sys.stderr)
             action = stream.resume()
         while not session.is_done:
             if action is None:
@@ -199,14 +199,14 @@ def report(runs: str) -> int:
     run = RunReader(Path(runs) / "robot")
     for resume in run.metadata.resumes:
         print(
-            f"resume {resume.number}: from the checkpoint of step {resume.step}, {resume.replayed} calls made again "
+            f"resume {resume.number}: from the checkpoint of step {resume.step}, {resume.replayed} calls replayed "
             f"({resume.grade})"
         )
     found = verify(run.path)
     print(f"verify: {'ok' if found.ok else 'damaged'}, {found.grade}, {run.metadata.total_steps} steps")
     again = replay_run(run.path)
     verdict = "equal to the bit" if again.ok else "different"
-    print(f"replay: {again.records} calls made again without the arm, {len(again.checkpoints)} checkpoints {verdict}")
+    print(f"replay: {again.records} calls replayed without the arm, {len(again.checkpoints)} checkpoints {verdict}")
     return 0 if found.ok and found.grade == "exact" and again.ok else 1
 
 

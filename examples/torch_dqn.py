@@ -1,6 +1,6 @@
 """Bring your own framework: double DQN in PyTorch, which rekindle itself knows nothing of.
 
-Kill it whenever you like, with kill -9 too, and start it again: it goes on, and ends equal to the bit to a run that
+Kill it whenever you like, with kill -9 too, and start it again: it continues, and ends equal to the bit to a run that
 was left alone. Network, target and optimiser are saved as plain arrays, in files that run no code when they are read.
 
 pip install .[torch]

@@ -121,7 +121,7 @@ def test_the_program_with_a_session_goes_on_when_it_is_run_again(page: Path, tmp
     program = shortened(program_with_a_session(page))
     stopped = program.replace(START, f"{START}    session.every(300, lambda: session.stop('enough'))\n")
     assert output_of(stopped, tmp_path).startswith("300 steps, ")
-    assert output_of(program, tmp_path).startswith("went on at step 300, exact\n2500 steps, ")
+    assert output_of(program, tmp_path).startswith("resumed at step 300, exact\n2500 steps, ")
 
 
 @pytest.mark.exhaustive

@@ -44,7 +44,7 @@ class StageLine:
 
     def __call__(self, text: str) -> None:
         """Replace the last stage; the cursor stays at the start of the line, so that any other text replaces it."""
-        with contextlib.suppress(OSError):  # the terminal was closed, and the training goes on
+        with contextlib.suppress(OSError):  # the terminal was closed; the training continues
             if self._is_live and (text or self._is_shown):
                 self._stream.write(f"\r\x1b[K{printable(text)[: width_of(self._stream) - 1]}\r")
                 self._stream.flush()

@@ -27,7 +27,7 @@ def in_notebook() -> bool:
 
 
 def shown_interactively() -> bool:
-    """Whether somebody probably sees what is printed now."""
+    """Whether someone probably sees what is printed now."""
     return in_notebook() or sys.stderr.isatty()
 
 

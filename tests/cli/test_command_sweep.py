@@ -185,7 +185,7 @@ def test_a_signal_or_rekindle_stop_stops_a_sweep_with_checkpoints(tmp_path: Path
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert ("stopped (SIGINT) after" if way == "signal" else "stopped (rekindle stop) after") in errors
-    assert "go on with rekindle resume" in errors
+    assert "continue with rekindle resume" in errors
     statuses = {RunReader(path.parent).status for path in (tmp_path / "lake").glob("*/*/metadata.json")}
     assert statuses <= {"finished", "stopped"}
     if way == "signal":

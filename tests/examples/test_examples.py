@@ -116,8 +116,8 @@ def test_the_demo_fails_when_the_runs_differ(tmp_path: Path) -> None:
 def test_a_controller_of_a_robot_is_killed_in_mid_episode_and_goes_on(tmp_path: Path) -> None:
     told = run("robot_loop", tmp_path, "--kills", "3")
     assert len(re.findall(r"kill \d: after step \d+\n", told)) == 3
-    assert len(re.findall(r"resume \d: from the checkpoint of step \d+, \d+ calls made again \(exact\)\n", told)) == 3
+    assert len(re.findall(r"resume \d: from the checkpoint of step \d+, \d+ calls replayed \(exact\)\n", told)) == 3
     assert re.search(r"verify: ok, exact, \d+ steps\n", told)
-    assert re.search(r"replay: \d+ calls made again without the arm, \d checkpoints equal to the bit\n", told)
+    assert re.search(r"replay: \d+ calls replayed without the arm, \d checkpoints equal to the bit\n", told)
     (path,) = find_runs(tmp_path)
     assert RunReader(path).metadata.status == "finished"

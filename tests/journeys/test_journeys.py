@@ -77,7 +77,7 @@ def test_a_user_with_a_loop_of_their_own_kills_it_and_it_goes_on_to_the_same_end
     assert user.end_of("python", "train.py", "kill") == -signal.SIGKILL
     assert "crashed" in user.run("rekindle", "runs")
     went_on, ended = user.run("python", "train.py").splitlines()
-    assert re.fullmatch(r"went on at step [23]000, exact", went_on)
+    assert re.fullmatch(r"resumed at step [23]000, exact", went_on)
     shutil.move(user.directory / "runs", user.directory / "killed")
     assert user.run("python", "train.py").splitlines() == [ended]
     compared = user.run("rekindle", "compare", "killed/lake", "runs/lake", "--digests")

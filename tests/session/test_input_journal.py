@@ -334,7 +334,7 @@ class TestMisuse:
 
         for agent in (Another(), Learning(seed=5)):
             again = opened(tmp_path, agent)
-            with pytest.raises(CheckpointError, match="cannot be made again"):
+            with pytest.raises(CheckpointError, match="cannot be replayed"):
                 again.stream()
             abandoned(again)
         opened(tmp_path, Learning()).close()

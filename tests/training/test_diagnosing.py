@@ -1,4 +1,4 @@
-"""A failed training is made again, and the update, layer and row that failed are named."""
+"""A failed training is repeated, and the update, layer and row that failed are named."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""A run with a whole input journal can be made again, and leads to the same checkpoints."""
+"""A run with a whole input journal can be replayed, and leads to the same checkpoints."""
 
 from __future__ import annotations
 

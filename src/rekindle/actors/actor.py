@@ -144,7 +144,7 @@ class LogicalActor:
         shape, envs, rows = self._shape, self._envs, range(self._shape.envs_each)
         extras: list[tuple[int, int, dict[str, float]]] = []
         begun = [0] * len(rows)
-        """The step of this round at which the open episode of each environment begins, or goes on."""
+        """The step of this round at which the open episode of each environment begins or continues."""
         for step in range(shape.steps):
             if not all(self._is_open):
                 self._start_episodes(step, begun, env_steps)

@@ -214,7 +214,7 @@ class _Worker:
         self._answer: State | None = None
         self._is_new = self._is_at_start = True
         self.is_lost = False
-        """Whether it does something that nobody waits for any more."""
+        """Whether it works on an order whose answer is not needed any more."""
         self._silence = Silence(0)
         alive, self._alive = os.pipe()
         try:

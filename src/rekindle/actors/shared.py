@@ -38,7 +38,7 @@ class Region:
             if there < size:
                 there = -(-size // _PAGE) * _PAGE
                 os.ftruncate(self.descriptor, there)
-            # The former mapping goes when nobody looks at it any more.
+            # The former mapping is freed when its last view is gone.
             self._memory = np.frombuffer(mmap.mmap(self.descriptor, there), np.uint8)
         return self._memory[:size]
 

@@ -46,7 +46,7 @@ class Worker(Protocol):
     actors: range
     deaths: int
     is_lost: bool
-    """Whether it may still be at work on an order that nobody waits for."""
+    """Whether it may still work on an order whose answer is not needed any more."""
 
     def has_answer(self) -> bool:
         """Whether it has done what it was asked to."""

@@ -6,7 +6,7 @@ learns to take the actions of the data, weighted by how much better they are tha
     q(s, a)  <-  r + discount * least target q(s', a'),    a' from the policy
     policy   <-  weight * log p(a | s),    weight = softmax over the batch of (q(s, a) - q(s, a from the policy))
 
-So it never leaves the data far behind, and goes on learning when new transitions come.
+So the policy stays near the data, and can keep learning from new transitions.
 
 Paper: Nair 2020.
 """
@@ -187,7 +187,7 @@ class AWACUpdate:
 
 
 class AWAC(ActorCriticAgent[AWACConfig]):
-    """Learns continuous actions from data, and goes on with transitions of its own.
+    """Learns continuous actions from data, and then from its own transitions.
 
     The settings are the fields of `AWACConfig`: `AWAC(observation_space, action_space, seed=0, gamma=0.98)`. `network`
     may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`; actor and

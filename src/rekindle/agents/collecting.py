@@ -135,7 +135,7 @@ class Collector:
         self.is_waiting, self.is_learning = False, True
 
     def change_policy(self) -> None:
-        """There is a new policy, though nothing was learned; the rollout goes on with it."""
+        """There is a new policy, though nothing was learned; the rollout continues with it."""
         self.version += 1
 
     def end_learning(self) -> None:
@@ -145,7 +145,7 @@ class Collector:
         self._turn_over()
 
     def clear(self) -> None:
-        """Forget all rollouts, and go on with a new policy."""
+        """Forget all rollouts, and continue with a new policy."""
         for rollout in (self._current, self._waiting):
             rollout.clear()
         self.version += 1
@@ -165,7 +165,7 @@ class Collector:
         }
 
     def loaded(self, state: State, *, is_learning: bool) -> Collector:
-        """One that goes on from a saved state; raises `StateError`."""
+        """Restore from a saved state; raises `StateError`."""
         collector = Collector(*self._spaces, self._rollout_steps)
         collector.version, collector.stale_steps = (
             saved_count(state, name) for name in ("policy_version", "stale_steps")

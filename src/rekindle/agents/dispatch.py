@@ -44,7 +44,7 @@ _SMALL_BATCH = 1 << 17
 
 
 class Deferred:
-    """One number per update, left on the device until somebody reads it."""
+    """One number per update, left on the device until it is read."""
 
     __slots__ = ("_column", "_outcomes")
 

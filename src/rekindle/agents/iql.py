@@ -239,7 +239,7 @@ class IQLUpdate:
 
 
 class IQL(OffPolicyAgent[IQLConfig]):
-    """Learns from data which of its actions are good, and goes on with transitions of its own.
+    """Learns from data which of its actions are good, and then from its own transitions.
 
     The settings are the fields of `IQLConfig`: `IQL(observation_space, action_space, seed=0, expectile=0.9)`. Actions
     are Discrete, MultiDiscrete, MultiBinary, or a Box with bounds. `network` may also be an equinox module, or what

@@ -248,7 +248,7 @@ class OffPolicyAgent(Generic[Config]):
         self._actor.warm_up(self.observation_space)
 
     def _inputs(self) -> dict[str, Any]:
-        """The inputs of an update besides its minibatch: arrays, so that a changed value does not compile again."""
+        """The inputs of an update other than its minibatch: arrays, so that a changed value does not compile again."""
         schedules, device = self._schedules.items(), self._device
         return {
             "schedules": {

@@ -109,7 +109,7 @@ class OnPolicyAgent(Generic[Config]):
         actor.owner = type(self).__name__
         self._acting = self._previous = Version(weights.initial, self._normaliser)
         self._policy: NetworkPolicy | CompiledPolicy | None = None
-        """How to act now, once somebody has asked."""
+        """How to act now; made at the first call."""
         self._publish()
 
     @property
@@ -318,7 +318,7 @@ class OnPolicyAgent(Generic[Config]):
         return {} if loss is None else {"loss": loss}
 
     def on_episode_start(self) -> None:
-        """Start counting anew."""
+        """Reset the counts."""
         self._losses.clear()
 
     # Going on later

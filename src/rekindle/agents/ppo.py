@@ -61,8 +61,8 @@ __all__ = ["ActorCritic", "PPO", "PPOConfig", "PPOState", "PPOUpdate"]
 _MOST_ROWS, _MOST_IMAGES = 1024, 64
 """Rows whose gradient is computed together on a CPU: the outputs of the layers then stay in the cache of a core.
 
-Images of Atari games then need less than 32 MiB as well. The C library takes more than that from the system anew each
-time, which costs a fifth of an update.
+Images of Atari games then need less than 32 MiB as well. The C library returns larger blocks to the system after each
+call, and the page faults of the next call took a fifth of an update.
 """
 
 

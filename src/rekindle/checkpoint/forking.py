@@ -3,7 +3,7 @@
 The new run has everything that a resume of the other would have had at that checkpoint: the agent, replay memory, best
 agent, logs up to there. Files that are never changed are shared by hard links, so a fork takes little time and space.
 The other run is only read, and may be live. Of an input journal nothing is taken: the calls after the checkpoint were
-made in a world that cannot be rewound, so the journal of the fork begins anew.
+made in a world that cannot be rewound, so the fork has its own journal.
 """
 
 from __future__ import annotations

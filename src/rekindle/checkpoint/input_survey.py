@@ -24,7 +24,7 @@ class InputSurvey(msgspec.Struct, frozen=True):
     records: int
     """Records that are kept and current."""
     after_checkpoint: int
-    """Those after the newest checkpoint: a resume makes these calls again."""
+    """Those after the newest checkpoint: a resume replays these calls."""
     torn: int = 0
     """Bytes at the end that a power cut has damaged before they were durable; the resume drops them."""
 

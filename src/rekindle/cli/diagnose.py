@@ -56,7 +56,7 @@ def _overview(found: Diagnosis) -> Iterator[tuple[Cell, Cell]]:
     begin = f"the checkpoint of step {whole(found.from_step)}" if found.from_step else "the start"
     made = len(found.metrics)
     updates = f"{whole(made)} update{'s' if made != 1 else ''}" if made else "no update"
-    yield "made again", f"from {begin} to step {whole(found.to_step)}: {updates}"
+    yield "repeated", f"from {begin} to step {whole(found.to_step)}: {updates}"
 
 
 def _about(fault: Fault) -> Iterator[tuple[Cell, Cell]]:

@@ -16,7 +16,7 @@ def find_modules_here(names: Iterable[str]) -> None:
     """Add the working directory to the end of `sys.path` if only there a module that the user named is found.
 
     Only pass names from the command line, never from a run's config. A directory inside a run is never searched,
-    because a run may come from somebody else.
+    because a run may come from someone else.
     """
     try:
         here = Path.cwd()

@@ -111,7 +111,7 @@ def _run(path: Path, settings: StudySettings, *, jobs: int, as_json: bool) -> in
     except Interrupted as error:
         if not is_study(path):
             raise
-        raise Interrupted(f"{error}; go on with rekindle resume {shown_path(path)}") from None
+        raise Interrupted(f"{error}; continue with rekindle resume {shown_path(path)}") from None
     return show_study(path, as_json=as_json)
 
 

@@ -56,7 +56,7 @@ export class Client {
   stop = null;
   /** `connecting`, `open`, `waiting` (before the next attempt to connect) or `closed`. */
   state = "connecting";
-  /** How often the connection was made again. */
+  /** How often the client reconnected. */
   reconnections = 0;
   /** Milliseconds from the newest request to its answer. */
   latency = 0;

@@ -250,7 +250,7 @@ class _Fields:
         early = early[~np.isin(early, last)]
         if len(early):
             field = self.terminations if status[early[0]] != _TRUNCATED else self.truncations
-            raise DataError(f"{path}: {field}: row {early[0]} ends an episode, but episode_lengths goes on after it")
+            raise DataError(f"{path}: {field}: row {early[0]} ends an episode, but episode_lengths continues after it")
         ones = np.ones(total, np.int64)
         starts = np.cumsum(lengths + 1) - (lengths + 1)
         step = np.delete(np.arange(total), starts)

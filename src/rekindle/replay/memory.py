@@ -9,7 +9,7 @@ observation of its previous row.
     status    3    3    0    1    0    2        3: no step led to this observation
 
 A transition can be sampled as soon as it is appended. The final observation of an episode is a row like any other. The
-only state besides the rows is the current row of each stream.
+only state beside the rows is the current row of each stream.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Resume(msgspec.Struct, frozen=True):
     """Why it is approximate, and notes for the user."""
     wall_time: str = ""
     replayed: int = 0
-    """Calls of the input journal that were made again."""
+    """Calls of the input journal that were replayed."""
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ FRAMEWORKS = ("jax", "jaxlib", "torch")
 
 
 def environment() -> dict[str, str]:
-    """Everything besides the user's code that the last bits of a result may depend on."""
+    """Everything other than the user's code that the last bits of a result may depend on."""
     frameworks = {name: str(sys.modules[name].__version__) for name in FRAMEWORKS if name in sys.modules}
     return {**_platform(), **frameworks}
 

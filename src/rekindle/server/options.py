@@ -28,7 +28,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()
     """Origins of web pages that may connect, such as `https://example.org`; pages from this address always may."""
     hosts: tuple[str, ...] = ()
-    """Host names of the server besides localhost and IP addresses, for example behind a proxy."""
+    """Host names of the server other than localhost and IP addresses, for example behind a proxy."""
     idle: float = 600.0
     """Seconds after which the server forgets a disconnected client."""
     max_clients: int = 1024

@@ -56,7 +56,7 @@ class Assembled(NamedTuple):
     ending: Ending
     reports: Reports
     replay: Callable[[], None] | None
-    """Makes the calls of an input journal again; to be called before the first call of the host."""
+    """Replays the calls of an input journal; to be called before the first call of the host."""
     polls: StopPolls | None
 
 

@@ -238,7 +238,7 @@ class BackgroundLearner(HostsView):
         return True
 
     def _dispatched(self, skipped: int, count: int, made: tuple[int, Metrics] | None) -> None:
-        """Publish what came of a dispatch."""
+        """Publish the result of a dispatch."""
         self._dispatches += 1
         publication = self.publication(self._dispatches, self._skipped, self._publisher.policy())
         dispatch = Dispatch(Dispatched(self._dispatches, self._processed, skipped, count), publication, made)

@@ -192,5 +192,5 @@ def rows_of(record: Decoded, body: Body) -> tuple[int, Array]:
 def _failed(record: Decoded, error: Exception) -> CheckpointError:
     text = str(error) if isinstance(error, RekindleError) else f"{type(error).__name__}: {error}"
     return CheckpointError(
-        f"call {record.number} of the input journal ({record.kind.name.lower()}) cannot be made again: {text}"
+        f"call {record.number} of the input journal ({record.kind.name.lower()}) cannot be replayed: {text}"
     )

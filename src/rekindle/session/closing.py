@@ -14,7 +14,7 @@ __all__ = ["Closing"]
 
 
 class Closing:
-    """Ends the learner, and the episodes whose end nobody announced."""
+    """Ends the learner, and the episodes whose end was not announced."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -45,7 +45,7 @@ class Closing:
         Episodes(parts).announce_all()
 
     def close_again(self, context: Context) -> None:
-        """Do what closing did, while the calls of a journal are made again; the session then goes on."""
+        """Do what closing did, while the calls of a journal are replayed; the session then continues."""
         parts, learner = self._parts, self._parts.learner
         try:
             if isinstance(learner, ReplayedLearner):

@@ -47,7 +47,7 @@ class Flow:
         self._most_steps = math.inf if max_steps is None else max_steps
         self.call = HostCall(parts, due, self.catch_up)
         self.make_calls: Callable[[], None] | None = None
-        """Makes the calls of the journal again, if that has not been done yet."""
+        """Replays the calls of the journal, if that has not been done yet."""
 
     def replay_first(self, replay: Callable[[], None]) -> None:
         """Call this function before the first call of the host."""
@@ -61,7 +61,7 @@ class Flow:
         return self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps
 
     def replay_journal(self) -> None:
-        """Make the calls of the journal again, unless that was done."""
+        """Replay the calls of the journal, unless that was done."""
         make_calls, self.make_calls = self.make_calls, None
         if make_calls is None:
             return
@@ -80,7 +80,7 @@ class Flow:
         return self._table.slot(stream)
 
     def catch_up(self) -> None:
-        """Make the calls of the journal again, and do once what was due before a resume and had not been done.
+        """Replay the calls of the journal, and do once what was due before a resume and had not been done.
 
         Raises `Interrupted` if a stop comes in between: the rest stays due, and no step may be made before it.
         """

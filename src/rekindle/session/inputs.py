@@ -1,7 +1,7 @@
 """Write every call that changes a session to its input journal.
 
 The record of a call is written when the call has been applied and its action chosen, before anything that is due. While
-a resumed session makes the calls again, nothing is written: the same methods then compare the call with its record.
+a resumed session replays the calls, nothing is written: the same methods then compare the call with its record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEP, _OBSERVE = int(Kind.STEP), int(Kind.OBSERVE)
 
 
 class Replaying(Protocol):
-    """What makes the calls of a journal again."""
+    """What replays the calls of a journal."""
 
     @property
     def has_action(self) -> bool:
@@ -47,7 +47,7 @@ class Replaying(Protocol):
         ...
 
     def hook(self, place: int, hook: Hook, env_steps: int) -> bool:
-        """Make the calls of a hook again; returns False if the hook must be called."""
+        """Replay the calls of a hook; returns False if the hook must be called."""
         ...
 
 
@@ -97,7 +97,7 @@ class InputLog:
         self._observations: Layout | None = table.observation_layout
         self._actions: ArraySpec | None = table.action_layout
         self.journal: InputJournal | None = None
-        """Where records go; None until the calls of the journal have been made again."""
+        """Where records go; None until the calls of the journal have been replayed."""
         self.replaying: Replaying | None = None
         self.failure: StorageError | None = None
         """Why no record can be written; the session then stops."""

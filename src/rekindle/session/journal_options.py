@@ -25,7 +25,7 @@ class JournalOptions(NamedTuple):
     limit: int | None
     keep: str
     is_elsewhere: bool = False
-    """Whether the calls of another run's journal are made again, and none are recorded."""
+    """Whether the calls of another run's journal are replayed, and none are recorded."""
 
     def check(self, run: TrainingRun | None) -> None:
         """Raise `ConfigError` for options that cannot be right."""
@@ -97,7 +97,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def _refusal(why: str) -> CheckpointError:
         return CheckpointError(
-            f"the calls in the input journal cannot be made again: {why}. Open the run as it was, and close it: that "
+            f"the calls in the input journal cannot be replayed: {why}. Open the run as it was, and close it: that "
             "takes a checkpoint, after which settings can be changed"
         )
 

@@ -70,7 +70,7 @@ class Journalling:
         first.write(self._directory)
 
     def replay(self, flow: Flow, reports: Reports, polls: StopPolls | None) -> Callable[[], None]:
-        """A function that makes the calls of the journal again, and opens it for new ones."""
+        """A function that replays the calls of the journal, and opens it for new ones."""
         parts, reader = self._parts, JournalReader(self._directory, self._first)
 
         def go_live(number: int) -> None:
@@ -106,7 +106,7 @@ class Journalling:
 
 
 class UnusedJournal:
-    """The journal of a run that is resumed without it: its calls are not made again."""
+    """The journal of a run that is resumed without it: its calls are not replayed."""
 
     def __init__(self, run: TrainingRun) -> None:
         self._directory, self._rewound = run.path / INPUTS, run.rewound
@@ -119,7 +119,7 @@ class UnusedJournal:
             return None
         return (
             f"the run has an input journal, and was resumed without it: {len(self._segments)} segments were moved to "
-            f"{self._rewound}; with journal=True the calls in it are made again"
+            f"{self._rewound}; with journal=True the calls in it are replayed"
         )
 
     def set_aside(self) -> None:

@@ -43,7 +43,7 @@ class Publication(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """A dispatch, and what came of it."""
+    """A dispatch and its result."""
 
     dispatched: Dispatched
     publication: Publication

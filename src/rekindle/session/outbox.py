@@ -27,7 +27,7 @@ _DELIVERED = -1
 
 
 class CallsOfCallbacks(Protocol):
-    """Makes the calls again that callbacks made."""
+    """Replays the calls that callbacks made."""
 
     def callback(self, event: int, callback: int) -> bool:
         """Make the calls that a callback made when it was called with an event; returns False if it must be called."""
@@ -56,7 +56,7 @@ class Outbox:
         self.emitted = 0
         """Events since the beginning of the host's call."""
         self.replaying: CallsOfCallbacks | None = None
-        """While the calls of a journal are made again: what callbacks without a state did."""
+        """While the calls of a journal are replayed: what callbacks without a state did."""
         self.raised: BaseException | None = None
         """What a callback raised last."""
 

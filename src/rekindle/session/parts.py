@@ -91,7 +91,7 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
     ledger: Ledger | None = None
     """What a server must know after a restart, if the session has one."""
     saved_inputs: State | None = None
-    """What the checkpoint says of the input journal, from a resume until its calls have been made again."""
+    """What the checkpoint says of the input journal, from a resume until its calls have been replayed."""
     skipped_before: int = 0
     """Updates skipped before the current learner started."""
 
@@ -107,11 +107,11 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
         return error
 
     def refuse_with_journal(self, what: str, instead: str) -> None:
-        """Raise if the session has an input journal, which makes calls again and cannot bring back a world."""
+        """Raise if the session has an input journal, which replays calls and cannot restore a world."""
         if self.inputs is not None:
             raise ConfigError(
                 f"{what} brings back the state of an environment or object after a resume, but this session has an "
-                f"input journal (journal=True), whose world goes on by itself: {instead}"
+                f"input journal (journal=True), whose world continues by itself: {instead}"
             )
 
     def state(self) -> State:

@@ -65,7 +65,7 @@ class Kind(IntEnum):
     RESTARTED = 22
     """A background learner continues, after a resume, with everything processed that was sent to it."""
     CLOSED = 23
-    """The session is being closed: a background learner has ended, and episodes were ended that nobody announced."""
+    """The session is being closed: a background learner has ended, and unannounced episodes were ended."""
     TICK = 24
     """A batch of calls of many streams, as a server makes it."""
 
@@ -97,7 +97,7 @@ class Dispatched(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Context(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What a call depended on besides its input."""
+    """What a call depended on other than its input."""
 
     added: list[StreamId] = []
     """Streams that were added before it."""

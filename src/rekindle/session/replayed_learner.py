@@ -1,4 +1,4 @@
-"""A background learner whose decisions are known: it makes them again, on the host's thread."""
+"""A background learner whose decisions are known: it repeats them, on the host's thread."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class ReplayedLearner(HostsView):
 
     def refuse(self) -> NoReturn:
         """Raise `AgentError`: the agent has failed."""
-        raise AgentError(f"the agent failed while the calls of a journal were made again: {self.failure}")
+        raise AgentError(f"the agent failed while the calls of a journal were replayed: {self.failure}")
 
     def close(self) -> None:
         """Nothing to do: no thread is running."""

@@ -1,4 +1,4 @@
-"""Make the calls of an input journal again, without the host, after a resume.
+"""Replay the calls of an input journal, without the host, after a resume.
 
 A call that a callback made has a record of its own: before that of the outer call if it was made before that one was
 recorded, and after it otherwise. Hooks are not called again: their calls are the records between `HOOK_BEGUN` and
@@ -60,7 +60,7 @@ class Stops(Protocol):
 
 
 class Replay:
-    """Makes the calls of a journal again; once the last one is made, the session goes on with its host."""
+    """Replays the calls of a journal; after the last one, the session continues with its host."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Replay:
         self._is_applying = False
         """Whether the call of a callback is being made from its record."""
         self.calls = 0
-        """Calls made again so far."""
+        """Calls replayed so far."""
         self.strayed: int | None = None
         """The first call that chose another action than before."""
         self._stops = stops
@@ -102,7 +102,7 @@ class Replay:
         return self._current is not None and bool(self._current.flags & Flag.ACTION)
 
     def run(self) -> None:
-        """Make every call again."""
+        """Replay every call."""
         started = shown = time.monotonic()
         if self._records.peek() is not None:
             self._check(self._reader.about)
@@ -110,7 +110,7 @@ class Replay:
         self._inputs.replaying = self._parts.outbox.replaying = self
         while not self._is_live:
             if self._parts.interrupter.should_stop():
-                raise Interrupted("stopped while the calls of the input journal were made again")
+                raise Interrupted("stopped while the calls of the input journal were replayed")
             self._make_next()
             now = time.monotonic()
             if now - shown > _PROGRESS_EVERY:
@@ -122,7 +122,7 @@ class Replay:
             self._stops.progress(self._records.number)
         else:
             calls = f"{self.calls:,}"
-            logger.warning("resuming: %s calls of the input journal made again in %.0f s", calls, seconds)
+            logger.warning("resuming: %s calls of the input journal replayed in %.0f s", calls, seconds)
 
     def _is_stopped_here(self) -> bool:
         """Let `stops` look at the session between two calls; returns whether the replay is over."""
@@ -222,7 +222,7 @@ class Replay:
             self._end(self._records.number)
 
     def callback(self, event: int, callback: int) -> bool:
-        """Make the calls again that a callback made in an event; returns False if it must be called."""
+        """Replay the calls that a callback made in an event; returns False if it must be called."""
         if self._inputs.is_recorded:
             self._pass_restarts()
         has_called = False
@@ -239,7 +239,7 @@ class Replay:
         return True
 
     def hook(self, place: int, hook: Hook, env_steps: int) -> bool:
-        """Make the calls of a hook again; returns False if the hook was not finished, and must be called."""
+        """Replay the calls of a hook; returns False if the hook was not finished, and must be called."""
         self._pass_restarts()
         record = self._records.peek()
         if self._records.is_at_end():
@@ -323,7 +323,7 @@ class Replay:
                 return
             self.strayed = record.number
             self._parts.grading.mark_inexact(
-                f"call {record.number}, made again, chose another action than before: the agent, a library or the "
+                f"call {record.number}, replayed, chose another action than before: the agent, a library or the "
                 "machine is not the same"
             )
 

@@ -1,4 +1,4 @@
-"""What the host reports besides transitions: metrics, evaluations, the best agent."""
+"""What the host reports other than transitions: metrics, evaluations, the best agent."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ class TrainingSession:
             signals: inside `with`, let SIGINT, SIGTERM and SIGHUP ask for a checkpoint and a stop.
             interrupter: stops the session, and long updates, from outside, for a loop that makes no calls after
                 `is_done`; a resume makes the rest of the updates.
-            journal: record every call, so that a resume makes those after the last checkpoint again and the host can go
-                on in the middle of its episodes: for worlds that cannot be brought back.
+            journal: record every call, so that a resume replays those after the last checkpoint and the host continues
+                in the middle of its episodes: for worlds that cannot be rewound.
             journal_sync: seconds of calls that a power cut may lose; with 0 every call waits until it is durable.
             journal_limit: bytes of records after which a checkpoint is taken early.
             journal_keep: `needed` removes records that no resume needs; `all` keeps them for `rekindle replay`.
@@ -352,7 +352,7 @@ class TrainingSession:
     def resumed(self) -> Resume | None:
         """From which step this session was resumed, and whether exactly; None for a new run.
 
-        With a journal, `replayed` is the number of calls that were made again.
+        With a journal, `replayed` is the number of calls that were replayed.
         """
         self._flow.replay_journal()
         return self._parts.grading.resumed

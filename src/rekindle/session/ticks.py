@@ -87,9 +87,7 @@ class Ticks:
         if parts.streams.drops_bad_values:
             raise ConfigError("a session with bad_values='drop' cannot be served: its server refuses bad values")
         if parts.grading.resumed is not None and parts.inputs is not None and flow.make_calls is None:
-            raise ConfigError(
-                "serve a session before its first call, because that makes the calls of the journal again"
-            )
+            raise ConfigError("serve a session before its first call, because that replays the calls of the journal")
         parts.attached.add("server", ledger)
         parts.ledger = ledger
         return cls(parts, flow)

@@ -1,4 +1,4 @@
-"""Open files that somebody else may have written: what is not a regular file of a bounded size is refused."""
+"""Open files that someone else may have written: what is not a regular file of a bounded size is refused."""
 
 from __future__ import annotations
 

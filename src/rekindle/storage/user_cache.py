@@ -1,4 +1,4 @@
-"""Where to keep what can be made again: converted data sets and compiled code."""
+"""Where to keep what can be recreated: converted data sets and compiled code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The directory of a study: `study.json`, `trials.jsonl`, and the runs of its trials.
 
 `trials.jsonl` has two rows for each trial: `asked` with its settings, and `ended` with its results. Their order does
-not depend on the timing of the runs, and all can be made again from the runs: a damaged log loses nothing.
+not depend on the timing of the runs, and all can be derived from the runs: a damaged log loses nothing.
 """
 
 from __future__ import annotations

@@ -87,13 +87,13 @@ def _trained(study: Path, settings: StudySettings, job: Job, interrupter: Interr
         **options,
     )
 
-    # A pause changes nothing: the run goes on exactly where it was if the trial is not pruned.
+    # A pause changes nothing: the run continues exactly where it was if the trial is not pruned.
     def pause_after_evaluation(_: Evaluated) -> None:
         if job.until is not None and trainer.session is not None and trainer.session.total_steps >= job.until:
             interrupter.stop(_PAUSE)
 
     def pause_at_start(started: TrainingStarted) -> None:
-        # A kill between the evaluation and the pause: the evaluation is in the checkpoint, and is not made again.
+        # A kill between the evaluation and the pause: the evaluation is in the checkpoint, and is not repeated.
         if started.path is not None and _has_evaluation(score_curve(Path(started.path)), job.until):
             interrupter.stop(_PAUSE)
 

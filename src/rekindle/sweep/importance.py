@@ -37,7 +37,7 @@ def importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def _fits(space: Space, trial: Trial) -> bool:
-    """Whether a trial has a valid value of each setting; somebody may have edited the log."""
+    """Whether a trial has a valid value of each setting; the log may have been edited."""
     try:
         for name, parameter in space.items():
             value = trial.settings[name]

@@ -31,7 +31,7 @@ class _Stop:
 
 def main() -> None:
     """Read a `Start` and then jobs from standard input, and write outcomes to standard output, as lines of JSON."""
-    # So that no run is left with a writer that nobody knows.
+    # So that no run is left with an unknown writer.
     when_gone(os.getppid(), lambda: os._exit(1))
     stop = _Stop()
     for number in (signal.SIGINT, signal.SIGTERM):

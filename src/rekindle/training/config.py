@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 DEFAULT_STEPS = 100_000
-"""The length of a training that nobody gives a length."""
+"""The default length of a training."""
 
 _MOST_MADE, _MOST_NATIVE = 2**12, 2**20
 """Limits of `num_envs`: environments that are created one by one, and rows of a vector environment."""

@@ -63,7 +63,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     failure: str | None
     """How the run ended."""
     from_step: int
-    """The checkpoint from which the training was made again; 0 for the start."""
+    """The checkpoint from which the training was repeated; 0 for the start."""
     to_step: int
     """The env steps that it reached."""
     is_reproduced: bool
@@ -86,7 +86,7 @@ def diagnose(
     interrupter: Interrupter | None = None,
     **options: Any,
 ) -> Diagnosis:
-    """Make a failed training again from its last good checkpoint, and find the update, layer and row that failed.
+    """Repeat a failed training from its last good checkpoint, and find the update, layer and row that failed.
 
     The run itself is only read.
 
@@ -145,7 +145,7 @@ def diagnose(
 
 
 def _newest(first: int, steps: int | None) -> float:
-    """The newest step to begin at: at least one is made again."""
+    """The newest step to begin at: at least one is repeated."""
     return first or (math.inf if steps is None else steps - 1)
 
 
@@ -209,7 +209,7 @@ def _median(windows: Sequence[dict[str, Any]], name: str) -> float:
 
 
 class _Examination:
-    """A training that is made again, with everything that was seen of it."""
+    """A repeated training, with everything that was seen of it."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._agent = trainer, trainer.agent

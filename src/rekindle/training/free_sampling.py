@@ -1,4 +1,4 @@
-"""Free actors: no rounds, and nobody waits for anybody. What is learned depends on timing, so it is not exact."""
+"""Free actors: no rounds, and no actor waits for another. What is learned depends on timing, so it is not exact."""
 
 from __future__ import annotations
 

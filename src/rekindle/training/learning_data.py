@@ -104,7 +104,7 @@ def check_data(config: TrainerConfig, *, is_named: bool) -> None:
     if name == _IMITATES and config.data is not None and not config.is_offline:
         raise ConfigError(f"{name} imitates data, and not itself: use it without data_share")
     if name in _NEED_DATA and config.data is None and (config.parent is None or name == _IMITATES):
-        begun = "" if name == _IMITATES else ", or go on with the weights of another run: --from RUN, or start_from="
+        begun = "" if name == _IMITATES else ", or continue from the weights of another run: --from RUN, or start_from="
         raise ConfigError(f"{name} learns from data: pass --data PATH, or data= in Python{begun}")
 
 

@@ -1,4 +1,4 @@
-"""Make a run again from its whole input journal, and compare both: an audit of a training in the real world."""
+"""Replay a run from its whole input journal, and compare both: an audit of a training in the real world."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import RunMetadata
 from rekindle.run.reader import RunReader
 from rekindle.session.first_agent import FIRST_AGENT, FirstAgent
-from rekindle.session.remaking import remake
 from rekindle.session.restoring import differences
+from rekindle.session.whole_replay import replay_into
 from rekindle.space_json import read_space
 from rekindle.storage import files
 from rekindle.training.algorithms import ALGORITHMS, make_agent
@@ -55,7 +55,7 @@ class ReplayedRun(msgspec.Struct, frozen=True):
     ok: bool
     """Whether the replay led to every checkpoint of the run."""
     records: int
-    """Calls that were made again."""
+    """Calls that were replayed."""
     checkpoints: list[ComparedCheckpoint]
     """The checkpoints that are left of the run, in the order in which they were taken."""
     first_difference: int | None
@@ -74,7 +74,7 @@ def replay_run(
     interrupter: Interrupter | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayedRun:
-    """Make a run again from its input journal, and compare it with the run at each checkpoint that is left of it.
+    """Replay a run from its input journal, and compare both at each checkpoint that is left of the run.
 
     The journal must be kept from the first call on (`journal_keep="all"`), and the agent is created again: one of
     `rekindle.agents` from what the run says, any other only if you name it.
@@ -98,7 +98,7 @@ def replay_run(
     interrupter = Interrupter() if interrupter is None else interrupter
     with _new_run(reader, metadata, output) as (run, keep):
         comparison = _Comparison(run.path, expected, digests, progress)
-        strayed = remake(made, run, inputs, first, expected, interrupter=interrupter, listener=comparison)
+        strayed = replay_into(made, run, inputs, first, expected, interrupter=interrupter, listener=comparison)
         compared = comparison.compared
         if not compared or compared[-1].step != newest.step:
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""A row of tabs, one for each metric, with arrows where it goes on beyond the edge of the terminal."""
+"""A row of tabs, one for each metric, with arrows where it continues beyond the edge of the terminal."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _named(arguments: Sequence[str]) -> str | None:
 
 
 def _check_trust(arguments: Sequence[str], algorithm: str, env: EnvSettings | None, like: str) -> None:
-    """Import nothing, and open nothing, that only the study names: it may come from somebody else."""
+    """Import nothing, and open nothing, that only the study names: it may come from someone else."""
     allowed: list[str] = []
     is_module = False
     for word in arguments:

@@ -122,7 +122,7 @@ def replay(
     agent: Annotated[str | None, arg(metavar="MODULE:CLASS", help_behavior_hint="")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Make a run again from its input journal; exit code 1 if it differs.
+    """Replay a run from its input journal; exit code 1 if it differs.
 
     Args:
         path: A run whose journal was kept whole, or a version or name directory (its newest run).
@@ -145,7 +145,7 @@ def diagnose(
 ) -> int:
     """Name the update, layer and row in which a training failed.
 
-    It is made again from its last good checkpoint; exit code 1 if nothing fails.
+    It is repeated from its last good checkpoint; exit code 1 if nothing fails.
 
     Args:
         path: A run, or a version or name directory (its newest run).

@@ -52,7 +52,7 @@ def sweep(  # noqa: PLR0913 - these are the options of a command
     Args:
         algorithm: The algorithm: see `rekindle algos`. Or MODULE:CLASS of your own agent.
         env: A Gymnasium id, or MODULE:NAME of a function or class that creates an environment; optional with --data.
-        trials: How many settings to try; the same command with more goes on.
+        trials: How many settings to try; the same command with more continues the study.
         space: A TOML file of the settings to vary.
         print_space: Print the built-in space as TOML, and do nothing else.
         sampler: How settings are proposed: from earlier results (tpe), or at random.

@@ -266,7 +266,7 @@ def resume(  # noqa: PLR0913 - these are the options of a command
 
         given = {"steps": steps, "strict": strict or None, "record": record, "data": data, "workers": workers}
         if ignored := [name for name, value in {**given, "actors-on": actors_on}.items() if value is not None]:
-            raise ConfigError(f"--{ignored[0]} is for runs, and {path} is a study, which goes on as it began")
+            raise ConfigError(f"--{ignored[0]} is for runs, and {path} is a study, which continues as it began")
         return resume_study(path, jobs=jobs or 1, **trusted.options, as_json=as_json)
     if jobs is not None:
         raise ConfigError(f"--jobs is for studies, and {path} is none")

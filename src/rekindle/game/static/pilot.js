@@ -37,7 +37,7 @@ export class Pilot {
     this.streams = Array.from({ length: world.count }, (_, index) => index);
   }
 
-  /** Let somebody else choose the moves; null for nobody. Episodes begin anew. */
+  /** Set who chooses the moves; null for nobody. New episodes begin. */
   use(brain) {
     this.#brain = brain;
     this.#hasEpisodes = false;

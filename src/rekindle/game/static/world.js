@@ -2,7 +2,7 @@
  * The world of the game: creatures that look for food, and thorns that they must not touch.
  *
  * It knows no page and no server, so it runs in Node too. Time goes in ticks of 1/60 second. Every TICKS_A_MOVE ticks
- * each creature makes a move: `outcome` says what came of the last one, `restart` begins new episodes, and `choose` sets the
+ * each creature makes a move: `outcome` returns the outcome of the last one, `restart` begins new episodes, and `choose` sets the
  * next moves.
  */
 

@@ -22,7 +22,7 @@ READ_SECONDS = 60.0
 
 
 def most_connections() -> int:
-    """How many connections the limit of open files allows, besides the other files of this process."""
+    """How many connections the limit of open files allows, beside the other files of this process."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return _MOST

@@ -194,7 +194,7 @@ def _place(parameter: Parameter, value: Any) -> float | None:
         if isinstance(parameter, Choice):
             return parameter.index(value) / (len(parameter.choice) - 1)
         return parameter.unit(value)
-    except (ValueError, TypeError, OverflowError):  # a log of another space, or one that somebody edited
+    except (ValueError, TypeError, OverflowError):  # a log of another space, or one that was edited
         return None
 
 

@@ -310,7 +310,7 @@ def _warnings(path: Path, row: RunRow, metadata: RunMetadata | None) -> Iterator
         yield Warned("error", "This run crashed: no process writes it any more. Run its script again to continue it.")
     if row.status == "failed" and metadata and metadata.stop_reason:
         yield Warned("error", printable(f"Failed: {metadata.stop_reason}", most=1000))
-        if metadata.training is not None:  # only a trainer's run can be made again
+        if metadata.training is not None:  # only a trainer's run can be repeated
             yield Warned("warning", printable(f"Find out why: rekindle diagnose {path}", most=1000))
     if row.exact is False:
         yield Warned("warning", "Not exact: it cannot be reproduced to the bit.")

@@ -107,7 +107,7 @@ function helpDialog() {
   const dialog = h("dialog", { class: "dialog keys", "aria-labelledby": "keys-title" },
     h("h2", { id: "keys-title" }, "Keys"),
     h("dl", {}, keys.map(([name, what]) => h("div", {}, h("dt", {}, name.split(" ").map((part) => (part === "–" ? part : h("kbd", {}, part)))), h("dd", {}, what)))),
-    h("p", { class: "muted" }, "Drag across a chart to look closer, double-click to see all of it again. A dashed line is where a resume went on."),
+    h("p", { class: "muted" }, "Drag across a chart to look closer, double-click to see all of it again. A dashed line marks a resume."),
     h("div", { class: "buttons" }, h("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Close")));
   return dialog;
 }

@@ -1,4 +1,4 @@
-"""Make a whole training again from the input journal of its run, without the host."""
+"""Replay a whole training from the input journal of its run, without the host."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rekindle.session.replayed_learner import ReplayedLearner
 from rekindle.session.replaying import Replay
 from rekindle.session.saving import Saver
 
-__all__ = ["Remade", "remake"]
+__all__ = ["ReplayListener", "replay_into"]
 
 
-class Remade(Protocol):
-    """Hears of a training that is made again."""
+class ReplayListener(Protocol):
+    """Is called during the replay of a whole training."""
 
     def checkpoint(self, number: int) -> None:
         """The checkpoint before this record was taken again, and is saved."""
@@ -51,7 +51,9 @@ class _StandIn:
 class _Checkpoints:
     """Takes checkpoints where they were taken before."""
 
-    def __init__(self, made: Assembled, saver: Saver, expected: Mapping[int, Checkpoint], listener: Remade) -> None:
+    def __init__(
+        self, made: Assembled, saver: Saver, expected: Mapping[int, Checkpoint], listener: ReplayListener
+    ) -> None:
         self._made, self._saver, self._expected, self._listener = made, saver, expected, listener
         self.numbers = set(expected)
 
@@ -72,7 +74,7 @@ class _Checkpoints:
         self._listener.progress(number)
 
 
-def remake(
+def replay_into(
     agent: LearningAgent,
     run: TrainingRun,
     inputs: Path,
@@ -80,7 +82,7 @@ def remake(
     expected: Mapping[int, Checkpoint],
     *,
     interrupter: Interrupter,
-    listener: Remade,
+    listener: ReplayListener,
 ) -> int | None:
     """Make the calls of a journal with an agent in its first state, in a new run, and close that.
 
@@ -142,7 +144,7 @@ def _about(inputs: Path) -> About:
 
 
 def _replay(
-    made: Assembled, reader: JournalReader, about: About, expected: Mapping[int, Checkpoint], listener: Remade
+    made: Assembled, reader: JournalReader, about: About, expected: Mapping[int, Checkpoint], listener: ReplayListener
 ) -> int | None:
     parts = made.parts
     if parts.saver is None or parts.inputs is None:
