@@ -61,7 +61,7 @@ def checked_status(status: Any) -> EpisodeStatus:
     """A status, or its number, as an `EpisodeStatus`."""
     try:
         return EpisodeStatus(status)
-    except ValueError:
+    except (TypeError, ValueError):
         raise InputError(f"the status {status!r} is not one of {[item.name for item in EpisodeStatus]}") from None
 
 
@@ -69,12 +69,14 @@ def checked_mode(mode: Any) -> ActMode:
     """A mode, or its string value, as an `ActMode`."""
     try:
         return ActMode(mode)
-    except ValueError:
+    except (TypeError, ValueError):
         raise InputError(f"the mode {mode!r} is not one of {[item.value for item in ActMode]}") from None
 
 
 def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
     """Extras as floats by name."""
+    if extras is not None and not isinstance(extras, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"extras must be a dict of numbers, got {extras!r:.80}")
     checked: dict[str, float] = {}
     for name, value in (extras or {}).items():
         if type(name) is not str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from rekindle.checks import checked_extras
+from rekindle.errors import InputError
 from rekindle.events import EpisodeEnded
 from rekindle.session.parts import Ended, Parts
 from rekindle.session.table import StreamId
@@ -32,11 +33,20 @@ class Episodes:
             self._parts.kept.cut(slot)
         return self.add(stream, record) if record.length else record  # of length 0, all of it was dropped
 
-    def end_many(self, ended: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, EpisodeRecord]:
+    def checked(self, ended: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, dict[str, float]]:
+        """Check that the episodes of several streams can be ended, all of them before the first one is."""
+        if not isinstance(ended, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - the host gave it
+            raise InputError(f"on_episodes takes a dict of the extras of each stream, not {ended!r:.80}")
+        numbers = {stream: checked_extras(extras) for stream, extras in ended.items()}
+        for stream, extras in numbers.items():
+            self._streams.check_end(self._streams.table.slot(stream), Claims(), extras)
+        return numbers
+
+    def end_many(self, ended: Mapping[StreamId, dict[str, float]]) -> dict[StreamId, EpisodeRecord]:
         """End the episodes of several streams, each with its extras, and write their rows together."""
         slot, claims = self._streams.table.slot, Claims()
         with self._parts.logbook.rows_together():
-            return {stream: self.end(slot(stream), claims, checked_extras(extras)) for stream, extras in ended.items()}
+            return {stream: self.end(slot(stream), claims, extras) for stream, extras in ended.items()}
 
     def announce_all(self) -> None:
         """End every episode whose end was not announced."""

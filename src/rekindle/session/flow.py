@@ -42,8 +42,7 @@ class Flow:
         self._inputs: InputLog | None = parts.inputs
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
         self._counts, self._interrupter = parts.counts, parts.interrupter
-        self._kept = parts.kept
-        self._seed = seed
+        self._kept, self._seed = parts.kept, seed
         self._most_steps = math.inf if max_steps is None else max_steps
         self.call = HostCall(parts, due, self.catch_up)
         self.make_calls: Callable[[], None] | None = None
@@ -258,10 +257,12 @@ class Flow:
 
     def announce_many(self, ended: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, EpisodeRecord]:
         """End the episodes of several streams, each with its extras."""
+        self.replay_journal()
+        numbers = self._episodes.checked(ended)
         if self._inputs is not None:  # it records calls one by one
-            return {stream: self.announce(self.slot(stream), Claims(), extras) for stream, extras in ended.items()}
+            return {stream: self.announce(self.slot(stream), Claims(), extras) for stream, extras in numbers.items()}
         with self.call:
-            records = self._episodes.end_many(ended)
+            records = self._episodes.end_many(numbers)
             self.due.finish_call()
             return records
 
@@ -369,7 +370,7 @@ class Flow:
             after = self._intake.observation(observation, "observation")
             if not table.has_pending[slot]:
                 raise InputError(f"{table.name(slot)}: step was called before begin: no action is pending")
-            numbers = checked_extras(extras) if extras else {}
+            numbers = {} if extras is None else checked_extras(extras)
             if table.unlinked[slot]:
                 for warning in streams.drop_step(slot, after, reward):
                     self._parts.outbox.warn(warning)

@@ -58,6 +58,8 @@ class HostCall:
                 self._due.stop_with_checkpoint(f"the input journal cannot be written: {error}")
                 return
         if isinstance(error, InputError):
+            if not self._parts.counts.env_steps and not self._parts.streams.table.open_slots():
+                self._parts.streams.intake.forget_first()
             return
         sound = (self._parts.outbox.raised, self._due.raised, self.env_error)
         if not any(error is known for known in sound):

@@ -1,4 +1,8 @@
-"""Convert observations and actions of the host to arrays of a fixed layout, or refuse them, and actions back."""
+"""Convert observations and actions of the host to arrays of a fixed layout, or refuse them, and actions back.
+
+Whatever a value is, and whatever the host's encoder or mapper raises, a value that cannot be converted is refused with
+`InputError`: nothing has changed yet, so the agent is sound.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy as np
 
 from rekindle.errors import InputError
 from rekindle.experience import ActionMapper, Array, ObservationEncoder
+from rekindle.session.refusals import unusable
 from rekindle.session.table import StreamTable
 from rekindle.spaces import ActionStructure, ArraySpec, Layout
 
@@ -43,11 +48,20 @@ class Intake:
             count, start = getattr(space, "n", None), getattr(space, "start", 0)
             if count is not None and actions.leaves[""].shape == ():
                 self._range = range(int(start), int(start) + int(count))
+        self._learns_observations = table.observation_layout is None
+        self._learns_actions = table.action_layout is None
 
     @property
     def converts(self) -> bool:
         """Whether the host sees other observations or actions than the agent."""
         return self._converters[:2] != (None, None)
+
+    def forget_first(self) -> None:
+        """After a call that was refused before the first step: its values set no layout."""
+        if self._learns_observations:
+            self._table.observation_layout = self._table.plain_layout = None
+        if self._learns_actions:
+            self._table.action_layout = None
 
     def take_agents_form(self, is_on: bool) -> None:
         """Convert nothing while it is on: observations and actions of an input journal are in the agent's form."""
@@ -64,55 +78,80 @@ class Intake:
             and self._encoder is None
         ):
             return [observation]
-        if self._encoder is not None:
-            observation = self._encoder.encode(observation)
-        layout = self._table.observation_layout
-        if layout is None:
-            layout = Layout.of_value(observation)
+        try:
+            if self._encoder is not None:
+                observation = self._encoder.encode(observation)
+            layout = self._table.observation_layout or Layout.of_value(observation)
+            arrays = layout.conform(observation, what)
+        except InputError:
+            raise
+        except Exception as error:
+            raise unusable(what, error) from error
+        if self._table.observation_layout is None:
             self._table.use_observation_layout(layout)
-        return layout.conform(observation, what)
+        return arrays
 
     def rows(self, observations: Any) -> int:
         """The number of rows in a batch of observations; raises `InputError` for an empty batch."""
         layout = self._table.observation_layout
-        if layout is not None and layout.nesting is not None and self._encoder is None:
-            rows = len(layout.nesting.leaves(observations, "observations")[0])
-        else:
-            rows = row_count(observations)
+        try:
+            if layout is not None and layout.nesting is not None and self._encoder is None:
+                rows = len(layout.nesting.leaves(observations, "observations")[0])
+            else:
+                rows = row_count(observations)
+        except InputError:
+            raise
+        except Exception as error:
+            raise unusable("observations", error) from error
         if not rows:
             raise InputError("the batch is empty: give at least one observation")
         return rows
 
     def observations(self, observations: Any, what: str, rows: int) -> list[Array]:
         """Convert a batch of observations."""
-        if self._encoder is not None:
-            encoded = [self.observation(_row(observations, row), what) for row in range(rows)]
-            return [np.stack(column) for column in zip(*encoded, strict=True)]
-        layout = self._table.observation_layout
-        if layout is None:
-            layout = Layout.of_value(_row(observations, 0))
+        try:
+            if self._encoder is not None:
+                encoded = [self.observation(_row(observations, row), what) for row in range(rows)]
+                return [np.stack(column) for column in zip(*encoded, strict=True)]
+            layout = self._table.observation_layout or Layout.of_value(_row(observations, 0))
+            arrays = layout.conform(observations, what, rows=rows)
+        except InputError:
+            raise
+        except Exception as error:
+            raise unusable(what, error) from error
+        if self._table.observation_layout is None:
             self._table.use_observation_layout(layout)
-        return layout.conform(observations, what, rows=rows)
+        return arrays
 
     def action(self, action: Any) -> Array:
         """Convert one action that the host executed."""
-        value = action if self._mapper is None else self._mapper.to_agent(action)
-        if self._structure is not None:
-            return self._structure.flat(value, "action")
-        array = self.action_layout(value).conform(value, "action")
+        try:
+            value = action if self._mapper is None else self._mapper.to_agent(action)
+            if self._structure is not None:
+                return self._structure.flat(value, "action")
+            array = self.action_layout(value).conform(value, "action")
+        except InputError:
+            raise
+        except Exception as error:
+            raise unusable("action", error) from error
         if self._range is not None and int(array) not in self._range:
             raise InputError(f"the action {action!r} is outside {self._range}")
         return array
 
     def actions(self, actions: Any, rows: int) -> Array:
         """Convert a batch of actions that the host executed."""
-        if self._structure is not None:
+        try:
+            if self._structure is not None:
+                if self._mapper is not None:
+                    return np.stack([self.action(action) for action in actions])
+                return self._structure.flat(actions, "actions", rows=rows)
             if self._mapper is not None:
-                return np.stack([self.action(action) for action in actions])
-            return self._structure.flat(actions, "actions", rows=rows)
-        if self._mapper is not None:
-            actions = np.stack([np.asarray(self._mapper.to_agent(action)) for action in actions])
-        array = self.action_layout(actions[0]).conform(actions, "actions", rows=rows)
+                actions = np.stack([np.asarray(self._mapper.to_agent(action)) for action in actions])
+            array = self.action_layout(actions[0]).conform(actions, "actions", rows=rows)
+        except InputError:
+            raise
+        except Exception as error:
+            raise unusable("actions", error) from error
         if self._range is not None:
             # The methods `min` and `max` take twice as long.
             least, most = np.minimum.reduce(array), np.maximum.reduce(array)

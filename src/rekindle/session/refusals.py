@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from rekindle.checks import all_finite
 from rekindle.errors import InputError
 from rekindle.experience import Array
 from rekindle.session.table import StreamTable
 
-__all__ = ["not_continued", "not_finite", "not_finite_at_first", "unannounced"]
+__all__ = ["not_continued", "not_finite", "not_finite_at_first", "unannounced", "unusable"]
+
+
+def unusable(what: str, error: Exception) -> InputError:
+    """A value of the host has no form that can be converted, or the host's own conversion of it failed."""
+    return InputError(f"{what} cannot be used: {type(error).__name__}: {error}")
 
 
 def unannounced(table: StreamTable, slot: int) -> InputError:
@@ -33,9 +39,13 @@ def not_finite_at_first(table: StreamTable, slot: int, observation: Array) -> In
     return InputError(f"{table.name(slot)}: the first observation is not finite: {observation!r:.120}")
 
 
-def not_finite(table: StreamTable, slot: int, reward: float, after: Array) -> InputError:
+def not_finite(table: StreamTable, slot: int, reward: float, action: Array, after: Array) -> InputError:
     """A transition contains NaN or infinity."""
-    what = f"the reward {reward}" if not math.isfinite(reward) else f"an observation {after!r:.120}"
+    what = f"an observation {after!r:.120}"
+    if not math.isfinite(reward):
+        what = f"the reward {reward}"
+    elif not all_finite([action]):
+        what = f"the action {action!r:.120}"
     error = InputError(f"{table.name(slot)}: {what} is not finite")
     # Not part of the message: the trainer passes the message on, but has no such option.
     error.add_note("A session with bad_values='drop' drops such transitions.")

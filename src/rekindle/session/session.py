@@ -218,7 +218,7 @@ class TrainingSession:
 
     def on_episodes(self, extras: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, EpisodeRecord]:
         """Announce that the episodes of several streams have ended, each with its extras; returns their records."""
-        return self._flow.announce_many(extras) if extras else {}
+        return self._flow.announce_many(extras)
 
     def on_episode_start(self, *, stream: StreamId = 0) -> None:
         """Announce a new episode; one with steps that is still open on that stream is closed as truncated."""

@@ -126,9 +126,12 @@ class Streams:
     def check(self, slot: int, experience: Experience) -> Taken:
         """Check one transition of a stream."""
         table, intake = self.table, self.intake
-        arrays = intake.observation(experience.observation, "observation")
-        after = intake.observation(experience.next_observation, "next_observation")
-        action = intake.action(experience.action)
+        try:
+            arrays = intake.observation(experience.observation, "observation")
+            after = intake.observation(experience.next_observation, "next_observation")
+            action = intake.action(experience.action)
+        except AttributeError:
+            raise InputError(f"observe takes an Experience, not {experience!r:.80}") from None
         phase = table.phase[slot]
         if phase == _ENDED:
             raise unannounced(self.table, slot)
@@ -140,7 +143,7 @@ class Streams:
                 raise not_continued(self.table, slot, experience.observation)
             broken, is_known = (slot,), False
         # Observations that were seen before are finite.
-        is_good = is_known or all_finite(arrays)
+        is_good = (is_known or all_finite(arrays)) and all_finite((action,))
         taken = self._checked(slot, arrays, action, experience.reward, after, experience.status, is_good, broken)
         if not is_newest:
             taken.before = arrays
@@ -171,7 +174,7 @@ class Streams:
         slots = table.each[slot]
         if not is_good:
             if not self.drops_bad_values:
-                raise not_finite(self.table, slot, value, after[0])
+                raise not_finite(self.table, slot, value, action, after[0])
             return Taken(slots, slot, None, 0, action, value, after, status, broken=broken, dropped=(slot,))
         self._reward[0] = value
         self._status[0] = status
@@ -181,7 +184,11 @@ class Streams:
 
     def check_many(self, transitions: Transitions, streams: Sequence[StreamId] | Array | None) -> Taken:
         """Check one transition of each of several streams."""
-        table, rows = self.table, len(transitions)
+        table = self.table
+        try:
+            rows = len(transitions.rewards)
+        except (AttributeError, TypeError):
+            raise InputError(f"observe_many takes Transitions with arrays, not {transitions!r:.80}") from None
         if not rows:
             raise InputError("the batch is empty: give at least one transition")
         slots, places = table.slots_of(streams, rows)
@@ -195,10 +202,10 @@ class Streams:
         self._check_ends(slots)
         is_continued = table.continue_all(places, arrays)
         # Observations that were seen before are finite.
-        good = finite_rows([rewards, *after] if is_continued else [rewards, *after, *arrays])
+        good = finite_rows([rewards, actions, *after, *(() if is_continued else arrays)])
         if good is not None and not self.drops_bad_values:
             row = int(np.argmin(good))
-            raise not_finite(self.table, int(slots[row]), float(rewards[row]), after[0][row])
+            raise not_finite(self.table, int(slots[row]), float(rewards[row]), actions[row], after[0][row])
         broken = [] if is_continued else self._broken(slots, arrays)
         taken = Taken(slots, places, None, rows, actions, rewards, after, statuses, good=good, broken=broken)
         if not is_continued:

@@ -100,8 +100,12 @@ class StreamTable:
                 is_slice = np.array_equal(slots, np.arange(rows))
                 known = self._first[rows] = slots, slice(rows) if is_slice else slots
             return known
-        if len(streams) != rows:
-            raise InputError(f"{len(streams)} streams were given for a batch of {rows}")
+        try:
+            given = len(streams)
+        except TypeError:
+            raise InputError(f"streams must be a sequence of their names, got {streams!r:.80}") from None
+        if given != rows:
+            raise InputError(f"{given} streams were given for a batch of {rows}")
         # Usually the transitions of the streams follow that were asked for actions.
         name = (streams.dtype, streams.tobytes()) if isinstance(streams, np.ndarray) else None
         if name is not None and name == self._named[0]:
