@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from toys import ToyAgent
 import rekindle
 from rekindle.agents import IQL
 from rekindle.checkpoint import read_agent_state, tree_digest
+from rekindle.envs import EnvFactory
 from rekindle.errors import CheckpointError, ConfigError
+from rekindle.events import Evaluated
 from rekindle.training import Trainer
+from rekindle.training.evaluation import Act, EpisodeEvaluator, Evaluation
 
 TINY: dict[str, dict[str, Any]] = {
     "tabular": {"env": "FrozenLake-v1"},
@@ -155,3 +159,55 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
     with pytest.raises(ConfigError, match="ToyAgent cannot start from another agent's weights"):
         Trainer("FrozenLake-v1", ToyAgent(seed=1), name="child", root=tmp_path, start_from=tmp_path / "parent")
     assert not (tmp_path / "child").exists()
+
+
+def evaluated_steps(run: Path) -> list[int]:
+    return [row["env_steps"] for row in rekindle.RunReader(run).eval_episodes()]
+
+
+@pytest.mark.parametrize("with_optimiser", [True, False])
+def test_a_child_is_evaluated_before_its_first_step(tmp_path: Path, with_optimiser: bool) -> None:
+    make(tmp_path, "tabular", "parent", steps=30).train()
+    options: dict[str, Any] = {"start_from": tmp_path / "parent", "with_optimiser": with_optimiser, "steps": 90}
+    make(tmp_path, "tabular", "whole", **options).train()
+    begins = 30 if with_optimiser else 0
+    assert evaluated_steps(tmp_path / "whole") == [*range(begins, 91, 30), 90]
+    make(tmp_path, "tabular", "seldom", **{**options, "eval_every": None}).train()
+    assert evaluated_steps(tmp_path / "seldom") == [90], "without evaluations at intervals there is only the last"
+
+
+class StoppingEvaluator(EpisodeEvaluator):
+    """Requests a stop as soon as it is to play."""
+
+    stop: Callable[[], None]
+
+    def evaluate(self, act: Act, episodes: int) -> Evaluation:
+        self.stop()
+        return super().evaluate(act, episodes)
+
+
+@pytest.mark.parametrize("with_optimiser", [True, False])
+@pytest.mark.parametrize("stops", ["in the first evaluation", "after it"])
+def test_a_stop_around_the_evaluation_before_the_first_step_changes_nothing(
+    tmp_path: Path, stops: str, with_optimiser: bool
+) -> None:
+    make(tmp_path, "tabular", "parent", steps=30).train()
+    options: dict[str, Any] = {"start_from": tmp_path / "parent", "with_optimiser": with_optimiser, "steps": 90}
+    make(tmp_path, "tabular", "whole", **options).train()
+    evaluator = StoppingEvaluator(EnvFactory("FrozenLake-v1"), seed=1)
+    cut = make(tmp_path, "tabular", "cut", evaluator=None if stops == "after it" else evaluator, **options)
+    evaluator.stop = cut.stop
+    if stops == "after it":
+        cut.on(Evaluated, lambda _: cut.stop())
+    made = cut.train()
+    assert made.env_steps == (30 if with_optimiser else 0)
+    Trainer.resume(tmp_path / "cut").train()
+    assert rekindle.verify(tmp_path / "cut").digests == rekindle.verify(tmp_path / "whole").digests
+
+
+def test_a_child_of_a_run_that_reached_the_target_has_nothing_to_do(tmp_path: Path) -> None:
+    make(tmp_path, "tabular", "parent").train()
+    child = make(tmp_path, "tabular", "child", start_from=tmp_path / "parent", target_score=-1.0)
+    report = child.train()
+    assert (report.env_steps, report.status) == (0, "finished")
+    assert "target reached" in str(rekindle.RunReader(tmp_path / "child").metadata.stop_reason)

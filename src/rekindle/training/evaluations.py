@@ -1,7 +1,8 @@
-"""The evaluations of a training: at intervals and at the end; keeping the best agent; early stopping."""
+"""The evaluations of a training: at intervals, at the end, and at the start of one that begins with another run."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from rekindle.actors.casting import Crew
@@ -9,7 +10,7 @@ from rekindle.actors.evaluating import EvalPlan
 from rekindle.actors.policies import refusal
 from rekindle.agent import LearningAgent
 from rekindle.envs import Determinism, EnvFactory
-from rekindle.errors import ConfigError
+from rekindle.errors import ConfigError, Interrupted
 from rekindle.experience import ActMode
 from rekindle.interrupt import never
 from rekindle.session.session import TrainingSession
@@ -50,6 +51,16 @@ class Evaluations:
             if config.eval_every is not None:
                 session.every(config.eval_every, lambda: self._evaluate(session, config))
             session.at_end(lambda: self._evaluate_finally(session, config))
+
+    def begin(self, session: TrainingSession, config: TrainerConfig) -> None:
+        """Evaluate what a training starts from, if that is another run and there are evaluations at intervals.
+
+        A resume does not repeat it, but completes one that a stop interrupted.
+        """
+        is_wanted = config.parent is not None and config.eval_every is not None and config.eval_episodes
+        if is_wanted and not self._stopping.has_scores and not session.is_done:
+            with contextlib.suppress(Interrupted):  # the stop ends the training before its first step
+                self._evaluate(session, config)
 
     def leave(self) -> None:
         """End a training: close the environments."""

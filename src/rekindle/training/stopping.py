@@ -19,6 +19,11 @@ class EarlyStopping:
         self.reason: str | None = None
         """Why to stop; None to continue."""
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether there was an evaluation."""
+        return self._best > -math.inf or self._without > 0
+
     def update(self, score: float) -> None:
         """Add the score of an evaluation."""
         if score > self._best:

@@ -306,8 +306,8 @@ class Trainer:
                     for warning in foreseen(self.agent, self.config, envs):
                         session.warn(warning)
                 components = Components(session, envs, self._sampler(session, envs))
-                # Nearly all existing objects live to the end, so the garbage collector need not visit them.
-                gc.freeze()
+                self._evaluations.begin(session, self.config)
+                gc.freeze()  # nearly all existing objects live to the end, and need not be visited by the collector
                 undo.callback(gc.unfreeze)
                 try:
                     yield from self._strategy.train_loop(components)
