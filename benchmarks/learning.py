@@ -132,7 +132,15 @@ MARKS = [
     Mark("dqn", "LunarLander-v3", 250_000, (Mean(180),)),
     Mark("dqn", "LunarLander-v3", 500_000, (Mean(200), Worst(150)), range(1000, 1005), evaluations=10),
     Mark("ppo", "LunarLander-v3", 1_000_000, (Worst(200),), range(1000, 1010), evaluations=10),
+    Mark("iqn", "CartPole-v1", 50_000, (Mean(490),), range(1000, 1005), evaluations=10),
+    Mark("qr-dqn", "CartPole-v1", 50_000, (Mean(490),), range(1000, 1005), evaluations=10),
+    Mark("iqn", "LunarLander-v3", 250_000, (Mean(200), Worst(150)), range(1000, 1005), evaluations=10),
+    Mark("qr-dqn", "LunarLander-v3", 250_000, (Mean(200), Worst(150)), range(1000, 1005), evaluations=10),
 ]
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qr-dqn": ("dqn", {"atoms": 1, "quantiles": 50, "max_grad_norm": None}),
+}
+"""Algorithms that are settings of another one, on top of its preset."""
 
 
 def name_of(result: Result) -> str:
@@ -184,12 +192,13 @@ def train(mark: Mark, seed: int, tell: Callable[[str], None]) -> Result:
     from rekindle.agents.presets import find_preset
     from rekindle.rng import episode_seed
 
-    preset = find_preset(mark.algorithm, mark.env_id)
+    algorithm, changes = VARIANTS.get(mark.algorithm, (mark.algorithm, {}))
+    preset = find_preset(algorithm, mark.env_id)
     if preset is None:
         raise SystemExit(f"there is no preset of {mark.algorithm} for {mark.env_id}")
     envs = [gym.make(mark.env_id) for _ in range(preset.num_envs)]
-    make = getattr(agents, mark.algorithm.upper())
-    agent = make(envs[0].observation_space, envs[0].action_space, seed=seed, **preset.settings(mark.steps))
+    make, settings = getattr(agents, algorithm.upper()), {**preset.settings(mark.steps), **changes}
+    agent = make(envs[0].observation_space, envs[0].action_space, seed=seed, **settings)
     test_env = gym.make(mark.env_id)
 
     def evaluate(first_seed: int, episodes: int) -> list[float]:

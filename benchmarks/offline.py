@@ -8,8 +8,9 @@
 
 The data are made by our SAC from written seeds: `random` acts uniformly; `expert` is the agent at the end of its
 training, which explores; `medium` is the agent of the first evaluation that was a third of the way from one to the
-other; `medium-replay` is everything that the training had seen until then. Their digests are in the file of data, and
-one that differs is reported. Data and unfinished trainings are kept in --data, and what is there is not made again.
+other; `medium-replay` is everything that the training has seen, from its first step to its last. Their digests are in
+the file of data, and one that differs is reported. Data and unfinished trainings are kept in --data, and what is there
+is not made again.
 
 The score of a training is the mean return of 20 greedy episodes with the final weights, with seeds that no training
 has seen. It is shown as a percentage: 0 for the random data, 100 for the expert's. d3rlpy is installed below `.peers`;
@@ -56,8 +57,8 @@ class World(NamedTuple):
     updates: int
     """Of a training from data."""
     seeds: range
-    levels: tuple[str, ...]
-    """The data that trainings are compared on."""
+    compared: dict[str, tuple[str, ...]]
+    """The agents that are trained on the data of a level."""
     settings: dict[str, Any]
     seed: int = 0
 
@@ -70,7 +71,7 @@ WORLDS = {
         episodes=1_000,
         updates=10_000,
         seeds=range(5),
-        levels=LEVELS,
+        compared={"medium": ALGORITHMS, "medium-replay": ALGORITHMS, "expert": ("bc",)},
         settings={"hidden_sizes": [64, 64], "learning_rate": 1e-3, "warmup_steps": 500},
     ),
     "halfcheetah": World(
@@ -80,7 +81,7 @@ WORLDS = {
         episodes=200,
         updates=50_000,
         seeds=range(3),
-        levels=("medium", "medium-replay"),
+        compared={"medium": ALGORITHMS, "medium-replay": ALGORITHMS},
         settings={"hidden_sizes": [256, 256], "warmup_steps": 10_000, "capacity": 400_000},
     ),
 }
@@ -99,40 +100,44 @@ def make(name: str, data: Path) -> Path:
         if level == "random":
             record_random(world, target)
         elif level == "medium-replay":
-            return trained(world, data / f"{world_name}-until-medium", medium_step(world_name, data), keep=True)
+            return trained(world_name, data)
         else:
             step = world.steps if level == "expert" else medium_step(world_name, data)
-            run = trained(world, data / f"{world_name}-training", world.steps)
+            run = trained(world_name, data)
             rekindle("record", world.env_id, "--from", f"{run}@{step}", "--episodes", world.episodes, "-o", target)
     return target
 
 
-def trained(world: World, root: Path, steps: int, *, keep: bool = False) -> Path:
-    """The run of our SAC, which goes on if it is unfinished."""
+def trained(world_name: str, data: Path) -> Path:
+    """The run of our SAC, with all its data; continued if it is unfinished."""
     from rekindle import RunReader
 
+    world, root = WORLDS[world_name], data / f"{world_name}-training"
     runs = sorted((root / "sac" / "v1").glob("2*"))
     if not runs or RunReader(runs[-1]).metadata.status != "finished":
-        settings = [
-            word
-            for name, value in world.settings.items()
-            for word in (f"--agent.{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
-        ]
         every = ("--checkpoint-every", world.every, "--eval-every", world.every, "--keep-checkpoints", 1_000)
         rekindle(
-            *("train", "sac", world.env_id, "--preset", "none", "--steps", steps, "--seed", world.seed, *every),
-            *(*settings, "--name", "sac", "--runs", root, "--resume", "auto", *(["--keep-data"] if keep else [])),
+            *("train", "sac", world.env_id, "--preset", "none", "--steps", world.steps, "--seed", world.seed, *every),
+            *(*option_words(world.settings), "--name", "sac", "--runs", root, "--resume", "auto", "--keep-data"),
         )
         runs = sorted((root / "sac" / "v1").glob("2*"))
     return runs[-1]
+
+
+def option_words(settings: dict[str, Any]) -> list[Any]:
+    """Settings of an agent as words of a command."""
+    return [
+        word
+        for name, value in settings.items()
+        for word in (f"--agent.{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
+    ]
 
 
 def medium_step(world_name: str, data: Path) -> int:
     """The step of the first evaluation that is a third of the way from random to the last one."""
     from rekindle import RunReader
 
-    world = WORLDS[world_name]
-    run = RunReader(trained(world, data / f"{world_name}-training", world.steps))
+    run = RunReader(trained(world_name, data))
     means: dict[int, list[float]] = {}
     for row in run.eval_episodes():
         means.setdefault(row["env_steps"], []).append(row["total_reward"])
@@ -214,8 +219,8 @@ def cells(only: Sequence[str], seeds: range | None) -> list[str]:
         f"{side}:{algorithm}:{world_name}-{level}:{seed}"
         for world_name, world in WORLDS.items()
         for seed in seeds or world.seeds
-        for level in world.levels
-        for algorithm in ALGORITHMS
+        for level, algorithms in world.compared.items()
+        for algorithm in algorithms
         for side in SIDES
     ]
     return [name for name in names if all(part in name for part in only)]
@@ -304,6 +309,40 @@ def table(results: list[dict[str, Any]], known: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def order_table(results: list[dict[str, Any]], known: dict[str, Any]) -> str:
+    """Whether our agents rank as they should: IQL above BC on medium-replay, BC near the expert on its data, and IQL's
+    values of first observations not above the best return in the data at the end of the training."""
+    lines = ["| data | wanted | found | every seed | reached |", "|---|---|---:|---|---|"]
+    ours = [result for result in results if result["side"] == "rekindle"]
+    for source in sorted({result["data"] for result in ours}):
+        world_name, _, level = source.partition("-")
+        scores = {
+            algorithm: [
+                scaled(result["final"], world_name, known)
+                for result in ours
+                if (result["algorithm"], result["data"]) == (algorithm, source)
+            ]
+            for algorithm in ("iql", "bc")
+        }
+        if level == "medium-replay" and all(scores.values()):
+            lead = statistics.mean(scores["iql"]) - statistics.mean(scores["bc"])
+            each = f"IQL {shown_scores(scores['iql'])}, BC {shown_scores(scores['bc'])}"
+            lines.append(f"| {source} | IQL above BC | {lead:+.1f} | {each} | {yes(lead > 0)} |")
+        if level == "expert" and scores["bc"]:
+            mean = statistics.mean(scores["bc"])
+            lines.append(f"| {source} | BC >= 95 | {mean:.1f} | {shown_scores(scores['bc'])} | {yes(mean >= 95)} |")
+        last = [result["start_values"][-1] for result in ours if result["data"] == source and "start_values" in result]
+        if last:
+            limit = min(result.get("largest_return", math.inf) for result in ours if result["data"] == source)
+            each, wanted = ", ".join(f"{value:.1f}" for value in last), f"IQL's value of first states <= {limit:.1f}"
+            lines.append(f"| {source} | {wanted} | {max(last):.1f} | {each} | {yes(max(last) <= limit)} |")
+    return "\n".join(lines)
+
+
+def yes(is_reached: bool) -> str:
+    return "yes" if is_reached else "no"
+
+
 def shown_scores(scores: list[float]) -> str:
     return f"{statistics.mean(scores):.1f} ({', '.join(f'{score:.0f}' for score in scores)})"
 
@@ -356,7 +395,8 @@ def main() -> None:
         return
     if not options.table:
         train_missing(options)
-    print(table(read(options.results), json.loads(options.digests.read_text())))
+    found, known = read(options.results), json.loads(options.digests.read_text())
+    print(table(found, known), order_table(found, known), sep="\n\n")
 
 
 if __name__ == "__main__":

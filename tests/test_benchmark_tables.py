@@ -106,3 +106,40 @@ def test_sides_are_told_apart_and_what_is_missing_is_named(script: ModuleType) -
     assert lines[3].endswith("| -120 (-99) | 50 s | seed 1000, seed 1001, seed 1002, seed 1004 |")
     assert lines[5].endswith("| Stable-Baselines3 |  |  |  | all |")
     assert "MountainCar-v0" not in script.table(ours)
+
+
+KNOWN = {"pendulum-random": {"mean_return": -1_000.0}, "pendulum-expert": {"mean_return": 0.0}}
+
+
+@pytest.mark.parametrize("script", ["offline"], indirect=True)
+def test_the_order_of_agents_and_the_values_of_iql_are_judged(script: ModuleType) -> None:
+    def result(algorithm: str, level: str, final: float, **more: object) -> dict[str, object]:
+        known = {"side": "rekindle", "algorithm": algorithm, "data": f"pendulum-{level}", "seed": 0}
+        return {**known, "final": final, **more}
+
+    values = {"start_values": [0.0, -180.0], "largest_return": -164.5}
+    results = [
+        result("iql", "medium-replay", -300.0, **values),
+        result("bc", "medium-replay", -200.0),
+        result("bc", "expert", -40.0),
+    ]
+    assert script.order_table(results, KNOWN).splitlines()[2:] == [
+        "| pendulum-expert | BC >= 95 | 96.0 | 96.0 (96) | yes |",
+        "| pendulum-medium-replay | IQL above BC | -10.0 | IQL 70.0 (70), BC 80.0 (80) | no |",
+        "| pendulum-medium-replay | IQL's value of first states <= -164.5 | -180.0 | -180.0 | yes |",
+    ]
+
+
+@pytest.mark.parametrize("script", ["fine_tuning"], indirect=True)
+def test_what_falls_after_its_start_is_noticed(script: ModuleType) -> None:
+    def result(seed: int, *scores: float) -> dict[str, object]:
+        evaluations = [[1_000 * index, score] for index, score in enumerate(scores)]
+        return {"kind": "tuned", "world": "pendulum", "seed": seed, "evaluations": evaluations}
+
+    rises, falls = result(0, -500, -550, -600, -550, -100), result(1, -500, -610, -610, -620, 0)
+    assert script.tuned_table([falls, rises], KNOWN).splitlines()[2:] == [
+        "| Pendulum-v1 | 0 | 50.0 | 45, 40, 45, 90 | 43.3 | 58.3 | yes |",
+        "| Pendulum-v1 | 1 | 50.0 | 39, 39, 38, 100 | 38.7 | 59.0 | no |",
+    ]
+    fuel = {"kind": "fuel", "world": "halfcheetah", "seed": 2, "mark": 5_000.0, "evaluations": [[10, 1.0], [20, 6e3]]}
+    assert script.fuel_table([fuel, rises]).endswith("| HalfCheetah-v5 | 2 | 5000 | 20 | 1, 6000 |")

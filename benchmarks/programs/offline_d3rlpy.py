@@ -8,6 +8,7 @@ Run in an environment that has d3rlpy. Its defaults are changed only where a set
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import sys
@@ -73,7 +74,7 @@ def create(request: dict[str, Any], env: Any) -> Any:
     return config(**settings).create(device="cpu:0")
 
 
-def main() -> None:
+def main() -> dict[str, Any]:
     import d3rlpy
     import torch
 
@@ -97,8 +98,10 @@ def main() -> None:
     returns = play(env, act, request["first_seed"], request["episodes"])
     answer = {name: request[name] for name in ("side", "algorithm", "data", "seed", "updates")}
     final = round(statistics.mean(returns), 2) if returns else None
-    print(json.dumps({**answer, "final": final, "cpu_seconds": round(cpu_seconds, 2)}))
+    return {**answer, "final": final, "cpu_seconds": round(cpu_seconds, 2)}
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.redirect_stdout(sys.stderr):  # for the logs of d3rlpy
+        answer = main()
+    print(json.dumps(answer))
