@@ -49,7 +49,7 @@ def dataset_of(path: str, reward_scale: float) -> Any:
     return MDPDataset(**whole)
 
 
-def create(request: dict[str, Any], env: Any) -> Any:
+def create(request: dict[str, Any], env: Any, data: Any) -> Any:
     from d3rlpy import algos
     from d3rlpy.models.encoders import VectorEncoderFactory
     from d3rlpy.preprocessing import MinMaxActionScaler, StandardObservationScaler
@@ -70,8 +70,11 @@ def create(request: dict[str, Any], env: Any) -> Any:
         "action_scaler": MinMaxActionScaler(minimum=env.action_space.low, maximum=env.action_space.high),
     }
     if kind == "TD3PlusBC":
-        settings["observation_scaler"] = StandardObservationScaler()
-    return config(**settings).create(device="cpu:0")
+        scaler = settings["observation_scaler"] = StandardObservationScaler()
+        scaler.fit_with_transition_picker(data.episodes, data.transition_picker)
+    algo = config(**settings).create(device="cpu:0")
+    algo.build_with_dataset(data)
+    return algo
 
 
 def main() -> dict[str, Any]:
@@ -83,13 +86,11 @@ def main() -> dict[str, Any]:
     d3rlpy.seed(request["seed"])
     env = gym.make(request["env"])
     data = dataset_of(request["file"], request["settings"].get("reward_scale", 1.0))
-    algo = create(request, env)
-    algo.build_with_dataset(data)
+    algo = create(request, env, data)
     for _ in range(20):
         algo.update(data.sample_transition_batch(request["settings"]["batch_size"]))
     d3rlpy.seed(request["seed"])
-    algo = create(request, env)
-    algo.build_with_dataset(data)
+    algo = create(request, env, data)
     started = time.process_time()
     for _ in range(request["updates"]):
         algo.update(data.sample_transition_batch(request["settings"]["batch_size"]))
