@@ -44,23 +44,8 @@ def stop_run(path: Path, *, wait: float, as_json: bool) -> int:
         _wait_for_end(reader, wait)
     summary = summarise(glimpse(reader.path))
     answer = StopAnswer(summary.path, asked, reader.is_live, summary.status, summary.steps)
-    if as_json:
-        write_json(answer)
-    if not asked:
-        complain(f"{answer.path} is not live ({answer.status}): there is nothing to stop{_others(path)}")
-        return 1
-    if answer.live and wait > 0:
-        complain(f"{answer.path} was asked to stop, but is still live after {time_text(wait)}; wait longer")
-        return 1
-    if not answer.live and answer.status not in ("stopped", "finished"):
-        complain(f"{answer.path} was asked to stop, but {answer.status}; see rekindle show {answer.path}")
-        return 1
-    if not as_json:
-        outcome = (
-            "was asked to checkpoint and stop" if answer.live else f"{answer.status} at step {whole(answer.steps)}"
-        )
-        print(printable(f"{answer.path} {outcome}", most=1000))
-    return 0
+    outcome = "was asked to checkpoint and stop" if answer.live else f"{answer.status} at step {whole(answer.steps)}"
+    return _report(answer, outcome, wait=wait, as_json=as_json, others="" if asked else _others(path))
 
 
 def stop_study(path: Path, *, wait: float, as_json: bool) -> int:
@@ -73,16 +58,26 @@ def stop_study(path: Path, *, wait: float, as_json: bool) -> int:
         study.request_stop()
         _wait_for_end(study, wait)
     answer = StopAnswer(path_text(path), asked, study.is_live, study.status, None)
+    outcome = "was asked to stop" if answer.live else answer.status
+    return _report(answer, outcome, wait=wait, as_json=as_json)
+
+
+def _report(answer: StopAnswer, outcome: str, *, wait: float, as_json: bool, others: str = "") -> int:
+    """Print the result of a request to stop; returns the exit code."""
     if as_json:
         write_json(answer)
-    if not asked:
-        complain(f"{answer.path} is not live ({answer.status}): there is nothing to stop")
-        return 1
-    if answer.live and wait > 0:
-        complain(f"{answer.path} was asked to stop, but is still live after {time_text(wait)}; wait longer")
+    failure = None
+    if not answer.asked:
+        failure = f"is not live ({answer.status}): there is nothing to stop{others}"
+    elif answer.live and wait > 0:
+        failure = f"was asked to stop, but is still live after {time_text(wait)}; wait longer"
+    elif not answer.live and answer.status not in ("stopped", "finished"):
+        failure = f"was asked to stop, but {answer.status}; see rekindle show {answer.path}"
+    if failure is not None:
+        complain(f"{answer.path} {failure}")
         return 1
     if not as_json:
-        print(printable(f"{answer.path} {'was asked to stop' if answer.live else answer.status}", most=1000))
+        print(printable(f"{answer.path} {outcome}", most=1000))
     return 0
 
 

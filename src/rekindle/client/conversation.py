@@ -331,12 +331,6 @@ class Conversation:
         """The action of each row, in the structure of the space."""
         return [] if message.actions is None else self._actions(message.actions, rows)
 
-    def actions_together(self, message: Actions, rows: int) -> Any:
-        """The actions of all rows, in the structure of the space, each array with a leading axis."""
-        form, nesting = cast("RowFormat", self._action), self._nestings[1]
-        arrays = form.received(message.actions, rows)
-        return arrays[0] if nesting is None else nesting.build(arrays)
-
     def _actions(self, value: Any, rows: int) -> list[Any]:
         form, nesting = cast("RowFormat", self._action), self._nestings[1]
         arrays = form.received(value, rows)

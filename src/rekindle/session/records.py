@@ -48,7 +48,6 @@ class Kind(IntEnum):
     ANNOUNCE = 6
     START_EPISODE = 7
     BEGIN = 8
-    RESUME = 9
     STEP = 10
     CLOSE_EPISODE = 11
     CLOSE_STREAM = 12
