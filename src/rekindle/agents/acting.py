@@ -1,4 +1,4 @@
-"""Acting with a network: few rows of a small one by numpy, everything else compiled.
+"""Act with a network: numpy for few rows of a small network, compiled code for everything else.
 
 Which of the two it is follows from sizes alone. A compiled network runs on rows padded to one of a few sizes, so that
 the number of streams can change without a compilation.
@@ -60,8 +60,8 @@ def is_on_cpu(setting: str | None) -> bool:
 class Actor(Generic[Network]):
     """Runs the newest weights on observations.
 
-    `output(network, x, noise)` is the network's output for one encoded observation, and `network.layers()`, where it
-    can, the same as data. Weights that have diverged raise `AgentError` before they choose an action.
+    `output(network, x, noise)` is the network's output for one encoded observation; `network.layers()`, if the network
+    supports it, is the same as data. Weights that have diverged raise `AgentError` before they choose an action.
     """
 
     owner = "the agent"
@@ -77,7 +77,7 @@ class Actor(Generic[Network]):
         passes: int = 1,
         device: Any = None,
     ) -> None:
-        """`passes` is how often a row is multiplied with the weights."""
+        """`passes` is the number of forward passes for one row."""
         self._weights, self._encoding, self._output = weights, encoding, output
         self._noise_size = noise_size
         self._device = device
@@ -92,7 +92,7 @@ class Actor(Generic[Network]):
         small = layers is not None and not encoding.images
         rows = _MOST_MULTIPLICATIONS // (weights.size * passes)
         self._numpy_rows = min(max(rows, 1 if passes == 1 else 0), _MOST_NUMPY_ROWS) if small else 0
-        """The most rows that are left to numpy."""
+        """The most rows that numpy computes."""
         self._sizes = [size for size in (_IMAGE_SIZES if encoding.images else _SIZES) if size > self._numpy_rows]
         self._run = jax.jit(self._batch)
         self.use(weights.initial, None)
@@ -103,7 +103,7 @@ class Actor(Generic[Network]):
         self._is_stale_here = self._is_stale_there = True
 
     def output(self, observations: Observations, rng: np.random.Generator | None) -> Array:
-        """The network's output for each row; a noisy network is so only with a generator."""
+        """The network's output for each row; noisy layers have noise only with a generator."""
         rows = _rows(observations)
         if rows <= self._numpy_rows and self._forward is not None:
             is_first = self._is_stale_here
@@ -120,11 +120,11 @@ class Actor(Generic[Network]):
         return self._checked(output) if is_first else output
 
     def _fetch(self) -> None:
-        """Copy the newest weights to where numpy acts with them."""
+        """Copy the newest weights to numpy's arrays."""
         for here, newest in zip(self._arrays_here, jax.tree_util.tree_leaves(self._newest), strict=True):
             here[...] = newest
         for flat in self._flat_here:
-            if not math.isfinite(flat.dot(flat)):  # the quickest look at every number
+            if not math.isfinite(flat.dot(flat)):  # the fastest way to check every number
                 self._check(self._here)
         self._is_stale_here = False
 
@@ -133,8 +133,8 @@ class Actor(Generic[Network]):
             raise self._diverged(reason)
 
     def _checked(self, output: Array) -> Array:
-        """The first output of new weights, which may be finite and still too large to compute with."""
-        # Minus infinity may be meant, as the logit of what is never to be chosen.
+        """Check the first output of new weights, which may be finite and still overflow."""
+        # Minus infinity is valid, as the logit of an action that is never chosen.
         if not math.isfinite(np.vdot(output, output)) and not (output < np.inf).all():
             self._is_stale_here = self._is_stale_there = True
             raise self._diverged(self._weights.diverged(self._newest) or "the output of its network is not finite")
@@ -144,7 +144,7 @@ class Actor(Generic[Network]):
         return AgentError(f"{self.owner}: {reason}: training has diverged; the last good checkpoint is kept")
 
     def policy(self, head: ActionHead, algorithm: str) -> NetworkPolicy | CompiledPolicy:
-        """The newest weights with a head, on their own."""
+        """A policy with a copy of the newest weights and this head."""
         parts = jax.tree_util.tree_map(np.array, self._newest)
         self._check(parts)
         layers = self._layers(parts)
@@ -160,7 +160,7 @@ class Actor(Generic[Network]):
 
     @property
     def vector_paths(self) -> list[str]:
-        """The paths of the weights that are in its vector, in order."""
+        """The paths of the weights in the vector of weights, in order."""
         return self._weights.vector_paths
 
     def computation(self, observations: Observations) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -174,7 +174,7 @@ class Actor(Generic[Network]):
         }
 
     def warm_up(self, observation_space: Any) -> None:
-        """Compile for every number of rows that numpy does not take."""
+        """Compile for every number of rows that numpy does not compute."""
         for rows in self._sizes:
             self._dispatch(self._on_device(), self._normaliser, zero_observations(observation_space, rows), None)
 
@@ -199,7 +199,7 @@ class Actor(Generic[Network]):
     ) -> Array:
         moments, rows = moments_of(normaliser), _rows(observations)
         observations = self._encoding.narrow(observations)
-        if noise is None:  # zeros are as good as none, and need no compilation of their own
+        if noise is None:  # zeros have the same effect, without another compilation
             noise = np.zeros((rows, self._noise_size), np.float32)
         outputs: list[Array] = []
         most = self._sizes[-1]
@@ -248,6 +248,6 @@ def zero_observations(space: Any, rows: int) -> Observations:
 
 
 def _rows(observations: Observations) -> int:
-    if isinstance(observations, np.ndarray):  # looked at first, as it is quicker to tell than a mapping
+    if isinstance(observations, np.ndarray):  # checked first, because checking for a mapping is slower
         return len(observations)
     return len(next(iter(observations.values())))

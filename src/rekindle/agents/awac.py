@@ -1,9 +1,10 @@
-"""Advantage-weighted actor-critic: do what the data does, and more so where it was better than the policy.
+"""Advantage-weighted actor-critic (AWAC): imitate the data, weighted by the advantages of its actions.
 
-Critics learn what an action of the policy is worth, the least of their targets standing for the future. The policy
-learns to take the actions of the data, weighted by how much better they are than its own, times `advantage_scale`:
+Critics learn the value of an action; a target uses the minimum of the target critics. The policy learns to take the
+actions of the data; the more an action is better than the policy's own, the larger its weight (with the factor
+`advantage_scale`):
 
-    q(s, a)  <-  r + discount * least target q(s', a'),    a' from the policy
+    q(s, a)  <-  r + discount * min target q(s', a'),    a' from the policy
     policy   <-  weight * log p(a | s),    weight = softmax over the batch of (q(s, a) - q(s, a from the policy))
 
 So the policy stays near the data, and can keep learning from new transitions.
@@ -62,7 +63,7 @@ class AWACConfig(ActorCriticConfig, frozen=True, kw_only=True):
     """Factor of the advantages before the softmax that makes them weights (1 / lambda in the paper), above 0."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         check_number("advantage_scale", self.advantage_scale, above=True)
 
@@ -71,23 +72,23 @@ class AWACConfig(ActorCriticConfig, frozen=True, kw_only=True):
 
 
 class AWACState(NamedTuple):
-    """Everything that an update changes."""
+    """The state that an update changes."""
 
     actor: Any
     """The weights of the policy."""
     critics: Any
-    """Those of all critics."""
+    """The weights of all critics."""
     target: Any
-    """Those of their target."""
+    """The weights of the target critics."""
     actor_optimiser: Any
     critic_optimiser: Any
     actor_loss: Any
-    """That of the policy's last update."""
+    """The loss in the last update of the policy."""
     updates: Any
 
 
 class AWACUpdate:
-    """One update, as a pure function of state and batch."""
+    """The update step of AWAC, as a pure function of the state and a minibatch."""
 
     algorithm = "awac"
     acting = ("actor",)
@@ -113,7 +114,7 @@ class AWACUpdate:
         return AWACState(actor, critics, critics, actor_first, critic_first, np.float32(0), np.int32(0))
 
     def noise(self, rng: np.random.Generator, count: int) -> dict[str, Any]:
-        """For the actions of two policies, and a pair of critics for each update."""
+        """Noise for the actions in the next and the current state, and a pair of critics for each update."""
         shape = (count * self._config.batch_size, self._head.low.size)
         return {
             "next": rng.standard_normal(shape, np.float32),
@@ -124,7 +125,7 @@ class AWACUpdate:
     def step(
         self, state: AWACState, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[AWACState, dict[str, jax.Array], jax.Array]:
-        """One update: of the critics, and when it is its turn, of the policy."""
+        """Update the critics and the target, and every `policy_delay` updates the policy."""
         config = self._config
         batch = batch._replace(actions=to_unit(batch.actions, self._head))
         (critic_loss, (q_mean, priorities)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
@@ -151,7 +152,7 @@ class AWACUpdate:
     def critic_loss(
         self, critics: Parts, state: AWACState, batch: Minibatch
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """The loss of all critics, and beside it the mean value and the priority of each transition."""
+        """The loss of all critics, with the mean value and the new priority of each transition."""
         target = self._critics.network(state.target)
         actions = tanh_gaussian(self._outputs(state.actor, batch.next_observations), batch.noise["next"])
         future = target(batch.next_observations, actions, batch.noise["pair"]).min(axis=0)
@@ -162,16 +163,20 @@ class AWACUpdate:
         return loss, (predicted.mean(), priorities)
 
     def actor_loss(self, actor: Parts, state: AWACState, batch: Minibatch) -> jax.Array:
-        """The loss of the policy: how unlikely the actions of the data are, weighted by their advantages."""
+        """The loss of the policy: minus the log-probability of the data's actions, weighted by their advantages."""
         outputs, critics = self._outputs(actor, batch.observations), self._critics.network(state.critics)
         own = tanh_gaussian(outputs, batch.noise["now"])
-        worth, own_worth = (critics(batch.observations, actions, None).min(axis=0) for actions in (batch.actions, own))
-        advantages = jax.lax.stop_gradient(worth - own_worth)
-        weights = jax.nn.softmax(self._config.advantage_scale * advantages)  # they add up to 1: a mean, and no sum
+        values, own_values = (
+            critics(batch.observations, actions, None).min(axis=0) for actions in (batch.actions, own)
+        )
+        advantages = jax.lax.stop_gradient(values - own_values)
+        weights = jax.nn.softmax(
+            self._config.advantage_scale * advantages
+        )  # they add up to 1, so the sum below is a mean
         return -(weights * tanh_gaussian_log_prob(outputs, batch.actions)).sum()
 
     def _improve(self, state: AWACState, batch: Minibatch, schedules: Mapping[str, Any]) -> AWACState:
-        """The state after an update of the policy."""
+        """Update the policy."""
         loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
         actor, optimiser = optimised(
             self._optimiser, gradient, state.actor_optimiser, state.actor, schedules["learning_rate"]
@@ -179,7 +184,7 @@ class AWACUpdate:
         return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
 
     def _outputs(self, actor: Parts, observations: jax.Array) -> jax.Array:
-        """Means before tanh, and log standard deviations."""
+        """The means before tanh, and the log standard deviations."""
         return jax.vmap(self._actor.network(actor))(observations)
 
 
@@ -187,11 +192,11 @@ class AWACUpdate:
 
 
 class AWAC(ActorCriticAgent[AWACConfig]):
-    """Learns continuous actions from data, and then from its own transitions.
+    """Advantage-weighted actor-critic: learns continuous actions from data, and then from its own transitions.
 
     The settings are the fields of `AWACConfig`: `AWAC(observation_space, action_space, seed=0, gamma=0.98)`. `network`
-    may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`; actor and
-    critics each have their own. `load_weights` takes over the actor, and leaves the critics as they are.
+    may also be an equinox module, or a factory that takes the shape of an encoded observation and `key=`; actor
+    and critics each have their own. `load_weights` replaces the actor, and leaves the critics as they are.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""Behaviour cloning: do what the data does.
+"""Behaviour cloning (BC): imitate the data.
 
-The policy learns to take the actions of the data, whatever they earn:
+The policy learns to take the actions of the data, whatever their rewards:
 
-    policy  <-  log p(a | s),    or with `loss="mse"` the distance of its one action from a
+    policy  <-  log p(a | s),    or with `loss="mse"` the squared distance of its action from a
 
-A discrete policy is categorical, a continuous one a Gaussian around a mean from -1 to 1. It is as good as the data, and
-a first thing to compare with. Clone the best episodes alone where the data is mixed.
+A discrete policy is categorical, a continuous one is a Gaussian with a mean from -1 to 1. The result is about as good
+as the data, which makes it a baseline for other algorithms. If the data is mixed, clone only its best episodes.
 
 Paper: Pomerleau 1991.
 """
@@ -58,7 +58,7 @@ class BCConfig(OffPolicyConfig, frozen=True, kw_only=True):
     the squared error."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         check_sizes("hidden_sizes", self.hidden_sizes)
         check_choice("loss", self.loss, ("likelihood", "mse"))
@@ -68,7 +68,7 @@ class BCConfig(OffPolicyConfig, frozen=True, kw_only=True):
 
 
 class BCState(NamedTuple):
-    """Everything that an update changes."""
+    """The state that an update changes."""
 
     actor: Any
     """The weights of the policy."""
@@ -77,7 +77,7 @@ class BCState(NamedTuple):
 
 
 class BCUpdate:
-    """One update, as a pure function of state and batch."""
+    """The update step of BC, as a pure function of the state and a minibatch."""
 
     algorithm = "bc"
     acting = ("actor",)
@@ -95,13 +95,13 @@ class BCUpdate:
         return BCState(actor, jax.jit(self._optimiser.init)(actor), np.int32(0))
 
     def noise(self, rng: np.random.Generator, count: int) -> None:  # noqa: ARG002
-        """Nothing is left to chance."""
+        """None: updates draw no random numbers."""
         return
 
     def step(
         self, state: BCState, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[BCState, dict[str, jax.Array], jax.Array]:
-        """One step along the gradient of the loss."""
+        """One gradient step on the loss."""
         (loss, priorities), gradient = jax.value_and_grad(self.loss, has_aux=True)(state.actor, batch)
         actor, optimiser = optimised(
             self._optimiser, gradient, state.optimiser, state.actor, schedules["learning_rate"]
@@ -109,7 +109,7 @@ class BCUpdate:
         return BCState(actor, optimiser, state.updates + 1), {"loss": loss, "grad_norm": norm(gradient)}, priorities
 
     def loss(self, actor: Parts, batch: Minibatch) -> tuple[jax.Array, jax.Array]:
-        """The loss of a batch, and the priority of each transition."""
+        """The loss of a minibatch, with the new priority of each transition."""
         outputs = jax.vmap(self._actor.network(actor))(batch.observations)
         if self._config.loss == "mse":
             losses = priorities = jnp.square(jnp.tanh(outputs) - self._actions.seen(batch.actions)).mean(axis=1)
@@ -125,11 +125,11 @@ class BCUpdate:
 
 
 class BC(OffPolicyAgent[BCConfig]):
-    """Learns to take the actions that it learns from.
+    """Behaviour cloning: learns to take the actions of the data.
 
     The settings are the fields of `BCConfig`: `BC(observation_space, action_space, seed=0, loss="mse")`. Actions are
-    Discrete, MultiDiscrete, MultiBinary, or a Box with bounds. `network` may also be an equinox module, or what makes
-    one from the shape of an encoded observation and `key=`.
+    Discrete, MultiDiscrete, MultiBinary, or a Box with bounds. `network` may also be an equinox module, or a
+    factory that takes the shape of an encoded observation and `key=`.
     """
 
     def __init__(

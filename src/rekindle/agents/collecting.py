@@ -19,41 +19,41 @@ from rekindle.replay.rollout import Steps
 
 __all__ = ["Collector", "Minibatches"]
 
-_NOBODY = -1
-"""Instead of the version of a policy: no action is open."""
+_NONE = -1
+"""Instead of the version of a policy: the stream has no open action."""
 _Slot = Annotated[int, msgspec.Meta(ge=0, lt=1 << 24)]
 _Version = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Collector:
-    """Collects a rollout while another waits to be learned from, or is.
+    """Collects a rollout, while the one before it waits for its updates or is being learned from.
 
-    A rollout is learned from with the policy that is newest then. So a transition counts only if that policy or the
-    one before it chose the action; others, and those for which there is no room, are left out and counted.
+    When the agent learns from a rollout, its actions must have been chosen by the newest policy or the one before it.
+    Older transitions, and those for which there is no room, are dropped and counted.
     """
 
     def __init__(self, observation_space: Any, action_space: Any, rollout_steps: int) -> None:
         self._spaces, self._rollout_steps = (observation_space, action_space), rollout_steps
         self.version = 0
-        """Policies so far: the version of the newest."""
+        """The version of the newest policy."""
         self.stale_steps = 0
-        """Transitions that were left out."""
+        """Transitions that were dropped."""
         self.is_waiting = False
         """Whether a rollout is full, and nothing was learned from it yet."""
         self.is_learning = False
-        """Whether one is being learned from."""
+        """Whether a rollout is being learned from."""
         self._current, self._waiting = Rollout(*self._spaces), Rollout(*self._spaces)
         self._chosen_by: NDArray[np.int64] = np.zeros(0, np.int64)
-        """By stream, the version of the policy that chose its open action; -1 if no action is open."""
+        """The version of the policy that chose the open action of each stream, or `_NONE`."""
 
     @property
     def is_ahead(self) -> bool:
-        """Whether another rollout is learned from before the one that is being collected."""
+        """Whether an earlier rollout is not learned from yet."""
         return self.is_waiting or self.is_learning
 
     @property
     def is_full(self) -> bool:
-        """Whether the one that is being collected is full."""
+        """Whether the rollout that is being collected is full."""
         return len(self._current) == self._rollout_steps
 
     @property
@@ -62,13 +62,13 @@ class Collector:
         return len(self._current)
 
     def observations(self) -> Observations:
-        """The observations in it."""
+        """The observations in the rollout that is being collected."""
         return self._current.steps().observations
 
     # Collecting
 
     def chose(self, streams: StreamSlots, versions: NDArray[np.int64] | None = None) -> None:
-        """Policies of these versions chose the open actions of these streams; without versions, the newest did."""
+        """Record that policies of these versions, by default the newest, chose the open actions of these streams."""
         self._make_room(streams)
         self._chosen_by[streams] = self.version if versions is None else versions
 
@@ -79,14 +79,14 @@ class Collector:
             raise InputError(f"{count} transitions at once do not fit: rollout_steps is {most}")
         self._make_room(streams)
         versions = self._chosen_by[streams]
-        if (oldest := _least(versions, self.version)) == _NOBODY:
-            versions[versions == _NOBODY] = self.version
+        if (oldest := _least(versions, self.version)) == _NONE:
+            versions[versions == _NONE] = self.version
             oldest = _least(versions, self.version)
         if self._can_take(count, oldest):
             self._append(transitions, streams, versions)
         else:
             start = 0
-            while start < count:  # as many as there is room for, or if not all of them can be taken, one
+            while start < count:  # as many as there is room for; if one of them is too old, one by one
                 room = slice(start, start + max(1, most - len(self._current)))
                 fits = self._can_take(len(versions[room]), _least(versions[room], self.version))
                 rows = room if fits else slice(start, start + 1)
@@ -96,21 +96,21 @@ class Collector:
                     self._current.cut(streams[rows])
                     self.stale_steps += 1
                 start = rows.stop
-        self._chosen_by[streams] = _NOBODY
+        self._chosen_by[streams] = _NONE
 
     def cut(self, streams: StreamSlots) -> None:
-        """Link nothing to the last transitions of these streams."""
+        """End the episodes of these streams: nothing is linked to their last transitions."""
         self._current.cut(streams)
         self._make_room(streams)
-        self._chosen_by[streams] = _NOBODY
+        self._chosen_by[streams] = _NONE
 
     def _make_room(self, streams: StreamSlots) -> None:
-        more = int(np.maximum.reduce(streams, initial=_NOBODY)) + 1 - len(self._chosen_by)
+        more = int(np.maximum.reduce(streams, initial=_NONE)) + 1 - len(self._chosen_by)
         if more > 0:
-            self._chosen_by = np.append(self._chosen_by, np.full(max(more, len(self._chosen_by)), _NOBODY))
+            self._chosen_by = np.append(self._chosen_by, np.full(max(more, len(self._chosen_by)), _NONE))
 
     def _can_take(self, count: int, oldest: int) -> bool:
-        """Whether there is room, and the oldest policy that chose is one of the last two when it is learned from."""
+        """Whether there is room, and the oldest policy will be one of the last two when the agent learns from it."""
         return len(self._current) + count <= self._rollout_steps and oldest >= self.version + self.is_ahead - 1
 
     def _append(self, transitions: Transitions, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
@@ -118,7 +118,7 @@ class Collector:
         self._turn_over()
 
     def _turn_over(self) -> None:
-        """If the rollout is full and none is ahead of it, let it wait, and collect another."""
+        """If the rollout is full and no earlier one is left, let it wait for its updates, and collect another."""
         if self.is_full and not self.is_ahead:
             self._current, self._waiting = self._waiting, self._current
             self.is_waiting = True
@@ -126,36 +126,36 @@ class Collector:
     # Learning
 
     def steps(self) -> Steps:
-        """The rollout that waits."""
+        """The steps of the rollout that waits for its updates."""
         return self._waiting.steps()
 
     def begin_learning(self) -> None:
-        """The rollout that waited is being learned from, and is not needed here any more."""
+        """Record that learning from the waiting rollout begins; its steps are removed here."""
         self._waiting.clear()
         self.is_waiting, self.is_learning = False, True
 
     def change_policy(self) -> None:
-        """There is a new policy, though nothing was learned; the rollout continues with it."""
+        """Record a new policy without updates, with which the current rollout continues."""
         self.version += 1
 
     def end_learning(self) -> None:
-        """There is a new policy."""
+        """Record the new policy after the updates on a rollout."""
         self.version += 1
         self.is_learning = False
         self._turn_over()
 
     def clear(self) -> None:
-        """Forget all rollouts, and continue with a new policy."""
+        """Remove all rollouts, and record a new policy."""
         for rollout in (self._current, self._waiting):
             rollout.clear()
         self.version += 1
         self.is_waiting = self.is_learning = False
 
-    # Going on later
+    # Saving
 
     def state(self) -> State:
-        """As saved."""
-        chosen = np.flatnonzero(self._chosen_by != _NOBODY)
+        """The state for a checkpoint."""
+        chosen = np.flatnonzero(self._chosen_by != _NONE)
         return {
             "rollout": self._current.state(),
             "waiting": self._waiting.state() if self.is_waiting else None,
@@ -165,7 +165,7 @@ class Collector:
         }
 
     def loaded(self, state: State, *, is_learning: bool) -> Collector:
-        """Restore from a saved state; raises `StateError`."""
+        """A collector with a saved state; raises `StateError`."""
         collector = Collector(*self._spaces, self._rollout_steps)
         collector.version, collector.stale_steps = (
             saved_count(state, name) for name in ("policy_version", "stale_steps")
@@ -193,20 +193,20 @@ class Collector:
 
 
 def _least(versions: NDArray[np.int64], version: int) -> int:
-    """The least of some versions and another one."""
+    """The minimum of some versions and another one."""
     return int(np.minimum.reduce(versions, initial=version))  # the method `min` takes twice as long
 
 
 class Minibatches:
-    """Cuts rollouts into minibatches as even as can be."""
+    """Divides rollouts into minibatches whose sizes differ by at most one."""
 
     def __init__(self, config: OnPolicyConfig) -> None:
         self._rows, self._epochs = config.rollout_steps, config.epochs
         parts = np.array_split(np.arange(self._rows), math.ceil(self._rows / config.minibatch_size))
         self.size = len(parts[0])
-        """Rows of the largest."""
+        """The rows of the largest minibatch."""
         self.table = np.full((len(parts), self.size), self._rows)
-        """Which places of a shuffled rollout make up each; one past the last where there is nothing."""
+        """The positions in a shuffled rollout of each minibatch, padded with the position after the last."""
         for line, part in zip(self.table, parts, strict=True):
             line[: len(part)] = part
 

@@ -1,10 +1,10 @@
-"""All updates that are due in one dispatch: compiled once, bit-equal to one update after the other.
+"""Make all updates that are due in one call into compiled code, bit-equal to one update after the other.
 
-A compiled loop runs as many updates as it is told to, over batches padded to one of two sizes. So two compilations
-serve every number of updates, and a warm-up is a run of none.
+A compiled loop makes any number of updates, on batches padded to one of two sizes. So two compilations are enough for
+every number of updates, and a warm-up runs the loop with none.
 
-Updates on images are dispatched one by one and without a loop. A dispatch costs little beside such an update, and
-XLA on a CPU is 25 times slower with a convolution inside a loop, as a user's network may have one.
+Updates on images are dispatched one by one, without a loop: a dispatch costs little beside such an update, and on a CPU
+XLA is 25 times slower with a convolution inside a loop, which a user's network may contain.
 """
 
 # JAX's own types are partial.
@@ -27,20 +27,20 @@ from rekindle.experience import Array
 
 __all__ = ["Deferred", "Dispatch", "Outcome", "Watched", "each_array", "padded"]
 
-# On a CPU, compute on the thread that asks: it needs the result at once, so another one would only cost a change of
-# threads. This counts for the whole process, and only if JAX was not used before.
+# On a CPU, compute on the calling thread: it needs the result at once, so another thread would only add the cost of
+# switching. This applies to the whole process, and only if JAX was not used before.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 keep_compiled_code()
 
 LearnerState = TypeVar("LearnerState")
 
 Step = Callable[[LearnerState, Any, Any], tuple[LearnerState, dict[str, jax.Array], jax.Array | None]]
-"""One update: the state, a batch and whatever else it takes, to the state after it, its metrics, and (or None) a
-number for each row of its batch."""
+"""One update: from a state, a batch and other inputs to the new state, metrics, and a number for each row of the batch
+(or None)."""
 
 _FEW, _MANY = 8, 64
 _SMALL_BATCH = 1 << 17
-"""Bytes of a batch up to which it costs nothing to pad it to many."""
+"""Bytes of a batch up to which padding to `_MANY` batches costs nothing."""
 
 
 class Deferred:
@@ -60,12 +60,12 @@ class Deferred:
 
 
 class Outcome:
-    """What came of a dispatch."""
+    """The results of a dispatch."""
 
     def __init__(self, table: jax.Array, rows: jax.Array | None, count: int) -> None:
         self._table, self._rows = table, rows
         self.count = count
-        """Updates made; fewer than asked for where a step says that it was none."""
+        """Updates made; the caller may lower it, if the last steps changed nothing."""
 
     @functools.cached_property
     def table(self) -> list[list[float]]:
@@ -73,12 +73,12 @@ class Outcome:
         return np.asarray(self._table).tolist()[: self.count]
 
     def rows(self) -> Array:
-        """The numbers of each row of each batch (none if the steps give none); waits for the device."""
+        """The numbers of each row of each batch (none if the steps return none); waits for the device."""
         return np.empty((self.count, 0)) if self._rows is None else np.asarray(self._rows)[: self.count]
 
 
 class Watched:
-    """A dispatch that was made, and all that is needed to make its updates again."""
+    """A dispatch, with everything that is needed to repeat its updates."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Watched:
         self._dispatch, self._run, self._before, self._packed = dispatch, run, before, packed
         self.count, self.inputs, self.after = count, inputs, after
         self.metrics = [dict(zip(dispatch.metric_names, row, strict=True)) for row in table[:count].tolist()]
-        """Those of each update."""
+        """The metrics of each update."""
 
     def update(self, index: int) -> tuple[Callable[..., Any], dict[str, Any]]:
         """One of its updates as a pure function, and its arguments."""
@@ -105,7 +105,7 @@ class Watched:
 
 
 class Dispatch(Generic[LearnerState]):
-    """Runs updates, many in one call, giving the state's memory to the next one."""
+    """Makes updates, many in one call, and reuses the memory of the state for the next state."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Dispatch(Generic[LearnerState]):
     ) -> None:
         """`example` is one batch.
 
-        `rows` is how many numbers a step gives beside its metrics; `most` limits the updates in a dispatch. If it is 1,
+        `rows` is how many numbers a step returns beside its metrics; `most` limits the updates in a dispatch: with 1,
         there is no loop.
         """
         self._step, self._metrics, self._rows = step, list(metrics), rows
@@ -126,8 +126,8 @@ class Dispatch(Generic[LearnerState]):
         batch_bytes = sum(array.nbytes for array in jax.tree_util.tree_leaves(example))
         many = _MANY if batch_bytes <= _SMALL_BATCH else _FEW
         self.most = min(many, most or many)
-        """Updates in one dispatch at most."""
-        # Not 1 beside others: a loop over a single batch compiles to other code, whose results differ in the last bits.
+        """The most updates in one dispatch."""
+        # No size of 1: a loop over a single batch compiles to other code, whose results differ in the last bits.
         self._sizes = [2, self.most] if self.most > 1 else [1]
         # On the device once and for all: every array that a call has to move there costs microseconds.
         self._counts = [jax.device_put(np.int32(count)) for count in range(self.most + 1)]
@@ -141,9 +141,9 @@ class Dispatch(Generic[LearnerState]):
     def __call__(
         self, state: LearnerState, batches: Mapping[str, Any], count: int, inputs: Any
     ) -> tuple[LearnerState, Outcome]:
-        """Make `count` updates on so many batches, one after the other in every array.
+        """Make `count` updates, one on each of `count` batches, which are concatenated in every array.
 
-        The state that is passed in can no longer be used.
+        The state that is passed in cannot be used afterwards.
         """
         size = self._sizes[0] if count <= self._sizes[0] else self.most
         packed = self._packing.pack(batches, count, size)
@@ -179,15 +179,15 @@ class Dispatch(Generic[LearnerState]):
 
     @property
     def metric_names(self) -> list[str]:
-        """What each update measures."""
+        """The names of the metrics."""
         return self._metrics
 
     def replayed(self, run: Callable[..., Any], state: Any, packed: list[Array], count: int, inputs: Any) -> Any:
-        """The state after the first updates of a dispatch; `run` and the rest are those of a `Watched`."""
+        """The state after the first `count` updates of a dispatch; the arguments are those of a `Watched`."""
         return run(state, packed, self._counts[count], inputs)[0] if count else state
 
     def step_of(self, packed: list[Array], index: int) -> tuple[Callable[..., Any], Any]:
-        """One update as a function of `state`, `batch` and `inputs`, and its batch among those of a dispatch."""
+        """One update of a dispatch as a function of `state`, `batch` and `inputs`, and its batch."""
         batch = self._packing.unpack([jnp.asarray(array[index]) for array in packed])
 
         def step(state: Any, batch: Any, inputs: Any) -> Any:
@@ -217,19 +217,19 @@ class Dispatch(Generic[LearnerState]):
 
 
 class _Packing:
-    """Puts the numbers of a batch into one array: every array that a call has to move costs microseconds."""
+    """Packs the numbers of a batch into one array: every array that a call has to move costs microseconds."""
 
     def __init__(self, example: Mapping[str, Any]) -> None:
         leaves, self._structure = jax.tree_util.tree_flatten(example)
         is_flat = all(value is None or isinstance(value, np.ndarray) for value in example.values())
         self._names = sorted(name for name in example if example[name] is not None) if is_flat else None
-        """Of a batch that is a dict of arrays: what JAX takes for its leaves, which it is slow to find."""
+        """For a batch that is a dict of arrays: its leaves in JAX's order, which JAX is slow to find."""
         self._shapes = [leaf.shape for leaf in leaves]
         self._places: list[tuple[bool, slice] | None] = []
-        """Whether each array is of floats, and where it lies in that one; None for others, such as bytes."""
+        """For each array, whether it has floats, and its place in the packed array; None for others, such as bytes."""
         self._width = 0
         for leaf in leaves:
-            # As JAX sees them: a float or a whole number of 32 bits.
+            # JAX converts both kinds to 32 bits.
             is_float = leaf.dtype.kind == "f"
             fits = leaf.size and (is_float or str(leaf.dtype) in {"int32", "int64"})
             end = self._width + (leaf.size if fits else 0)
@@ -237,7 +237,7 @@ class _Packing:
             self._width = end
 
     def pack(self, batches: Mapping[str, Any], count: int, size: int) -> list[Array]:
-        """Arrays of `count` batches, one after the other, as those of `size`, with an axis for them."""
+        """Pack the concatenated arrays of `count` batches into arrays with a leading axis of `size` batches."""
         whole = np.empty((size, self._width), np.int32)
         floats = whole.view(np.float32)
         packed = [whole] if self._width else []
@@ -249,14 +249,14 @@ class _Packing:
                 continue
             is_float, span = place
             numbers = floats if is_float else whole
-            if count == 1:  # the same, and quicker
+            if count == 1:  # the same result, faster
                 numbers[0][span] = leaf.ravel()
             else:
                 numbers[:count, span] = leaf.reshape(count, -1)
         return packed
 
     def unpack(self, batch: list[jax.Array]) -> Any:
-        """One batch as it was."""
+        """One batch in its original form."""
         others = iter(batch[1:] if self._width else batch)
         leaves: list[jax.Array] = []
         for place, shape in zip(self._places, self._shapes, strict=True):
@@ -270,7 +270,7 @@ class _Packing:
 
 
 def each_array(arrays: Any, function: Callable[[Array], Array]) -> Any:
-    """A function of each array of a tree of dicts and tuples: what `jax.tree.map` does, several times as quick."""
+    """Apply a function to each array of a tree of dicts and tuples: `jax.tree.map`, several times as fast."""
     if isinstance(arrays, Mapping):
         return {name: each_array(value, function) for name, value in cast("Mapping[str, Any]", arrays).items()}
     if isinstance(arrays, tuple):
@@ -279,16 +279,16 @@ def each_array(arrays: Any, function: Callable[[Array], Array]) -> Any:
 
 
 def padded(array: Array, size: int) -> Array:
-    """The array with a leading axis of this size; what is added means nothing."""
+    """The array with a leading axis of this size; the added values are undefined."""
     if len(array) == size:
         return array
-    # In JAX's own type: to cast 64-bit leftovers of memory to it later could overflow, with a warning.
+    # In JAX's dtype: casting uninitialised 64-bit values later could overflow, with a warning.
     larger = np.empty((size, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
     larger[: len(array)] = array
     return larger
 
 
 def _arranged(array: Array, count: int, size: int) -> Array:
-    """An array of `count` batches as one of `size`, with an axis for them."""
+    """The concatenated arrays of `count` batches, as an array with a leading axis of `size` batches."""
     rows = len(array) // count
     return padded(array, size * rows).reshape(size, rows, *array.shape[1:])

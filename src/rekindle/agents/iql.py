@@ -1,11 +1,11 @@
-"""Implicit Q-learning: learn what the best actions of the data are worth, and never ask about others.
+"""Implicit Q-learning (IQL): learn from data without evaluating actions that are not in it.
 
-The value of a state is an upper expectile of what the actions of the data are worth there: with an `expectile` near 1,
-nearly that of the best of them. Critics learn from it, and the policy takes the actions of the data that are better:
+The value of a state is an upper expectile of the values of the data's actions there: with an `expectile` near 1, almost
+the value of the best of them. Critics learn from it, and the policy imitates the actions that are better than it:
 
-    v(s)     <-  expectile of least target q(s, a),    a from the data
+    v(s)     <-  expectile of min target q(s, a),    a from the data
     q(s, a)  <-  r + discount * v(s')
-    policy   <-  weight * log p(a | s),    weight = exp(`advantage_scale` * (least target q(s, a) - v(s)))
+    policy   <-  weight * log p(a | s),    weight = exp(`advantage_scale` * (min target q(s, a) - v(s)))
 
 Paper: Kostrikov 2021.
 """
@@ -74,7 +74,7 @@ class IQLConfig(ActorCriticConfig, frozen=True, kw_only=True):
     """Updates over which the learning rate of the policy falls to 0 (cosine schedule); None for no schedule."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         check_number("expectile", self.expectile, most=1.0, above=True)
         if self.expectile == 1:
@@ -89,26 +89,26 @@ class IQLConfig(ActorCriticConfig, frozen=True, kw_only=True):
 
 
 class IQLState(NamedTuple):
-    """Everything that an update changes."""
+    """The state that an update changes."""
 
     actor: Any
     """The weights of the policy."""
     value: Any
-    """Those of the values of states."""
+    """The weights of the state values."""
     critics: Any
-    """Those of all critics."""
+    """The weights of all critics."""
     target: Any
-    """Those of their target."""
+    """The weights of the target critics."""
     actor_optimiser: Any
     value_optimiser: Any
     critic_optimiser: Any
     actor_loss: Any
-    """That of the policy's last update."""
+    """The loss in the last update of the policy."""
     updates: Any
 
 
 class IQLUpdate:
-    """One update, as a pure function of state and batch."""
+    """The update step of IQL, as a pure function of the state and a minibatch."""
 
     algorithm = "iql"
     acting = ("actor",)
@@ -158,13 +158,15 @@ class IQLUpdate:
         All of them use the weights before the update, so that the values of a batch are computed once.
         """
         config, rate = self._config, schedules["learning_rate"]
-        (value_loss, v_mean), value_slope = jax.value_and_grad(self.value_loss, has_aux=True)(state.value, state, batch)
+        (value_loss, v_mean), value_gradient = jax.value_and_grad(self.value_loss, has_aux=True)(
+            state.value, state, batch
+        )
         (critic_loss, (q_mean, priorities)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
-        updates, rate = state.updates + 1, after(rate, (value_slope, gradient))
+        updates, rate = state.updates + 1, after(rate, (value_gradient, gradient))
         state = in_turn(config, state, updates, lambda: self._improve(state, batch, rate))
-        value, value_optimiser = optimised(self._optimiser, value_slope, state.value_optimiser, state.value, rate)
+        value, value_optimiser = optimised(self._optimiser, value_gradient, state.value_optimiser, state.value, rate)
         critics, optimiser = optimised(self._optimiser, gradient, state.critic_optimiser, state.critics, rate)
         target = followed(config, state.target, critics, updates)
         state = state._replace(
@@ -188,16 +190,16 @@ class IQLUpdate:
         return state, metrics, priorities
 
     def value_loss(self, value: Parts, state: IQLState, batch: Minibatch) -> tuple[jax.Array, jax.Array]:
-        """The loss of the values of states, and their mean: a worth above the value counts `expectile` times."""
+        """The expectile loss of the state values, with their mean: errors above 0 have the weight `expectile`."""
         values = self._values(value, batch.observations)
-        errors = self._worth(state, batch) - values
+        errors = self._action_values(state, batch) - values
         shares = jnp.abs(self._config.expectile - (errors < 0))
         return self._weighted(shares * jnp.square(errors), batch), values.mean()
 
     def critic_loss(
         self, critics: Parts, state: IQLState, batch: Minibatch
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """The loss of all critics, and beside it the mean value and the priority of each transition."""
+        """The loss of all critics, with the mean value and the new priority of each transition."""
         future = self._values(state.value, batch.next_observations)
         goals = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
         predicted = self._critics.network(critics)(batch.observations, self._actions.seen(batch.actions))
@@ -205,33 +207,33 @@ class IQLUpdate:
         return loss, (predicted.mean(), priorities)
 
     def actor_loss(self, actor: Parts, state: IQLState, batch: Minibatch) -> jax.Array:
-        """The loss of the policy: how unlikely the actions of the data are, weighted by their advantages."""
-        advantages = self._worth(state, batch) - self._values(state.value, batch.observations)
+        """The loss of the policy: minus the log-probability of the data's actions, weighted by their advantages."""
+        advantages = self._action_values(state, batch) - self._values(state.value, batch.observations)
         weights = jnp.minimum(jnp.exp(self._config.advantage_scale * advantages), self._config.max_weight)
         outputs = jax.vmap(self._actor.network(actor))(batch.observations)
         log_probs = self._actions.log_prob(outputs, batch.mask, batch.actions)
         return self._weighted(-jax.lax.stop_gradient(weights) * log_probs, batch)
 
     def _improve(self, state: IQLState, batch: Minibatch, rate: Any) -> IQLState:
-        """The state after an update of the policy."""
+        """Update the policy."""
         loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
         if self._config.cosine_updates is not None:
-            gone = jnp.minimum(state.updates / self._config.cosine_updates, 1)
-            rate = rate * 0.5 * (1 + jnp.cos(math.pi * gone))
+            progress = jnp.minimum(state.updates / self._config.cosine_updates, 1)
+            rate = rate * 0.5 * (1 + jnp.cos(math.pi * progress))
         actor, optimiser = optimised(self._optimiser, gradient, state.actor_optimiser, state.actor, rate)
         return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
 
-    def _worth(self, state: IQLState, batch: Minibatch) -> jax.Array:
-        """What the least of the target's critics says of the actions of the data."""
+    def _action_values(self, state: IQLState, batch: Minibatch) -> jax.Array:
+        """The values of the actions of the data: the minimum of the target critics."""
         target, seen = self._critics.network(state.target), self._actions.seen(batch.actions)
         return jax.lax.stop_gradient(target(batch.observations, seen, batch.noise["pair"]).min(axis=0))
 
     def _values(self, value: Parts, observations: jax.Array) -> jax.Array:
-        """What states are worth."""
+        """The values of states."""
         return self._value.network(value)(observations, jnp.zeros((row_count(observations), 0)))[0]
 
     def _weighted(self, losses: jax.Array, batch: Minibatch) -> jax.Array:
-        """The mean of losses, with priorities by how much each transition counts."""
+        """The mean of losses, with importance weights if the replay buffer is prioritised."""
         return (losses if batch.weights is None else losses * batch.weights).mean()
 
 
@@ -239,12 +241,12 @@ class IQLUpdate:
 
 
 class IQL(OffPolicyAgent[IQLConfig]):
-    """Learns from data which of its actions are good, and then from its own transitions.
+    """Implicit Q-learning: learns from data, and then from its own transitions.
 
     The settings are the fields of `IQLConfig`: `IQL(observation_space, action_space, seed=0, expectile=0.9)`. Actions
-    are Discrete, MultiDiscrete, MultiBinary, or a Box with bounds. `network` may also be an equinox module, or what
-    makes one from the shape of an encoded observation and `key=`; policy, values and critics each have their own.
-    `load_weights` takes over the policy, and leaves the others as they are.
+    are Discrete, MultiDiscrete, MultiBinary, or a Box with bounds. `network` may also be an equinox module, or a
+    factory that takes the shape of an encoded observation and `key=`; policy, values and critics each have their own.
+    `load_weights` replaces the policy, and leaves the others as they are.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What agents that learn from rollouts of their newest policy have in common: everything but the algorithm.
+"""The base of on-policy agents: everything except the algorithm.
 
 Collecting rollouts, scoring them with the policy that chose their actions, learning from them in epochs of
 minibatches, acting, and resuming. The algorithm is an `OnPolicyUpdate`: its state, and an update as a pure function.
@@ -53,7 +53,7 @@ _MOST_PRODUCTS = 1 << 30
 
 
 class OnPolicyAgent(Generic[Config]):
-    """Acts, collects rollouts, and learns what its `OnPolicyUpdate` makes of them.
+    """Acts, collects rollouts, and learns from them with an `OnPolicyUpdate`.
 
     It acts with the weights that the last rollout left it with, until the next is learned from whole. What is observed
     meanwhile belongs to the rollout after. A transition that was chosen by a policy before the last two, or for which
@@ -133,7 +133,7 @@ class OnPolicyAgent(Generic[Config]):
         return self._head.choose(output, mask, self._exploring)
 
     def chose(self, streams: StreamSlots, versions: NDArray[np.int64]) -> None:
-        """Take note that policies of these versions chose the open actions of these streams."""
+        """Record that policies of these versions chose the open actions of these streams."""
         self._collector.chose(streams, versions)
 
     def predict(self, observations: Any) -> Any:
@@ -141,7 +141,7 @@ class OnPolicyAgent(Generic[Config]):
         return CompiledPolicy(self._actor.output, self._encoding, self._head).act(observations)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
-        """How to act now; later updates do not change it."""
+        """The current policy; later updates do not change it."""
         if self._policy is None:
             self._policy = self._actor.policy(self._head, self._algorithm.algorithm)
         return self._policy
@@ -175,7 +175,7 @@ class OnPolicyAgent(Generic[Config]):
             self._publish()
 
     def cut(self, streams: StreamSlots) -> None:
-        """Link nothing to the last transitions of these streams."""
+        """End the episodes of these streams: nothing is linked to their last transitions."""
         self._collector.cut(streams)
         if self._reward_scale is not None:
             self._reward_scale.cut(streams)
@@ -183,12 +183,12 @@ class OnPolicyAgent(Generic[Config]):
     # Learning
 
     def _step(self, state: Any, batch: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array], None]:
-        """One update, from the places of a minibatch in the rollout."""
+        """One update on the rows of a minibatch."""
         minibatch = RolloutBatch.of(inputs["rollout"], batch["indices"], self.config.rollout_steps)
         return *self._algorithm.step(state, minibatch, inputs["schedules"]), None
 
     def updates_due(self) -> int:
-        """How many updates are owed: none until a rollout is full, then what is left of its epochs."""
+        """The number of updates that are due: 0 until a rollout is full, then the rest of its epochs."""
         collector = self._collector
         if not collector.is_ahead:
             return 0
@@ -217,7 +217,7 @@ class OnPolicyAgent(Generic[Config]):
         return {**metrics, **about, "stale_steps": self.stale_steps}
 
     def _learn_from(self, learning: Learning, n: int, should_stop: ShouldStop) -> int:
-        """Make up to `n` updates on a rollout, in as few dispatches as there can be; returns how many."""
+        """Make up to `n` updates on a rollout, in as few dispatches as possible; returns how many."""
         inputs = self._inputs(learning.columns, learning.began_at)
         size, before = self._minibatches.size, learning.made
         is_over = False
@@ -240,20 +240,20 @@ class OnPolicyAgent(Generic[Config]):
         return made
 
     def compiled(self) -> tuple[Dispatch[Any], Actor[Any]]:
-        """What computes updates and actions, to diagnose them."""
+        """The parts that compute updates and actions, for a diagnosis."""
         return self._dispatch, self._actor
 
     def warm_up(self) -> None:
-        """Compile everything that acting and learning may need."""
+        """Compile everything that acting and learning need."""
         columns = placed(self._scorer.zeros(self.config.rollout_steps), self._device)
         self._learned = self._dispatch.warm_up(self._learned, self._inputs(columns, 0))
         self._scorer.warm_up(self._acting)
         self._actor.warm_up(self.observation_space)
 
     def _begun(self, should_stop: ShouldStop) -> Learning:
-        """Score the rollout that waits with the weights that chose its actions, and have it on the device.
+        """Score the waiting rollout with the weights that chose its actions, and move it to the device.
 
-        Nothing has changed if it is interrupted, which it can be while it scores.
+        A stop can interrupt the scoring; nothing has changed then.
         """
         config, steps = self.config, self._collector.steps()
         scored = self._scorer.rollout(steps, self._acting, self._previous, self.policy_version, should_stop)
@@ -285,7 +285,7 @@ class OnPolicyAgent(Generic[Config]):
         return learning
 
     def _finish(self) -> None:
-        """Act with what was learned; normalisation moves now, and at no other time."""
+        """Act with the new weights; normalisation changes now, and at no other time."""
         params = jax.tree_util.tree_map(np.array, self._learned.params)
         if (reason := self._weights.diverged(params)) is not None:
             name = type(self).__name__
@@ -298,12 +298,12 @@ class OnPolicyAgent(Generic[Config]):
         self._publish()
 
     def _inputs(self, columns: dict[str, Any], env_steps: int) -> dict[str, Any]:
-        """What an update takes beside a minibatch; arrays, so that a schedule compiles nothing."""
+        """The inputs of an update other than its minibatch: arrays, so that a changed value does not compile again."""
         settings = self._settings_at(env_steps).items()
         return {"rollout": columns, "schedules": {name: placed_number(value, self._device) for name, value in settings}}
 
     def _settings_at(self, env_steps: int) -> dict[str, float]:
-        """What schedules have come to."""
+        """The current values of the schedules."""
         return {name: value_at(setting, env_steps) for name, setting in self._algorithm.schedules.items()}
 
     @property
@@ -324,11 +324,11 @@ class OnPolicyAgent(Generic[Config]):
     # Going on later
 
     def save(self, path: str | Path) -> None:
-        """Write the agent to a file that `rekindle.agents.load` reads: all but replay memory and random generators."""
+        """Save the agent, without rollouts and random generators, to a file for `rekindle.agents.load`."""
         save(self, path)
 
     def state(self) -> State:
-        """Everything."""
+        """The whole state."""
         moments, scale, learning = self._moments, self._reward_scale, self._learning
         return {
             "algorithm": self._algorithm.algorithm,
@@ -360,7 +360,7 @@ class OnPolicyAgent(Generic[Config]):
 
     @refuses_misfits
     def load_state(self, state: State) -> None:
-        """Go on from there."""
+        """Load a saved state."""
         if state.get("algorithm") != self._algorithm.algorithm:
             raise StateError(f"the state is of {state.get('algorithm')!r:.40}, not of {self._algorithm.algorithm!r}")
         env_steps, updates = (saved_count(state, name) for name in ("env_steps", "updates"))
@@ -395,9 +395,9 @@ class OnPolicyAgent(Generic[Config]):
         self._publish()
 
     def take_over(self, state: State, *, with_optimiser: bool = False) -> None:
-        """Begin with what another agent has learned: its weights and its normalisation.
+        """Start from the network and the normalisation of another agent's state.
 
-        `with_optimiser` takes over the optimiser and the counters too.
+        `with_optimiser` loads the optimiser and the counters too.
         """
         names = {"algorithm", "weights", "previous", "moments", "reward_scale"}
         if with_optimiser:
@@ -405,10 +405,7 @@ class OnPolicyAgent(Generic[Config]):
         self.load_state({**self.state(), **{name: state[name] for name in names if name in state}})
 
     def load_weights(self, weights: State) -> None:
-        """Act, and go on learning, with the weights of another agent's state, and nothing else of it.
-
-        What was collected so far is forgotten.
-        """
+        """Replace the weights with those of another agent's state, and nothing else; rollouts are discarded."""
         version = self._version_from_state(weights, "the weights")
         if self._moments is not None:
             self._moments.load_weights(weights["normaliser"])
@@ -446,5 +443,5 @@ class OnPolicyAgent(Generic[Config]):
 
 
 def _untouched() -> dict[str, Any]:
-    """What counts the updates on a rollout, before the first."""
+    """The state of a rollout before its first update."""
     return {"made": np.int32(0), "is_over": np.False_}

@@ -1,7 +1,8 @@
-"""Proximal policy optimisation: actions that turned out better than expected become likelier, a little at a time.
+"""Proximal policy optimisation (PPO): on-policy learning with small steps of the policy.
 
-A rollout of `rollout_steps` transitions is collected with one policy, learned from in a few epochs of minibatches, and
-forgotten. How far a minibatch may move the policy is bounded by clipping how much likelier an action becomes:
+The agent collects a rollout of `rollout_steps` transitions with one policy, learns from it in a few epochs of
+minibatches, and discards it. Actions that were better than expected become more likely; clipping the probability ratio
+limits how far the policy moves:
 
     ratio     = pi(a | s) / pi_old(a | s)
     objective = min(ratio * advantage, clip(ratio, 1 - clip, 1 + clip) * advantage)
@@ -86,7 +87,7 @@ class PPOConfig(OnPolicyConfig, frozen=True, kw_only=True):
     """Initial logarithm of the standard deviation of continuous actions, in the unit of the action."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         check_number("clip", self.clip, above=not isinstance(self.clip, Linear))
         for name in ("entropy_coef", "value_coef"):
@@ -102,9 +103,9 @@ class PPOConfig(OnPolicyConfig, frozen=True, kw_only=True):
 
 
 class ActorCritic(eqx.Module):
-    """From an observation to the policy (logits, or the means of continuous actions) and the value.
+    """Maps an observation to the policy (logits, or the means of continuous actions) and the value.
 
-    The two have hidden layers of their own, and share what comes out of convolutions or of a user's network. If an
+    Policy and value have separate hidden layers on the shared output of the convolutions or of a user's network. If an
     observation is one image, they share the hidden layers too.
     """
 
@@ -112,7 +113,7 @@ class ActorCritic(eqx.Module):
     policy: Module
     value: Module
     log_std: Weight | None
-    """Of continuous actions, whatever is observed."""
+    """The log standard deviations of continuous actions; they do not depend on the observation."""
 
     def __init__(
         self, config: PPOConfig, encoding: Encoding, distribution: Distribution, network: Any, rng: np.random.Generator
@@ -140,12 +141,12 @@ class ActorCritic(eqx.Module):
         self.log_std = np.full(deviations, config.log_std_init, np.float32) if deviations else None
 
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Policy and value for one observation."""
+        """The outputs of the policy and the value, for one observation."""
         features = self.body(x)
         return self.policy(features), self.value(features)[0]
 
     def layers(self) -> list[Layer]:
-        """The policy as data."""
+        """The policy as `Layer` data."""
         return [*layers_of(self.body), *layers_of(self.policy)]
 
 
@@ -153,7 +154,7 @@ class ActorCritic(eqx.Module):
 
 
 class PPOState(NamedTuple):
-    """Everything that an update changes."""
+    """The state that an update changes."""
 
     params: Any
     """The weights of the network."""
@@ -161,11 +162,11 @@ class PPOState(NamedTuple):
     made: Any
     """Updates made on this rollout."""
     is_over: Any
-    """Whether `target_kl` allows no more of them."""
+    """Whether `target_kl` ended the updates on this rollout."""
 
 
 class PPOUpdate:
-    """One update, as a pure function of state and minibatch."""
+    """The update step of PPO, as a pure function of the state and a minibatch."""
 
     algorithm = "ppo"
     metrics = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
@@ -196,13 +197,13 @@ class PPOUpdate:
     def step(
         self, state: PPOState, batch: RolloutBatch, schedules: Mapping[str, Any]
     ) -> tuple[PPOState, dict[str, jax.Array]]:
-        """One update, unless `target_kl` allows no more of them."""
+        """One gradient step on the loss, unless `target_kl` ended the updates on this rollout."""
         if self._config.target_kl is None:
-            return self._made(state, batch, schedules)
+            return self._update(state, batch, schedules)
         nothing = dict.fromkeys(self.metrics, jnp.float32(0))
-        return jax.lax.cond(state.is_over, lambda: (state, nothing), lambda: self._made(state, batch, schedules))
+        return jax.lax.cond(state.is_over, lambda: (state, nothing), lambda: self._update(state, batch, schedules))
 
-    def _made(
+    def _update(
         self, state: PPOState, batch: RolloutBatch, schedules: Mapping[str, Any]
     ) -> tuple[PPOState, dict[str, jax.Array]]:
         if self._config.normalise_advantages:
@@ -219,7 +220,7 @@ class PPOUpdate:
     def loss(
         self, params: Parts, batch: RolloutBatch, schedules: Mapping[str, Any]
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The loss of a minibatch, or the share of a piece of it, and metrics beside it."""
+        """The loss of a minibatch, or of a piece of it, with metrics."""
         config, clip, mean, advantages = self._config, schedules["clip"], batch.mean, batch.advantages
         log_probs, entropies, values = self.score(params, batch.observations, batch.mask, batch.actions)
 
@@ -243,7 +244,7 @@ class PPOUpdate:
     def score(
         self, params: Parts, observations: jax.Array, mask: jax.Array | None, actions: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Log-probability of the action, entropy and value, each row of encoded observations."""
+        """The log-probability of the action, the entropy and the value, for each row of encoded observations."""
         network = self._weights.network(params)
         outputs, values = jax.vmap(network)(observations)
         return *self._distribution.score(outputs, network.log_std, mask, actions), values
@@ -253,13 +254,13 @@ class PPOUpdate:
 
 
 class PPO(OnPolicyAgent[PPOConfig]):
-    """Learns a policy, and beside it the value of states, from what its newest policy did.
+    """Proximal policy optimisation: learns a policy and a value function from rollouts of its newest policy.
 
     Actions may be discrete (Discrete, MultiDiscrete, MultiBinary), continuous (Box), or composite (a Dict or Tuple of
     those, nested or not). `act` and `observe` take a composite action as a row of numbers; sessions, trainers and
     policies convert it (see `rekindle.spaces.ActionStructure`). The settings are the fields of `PPOConfig`:
-    `PPO(observation_space, action_space, seed=0, gamma=0.98)`. `network` may also be an equinox module, or what makes
-    one from the shape of an encoded observation and `key=`.
+    `PPO(observation_space, action_space, seed=0, gamma=0.98)`. `network` may also be an equinox module, or a
+    factory that takes the shape of an encoded observation and `key=`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Scoring a rollout with the policies that chose its actions, and what is then learned from."""
+"""Score a rollout with the policies that chose its actions, and track the rollout that is being learned from."""
 
 # JAX's own types are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -36,32 +36,32 @@ _FEW, _FEW_IMAGES = 64, 16
 
 
 class Version(NamedTuple):
-    """All that a policy chose its actions with."""
+    """A version of the policy: its weights and its normalisation."""
 
     params: Parts
     normaliser: Normaliser | None
 
     def seen(self, encoded: Encoded) -> Encoded:
-        """Encoded observations as its network sees them."""
+        """Encoded observations, normalised as its network sees them."""
         return encoded if self.normaliser is None else self.normaliser.apply(encoded)
 
 
 class Scored(NamedTuple):
-    """A rollout with what its policies say of it."""
+    """A rollout with log-probabilities and values."""
 
     encoded: Encoded
     observations: Encoded
-    """As the newest policy sees them."""
+    """Normalised as the newest policy sees them."""
     mask: Array | None
     actions: Array
     log_probs: Array
     values: Array
     last_values: Array
-    """What each stream is worth after its last step; 0 if that terminated its episode."""
+    """The value after the last step of each stream; 0 if that step terminated its episode."""
 
 
 class Scorer:
-    """Scores rows, so many in one dispatch."""
+    """Computes log-probabilities and values of rows, many in one dispatch."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Scorer:
     def rollout(
         self, steps: Steps, acting: Version, previous: Version, version: int, should_stop: ShouldStop
     ) -> Scored:
-        """Score a rollout whose actions were chosen by the acting policy, of this version, or the one before it."""
+        """Score a rollout whose actions were chosen by the acting policy, of this version, or by the previous one."""
         encoded, mask = self._encoding.encode(steps.observations), self._encoding.mask(steps.observations)
         actions, observations = self._distribution.flat(steps.actions), acting.seen(encoded)
         log_probs, values = self.rows(acting, observations, mask, actions, should_stop)
@@ -96,10 +96,10 @@ class Scorer:
             some, masks, chosen = each_array((encoded, mask, actions), lambda column: column[older])
             log_probs[older], values[older] = self.rows(previous, previous.seen(some), masks, chosen, should_stop)
         last_values = np.zeros(len(steps.last_steps), np.float32)
-        going_on = np.flatnonzero(steps.statuses[steps.last_steps] != EpisodeStatus.TERMINATED)
-        if len(going_on):
-            last = self._encoding.encode(each_array(steps.last_observations, lambda column: column[going_on]))
-            _, last_values[going_on] = self.rows(acting, acting.seen(last), None, None, should_stop)
+        continuing = np.flatnonzero(steps.statuses[steps.last_steps] != EpisodeStatus.TERMINATED)
+        if len(continuing):
+            last = self._encoding.encode(each_array(steps.last_observations, lambda column: column[continuing]))
+            _, last_values[continuing] = self.rows(acting, acting.seen(last), None, None, should_stop)
         return Scored(encoded, observations, mask, actions, log_probs, values, last_values)
 
     def rows(
@@ -110,7 +110,7 @@ class Scorer:
         actions: Array | None,
         should_stop: ShouldStop = never,
     ) -> tuple[Array, Array]:
-        """Log-probabilities and values of rows; without actions only the values mean anything."""
+        """Log-probabilities and values of rows; without actions, only the values are valid."""
         count = row_count(observations)
         zeros = self.zeros(count)
         columns = (
@@ -118,20 +118,20 @@ class Scorer:
             zeros["mask"] if mask is None else mask,
             zeros["actions"] if actions is None else actions,
         )
-        params = self._there(version.params)
+        params = self._on_device(version.params)
         pieces: list[tuple[Array, Array]] = []
         for start in range(0, count, self._most):
             if should_stop():
                 raise Interrupted("stopped before the first update of a rollout")
             size = self._few if count - start <= self._few else self._most
             piece = each_array(columns, lambda column: padded(column[start : start + size], size))  # noqa: B023
-            log_probs, _, values = self._score(params, *self._there(piece))
+            log_probs, _, values = self._score(params, *self._on_device(piece))
             pieces.append((np.asarray(log_probs), np.asarray(values)))
         log_probs, values = (np.concatenate(parts)[:count] for parts in zip(*pieces, strict=True))
         return log_probs, values
 
     def zeros(self, rows: int) -> dict[str, Any]:
-        """A rollout of so many rows, of zeros."""
+        """The columns of a rollout with this many rows, all zero."""
         encoding = self._encoding
         return {
             "observations": encoding.zeros(rows),
@@ -140,8 +140,8 @@ class Scorer:
             "numbers": np.zeros((rows, 4), np.float32),
         }
 
-    def _there(self, arrays: Any) -> Any:
-        """Arrays for a compiled function: where none is named, it moves them to its device, quicker than JAX would."""
+    def _on_device(self, arrays: Any) -> Any:
+        """Move arrays to the device of the setting; without one, the compiled function moves them, which is faster."""
         return arrays if self._device is None else jax.device_put(arrays, self._device)
 
 
@@ -151,16 +151,16 @@ class Learning(msgspec.Struct, eq=False):
     columns: dict[str, Any]
     """On the device: encoded observations, actions, masks, and numbers (log-probability, value, advantage, return)."""
     seed: int
-    """Of the order in which it is learned from."""
+    """The seed of the order of its minibatches."""
     began_at: int
-    """Env steps when it began; schedules stand still from there on."""
+    """Env steps when it began; schedules keep their values of that step."""
     explained_variance: float
     order: Array
     """The rows of every minibatch of every epoch, one after the other."""
     made: int = 0
 
     def state(self, network: State) -> State:
-        """As saved, with the weights that are being learned."""
+        """The state for a checkpoint, with the weights that are being learned."""
         return {
             "network": network,
             "columns": tree_state(self.columns),
@@ -172,7 +172,7 @@ class Learning(msgspec.Struct, eq=False):
 
     @classmethod
     def of_state(cls, saved: State, minibatches: Minibatches) -> Learning:
-        """From a saved state, all but the columns; raises `StateError`."""
+        """Restore a saved state, except for the columns; raises `StateError`."""
         seed, began_at, made = (saved_count(saved, name) for name in ("seed", "began_at", "made"))
         explained = saved.get("explained_variance")
         if not isinstance(explained, float):
@@ -181,6 +181,6 @@ class Learning(msgspec.Struct, eq=False):
 
 
 def explained_variance(values: Array, returns: Array) -> float:
-    """How much of what returns differ by was foreseen: at most 1, and 0 if they do not differ."""
+    """The share of the variance of returns that the values explain: at most 1, and 0 if the returns are equal."""
     spread = float(np.var(returns))
     return 1 - float(np.var(returns - values)) / spread if spread > 0 else 0.0

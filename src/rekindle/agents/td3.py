@@ -1,11 +1,11 @@
-"""Twin delayed deterministic policy gradients: one best action, and critics that do not overrate it.
+"""Twin delayed deep deterministic policy gradients (TD3): a deterministic policy for continuous actions.
 
-Critics learn what an action is worth, the least of their targets standing for the future. The target's action is
-blurred by noise, so that a narrow peak of a critic counts for little. The actor follows the first critic, with delay,
-and so do the targets:
+Critics learn the value of an action; a target uses the minimum of two, so that values are not overestimated. Noise on
+the action in the target smooths narrow peaks of the critics. The actor maximises the first critic; the actor and the
+target networks are updated less often than the critics:
 
-    q(s, a)  <-  r + discount * least target q(s', clip(target actor(s') + clipped noise)),
-    actor    <-  q(s, actor(s)),    once in `policy_delay` updates
+    q(s, a)  <-  r + discount * min target q(s', clip(target actor(s') + clipped noise)),
+    actor    <-  q(s, actor(s)),    every `policy_delay` updates
 
 With `bc_alpha` it learns from data (TD3+BC): the actor also stays near the actions of the data.
 
@@ -70,7 +70,7 @@ class TD3Config(ActorCriticConfig, frozen=True, kw_only=True):
     2.5 is usual. None uses the value only."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Raise `ConfigError` for a setting that is out of range."""
         super().__post_init__()
         for name in ("exploration_noise", "target_noise", "target_noise_clip"):
             check_number(name, getattr(self, name))
@@ -79,7 +79,7 @@ class TD3Config(ActorCriticConfig, frozen=True, kw_only=True):
 
 
 def td3_bc(**settings: Any) -> dict[str, Any]:
-    """Settings of TD3+BC, and those given: `TD3(..., **td3_bc(bc_alpha=1.0))`."""
+    """Settings of TD3+BC, updated with yours: `TD3(..., **td3_bc(bc_alpha=1.0))`."""
     return {
         "bc_alpha": 2.5,
         "hidden_sizes": (256, 256),
@@ -94,23 +94,23 @@ def td3_bc(**settings: Any) -> dict[str, Any]:
 
 
 class TD3State(NamedTuple):
-    """Everything that an update changes."""
+    """The state that an update changes."""
 
     actor: Any
-    """The weights of the actor, in one vector."""
+    """The weights of the actor."""
     target_actor: Any
     critics: Any
-    """Those of all critics."""
+    """The weights of all critics."""
     target_critics: Any
     actor_optimiser: Any
     critic_optimiser: Any
     actor_loss: Any
-    """That of the actor's last update."""
+    """The loss in the last update of the actor."""
     updates: Any
 
 
 class TD3Update:
-    """One update, as a pure function of state and batch."""
+    """The update step of TD3, as a pure function of the state and a minibatch."""
 
     algorithm = "td3"
     acting = ("actor", "target_actor")
@@ -136,7 +136,7 @@ class TD3Update:
         return TD3State(actor, actor, critics, critics, actor_first, critic_first, np.float32(0), np.int32(0))
 
     def noise(self, rng: np.random.Generator, count: int) -> dict[str, Any]:
-        """For the actions in targets, and a pair of critics for each update."""
+        """Noise for the actions in targets, and a pair of critics for each update."""
         shape = (count * self._config.batch_size, self._head.low.size)
         return {
             "next": rng.standard_normal(shape, np.float32),
@@ -146,7 +146,7 @@ class TD3Update:
     def step(
         self, state: TD3State, batch: Minibatch, schedules: Mapping[str, Any]
     ) -> tuple[TD3State, dict[str, jax.Array], jax.Array]:
-        """One update: of the critics, and when it is its turn, of the actor."""
+        """Update the critics and the targets, and every `policy_delay` updates the actor."""
         config = self._config
         batch = batch._replace(actions=to_unit(batch.actions, self._head))
         (critic_loss, (metrics, priorities)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
@@ -176,7 +176,7 @@ class TD3Update:
     def critic_loss(
         self, critics: Parts, state: TD3State, batch: Minibatch
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
-        """The loss of all critics, and beside it metrics and the priority of each transition."""
+        """The loss of all critics, with metrics and the new priority of each transition."""
         config, target = self._config, self._critics.network(state.target_critics)
         noise = jnp.clip(batch.noise["next"] * config.target_noise, -config.target_noise_clip, config.target_noise_clip)
         actions = jnp.clip(self._act(state.target_actor, batch.next_observations) + noise, -1, 1)
@@ -188,18 +188,18 @@ class TD3Update:
         return loss, ({"q_mean": predicted.mean()}, priorities)
 
     def actor_loss(self, actor: Parts, state: TD3State, batch: Minibatch) -> jax.Array:
-        """The loss of the actor: what the first critic says of its actions, and how far they are from the data's."""
+        """The loss of the actor: minus the value of its actions, and with `bc_alpha` their distance from the data."""
         critics, first = self._critics.network(state.critics), np.array([0])
         actions = self._act(actor, batch.observations)
         values = critics(batch.observations, actions, first)
         if self._config.bc_alpha is None:
             return -values.mean()
-        # Values of any scale weigh the same.
+        # The scale of the values must not change their weight against the distance.
         scale = self._config.bc_alpha / jax.lax.stop_gradient(jnp.abs(values).mean())
         return -scale * values.mean() + jnp.square(actions - batch.actions).mean()
 
     def _improve(self, state: TD3State, batch: Minibatch, schedules: Mapping[str, Any]) -> TD3State:
-        """The state after an update of the actor."""
+        """Update the actor."""
         loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
         actor, optimiser = optimised(
             self._optimiser, gradient, state.actor_optimiser, state.actor, schedules["learning_rate"]
@@ -207,7 +207,7 @@ class TD3Update:
         return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=loss)
 
     def _act(self, actor: Parts, observations: jax.Array) -> jax.Array:
-        """Actions from -1 to 1."""
+        """The actions of an actor, scaled to -1 to 1."""
         return jnp.tanh(jax.vmap(self._actor.network(actor))(observations))
 
 
@@ -215,11 +215,11 @@ class TD3Update:
 
 
 class TD3(ActorCriticAgent[TD3Config]):
-    """Learns one best continuous action from remembered transitions.
+    """Twin delayed DDPG: learns a deterministic policy for continuous actions from a replay buffer.
 
     The settings are the fields of `TD3Config`: `TD3(observation_space, action_space, seed=0, gamma=0.98)`. `network`
-    may also be an equinox module, or what makes one from the shape of an encoded observation and `key=`; actor and
-    critics each have their own. `load_weights` takes over the actor, and leaves the critics as they are.
+    may also be an equinox module, or a factory that takes the shape of an encoded observation and `key=`; actor
+    and critics each have their own. `load_weights` replaces the actor, and leaves the critics as they are.
     """
 
     def __init__(
