@@ -153,6 +153,13 @@ class TestTrain:
         assert "--agent.gamma" in rekindle("train", "--steps", 5, "tabular", "FrozenLake-v1", "--help").out
         assert "--agent.gamma" not in rekindle("train", "--help").out
 
+    def test_the_help_of_a_setting_has_no_line_breaks_of_its_source(
+        self, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "400")
+        shown = rekindle("train", "tabular", "FrozenLake-v1", "--help").out
+        assert "None for about 64, so that rounds fill a rollout. (default: None)" in shown
+
 
 class TestResume:
     def test_a_run_goes_on_from_its_path(self, rekindle: Rekindle) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
-from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from rekindle.agents.presets import Preset, presets
+from rekindle.cli.field_docs import field_docs
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.run.settings import setting_text
 from rekindle.text import NOTHING
@@ -42,7 +39,7 @@ def list_algorithms(name: str | None, *, as_json: bool) -> int:
     find_modules_here(module_of(name))
     kind = config_type(name)
     defaults: dict[str, Any] = msgspec.to_builtins(kind())
-    explanations = _explanations(kind)
+    explanations = field_docs(kind)
     if as_json:
         write_json(
             {field: {"default": value, "help": explanations.get(field, "")} for field, value in defaults.items()}
@@ -62,27 +59,3 @@ def _settings(preset: Preset) -> dict[str, Any]:
     agent = {f"agent.{name}": value for name, value in stored["agent"].items()}
     env = {f"env.{name}": value for name, value in stored["env"].items()}
     return {"steps": preset.steps, "num_envs": preset.num_envs, **env, **agent}
-
-
-def _explanations(kind: type) -> dict[str, str]:
-    """The docstring of each field of a class and its bases, the nearest first."""
-    bases = kind.__mro__[::-1]
-    return {name: text for base in bases for name, text in _own_explanations(base).items()}
-
-
-def _own_explanations(kind: type) -> dict[str, str]:
-    """The docstring of each field that a class declares itself; empty if its source cannot be read."""
-    try:
-        source = inspect.getsource(kind)
-    except (OSError, TypeError):
-        return {}
-    (node,) = ast.parse(textwrap.dedent(source)).body
-    body = node.body if isinstance(node, ast.ClassDef) else []
-    return {
-        field.target.id: " ".join(str(text.value.value).split())
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-    }

@@ -14,6 +14,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from rekindle.agents.settings import Linear, RunSteps
+from rekindle.cli.field_docs import field_docs
 
 __all__ = ["AsJson", "Modules", "PARSING", "RunPath", "Stay", "Tags", "Trust", "Trusted", "Ui"]
 
@@ -134,6 +135,20 @@ def _schedules(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[float | 
         is_instance=lambda value: value is None or isinstance(value, int | float | Linear),
         str_from_instance=_shown_schedule,
     )
+
+
+@cast("Any", REGISTRY).struct_rule
+def _settings(info: Any) -> tyro.constructors.StructConstructorSpec | None:
+    """Take the fields of a struct as options; tyro itself keeps the line breaks of their docstrings."""
+    if not (isinstance(info.type, type) and issubclass(info.type, msgspec.Struct)):
+        return None
+    defaults = info.default if isinstance(info.default, info.type) else info.type()
+    types_of, docs = typing.get_type_hints(info.type, include_extras=True), field_docs(info.type)
+    fields = (
+        tyro.constructors.StructFieldSpec(name, types_of[name], getattr(defaults, name), docs.get(name))
+        for name in info.type.__struct_fields__
+    )
+    return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
 
 
 PARSING: dict[str, Any] = {
