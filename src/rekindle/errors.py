@@ -17,6 +17,7 @@ RekindleError
 ├── CheckpointError          no checkpoint can be used
 │   └── FileRefused          a file is damaged, hostile or of an unknown format
 └── StorageError             the file system refused: full disk, I/O error, permissions
+    └── RowsHeld             rows of a log wait in memory until there is room
 
 Invalid input never changes the object it was passed to: after an `InputError` a session continues as if the call
 had not been made.
@@ -36,6 +37,7 @@ __all__ = [
     "LogCorrupt",
     "MissingExtra",
     "RekindleError",
+    "RowsHeld",
     "RunError",
     "RunLocked",
     "ServerError",
@@ -111,3 +113,10 @@ class FileRefused(CheckpointError):
 
 class StorageError(RekindleError, OSError):
     """The file system refused: full disk, I/O error, permissions. Data that was durable before still is."""
+
+
+class RowsHeld(StorageError):
+    """A log could not be written: its rows are held in memory, and nothing is lost while the process lives."""
+
+    is_repeated = False
+    """Whether the attempt before failed too, so that a user who was warned knows."""

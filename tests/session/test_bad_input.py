@@ -773,6 +773,29 @@ class TestFullDisk:
         assert session.run is not None
         assert not list(session.run.path.rglob("*.tmp"))
 
+    def test_one_warning_for_each_log_tells_that_it_is_full_until_there_is_room(
+        self, tmp_path: Path, disk: FullDisk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        logs = ("train_episodes.jsonl", "metrics.jsonl", "warnings.jsonl")
+        with open_session(tmp_path, checkpoint_every=None, metrics_every=5) as session:
+            for outage in (1, 2):
+                disk.is_full = True
+                for place in range(100):
+                    session.observe(step(place % 5, TERMINATED if place % 5 == 4 else CONTINUING))
+                    if place % 5 == 4:
+                        session.on_episode()
+                    session.flush()
+                held = [record.message for record in caplog.records if "rows are held in memory" in record.message]
+                assert [sum(log in text for text in held) for log in logs] == [outage] * 3
+                disk.is_full = False
+                session.warn("there is room")
+                for place in range(5):
+                    session.observe(step(place, TERMINATED if place == 4 else CONTINUING))
+                session.on_episode()
+                session.flush()
+        assert session.run is not None
+        assert len(rekindle.RunReader(session.run.path).train_episodes()) == 42
+
     def test_what_was_saved_before_stays_and_a_crash_while_it_is_full_costs_only_what_came_after(
         self, tmp_path: Path, expected: Mapping[str, str | None], disk: FullDisk
     ) -> None:

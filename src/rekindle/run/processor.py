@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from rekindle.errors import RekindleError
+from rekindle.errors import RekindleError, RowsHeld
 from rekindle.events import MediaLogged, MetricsFlushed, Recorder
 from rekindle.owner import Owner
 from rekindle.run.metrics import EventStore, metrics_row
@@ -116,6 +116,7 @@ class EventProcessor:
         try:
             action()
         except RekindleError as error:
-            self._report(str(error))
+            if not isinstance(error, RowsHeld) or not error.is_repeated:
+                self._report(str(error))
         except BaseException as error:  # even SystemExit, which a library may raise
             self._report(f"{problem}: {type(error).__name__}: {error}")

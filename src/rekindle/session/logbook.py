@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import Metrics, State, numbers_of
-from rekindle.errors import ConfigError, InputError, StorageError
+from rekindle.errors import ConfigError, InputError, RowsHeld, StorageError
 from rekindle.events import Histogram, Media, MediaLogged, MetricsFlushed, Recorder, RunRecorder, Stamp, Video
 from rekindle.run.directory import TrainingRun
 from rekindle.run.memory import ProcessMemory
@@ -124,9 +124,12 @@ class Logbook:
             self.window.add_all(prefix, record.extras)
 
     def _write(self, write: Callable[..., None], *what: Any) -> None:
-        """Write a row; if the file system refuses it, report that and keep the row in memory."""
+        """Write a row; if the file system refuses it, report that once and keep the row in memory."""
         try:
             write(*what)
+        except RowsHeld as error:
+            if not error.is_repeated:
+                self._outbox.warn(str(error))
         except StorageError as error:
             self._outbox.warn(str(error))
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from rekindle.agent import Stateful
-from rekindle.errors import StorageError
+from rekindle.errors import RowsHeld, StorageError
 from rekindle.events import Event, Updated, Warned
 from rekindle.run.directory import TrainingRun
 from rekindle.session.counts import Counts
@@ -106,7 +106,8 @@ class Outbox:
                 try:
                     self._run.log_warning(event.message, msgspec.structs.asdict(event.stamp))
                 except StorageError as error:  # do not warn about this too: that could go on forever
-                    logger.warning("%s", error)
+                    if not isinstance(error, RowsHeld) or not error.is_repeated:
+                        logger.warning("%s", error)
             if self._callbacks:
                 self._emit(event, _DELIVERED)
 

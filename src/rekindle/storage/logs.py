@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from rekindle.errors import LogCorrupt, StorageError
+from rekindle.errors import LogCorrupt, RowsHeld, StorageError
 from rekindle.owner import Owner
 from rekindle.storage import documents
 from rekindle.storage.files import (
@@ -73,6 +73,8 @@ class JsonLines:
         """Whether an fsync failed, so that the file may lack data that was written."""
         self._is_torn = False
         """Whether the file may end with an incomplete row."""
+        self._is_holding = False
+        """Whether the last attempt to write rows has failed."""
         self.is_deferred = False
         """Whether rows wait in memory for `write_out` or `sync`, so that appending does no I/O."""
         self._owner = Owner()
@@ -120,15 +122,16 @@ class JsonLines:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._cut_tail()
-            held = len(view)
-            raise StorageError(
-                f"cannot append to {self.path}: {error.strerror}; {held} bytes of rows are held in memory and "
+            held = RowsHeld(
+                f"cannot append to {self.path}: {error.strerror}; {len(view)} bytes of rows are held in memory and "
                 "are written as soon as there is room"
-            ) from error
+            )
+            held.is_repeated, self._is_holding = self._is_holding, True
+            raise held from error
         finally:
             view.release()
         self._written = self._position.size
-        self._is_torn = False
+        self._is_torn = self._is_holding = False
 
     def _cut_tail(self) -> None:
         """Remove an incomplete row from the end of the file."""
