@@ -87,7 +87,10 @@ class Encoding(msgspec.Struct, frozen=True):
         """
         read = SpaceParts.of(space)
         if not read.is_dict:
-            return cls([_part("", read.parts[""], convolutions)])
+            part = _part("", read.parts[""], convolutions)
+            if 0 in part.shape:
+                raise ConfigError(f"{space!r} has no number to learn from")
+            return cls([part])
         mask = read.parts.pop(ACTION_MASK, None)
         tree = cast("Nesting", read.nesting).tree
         has_masks = isinstance(tree, dict) and cast("dict[str, Any]", tree).get(ACTION_MASK) is not None
@@ -96,7 +99,7 @@ class Encoding(msgspec.Struct, frozen=True):
         for name, part in read.parts.items():
             is_mask = has_masks and name.startswith(f"{ACTION_MASK}/")
             (masks if is_mask else parts).append(_part(name, part, "never" if is_mask else convolutions))
-        if not parts:
+        if all(0 in part.shape for part in parts):
             raise ConfigError(f"{space!r} has no part to learn from")
         layout = cast("Layout", Layout.of_space(space))
         return cls(
