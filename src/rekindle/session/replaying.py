@@ -38,7 +38,7 @@ _PROGRESS_EVERY = 1.0
 # An enum is slow to look up its members.
 _STREAM, _CLOSED = Kind.STREAM, Kind.CLOSED
 _PLAIN = {Kind.ACT, Kind.ACT_MANY, Kind.OBSERVE, Kind.OBSERVE_MANY, Kind.BEGIN, Kind.STEP, Kind.TICK}
-_IS_PLAIN = [kind in _PLAIN for kind in (0, *Kind)]
+_IS_PLAIN = [kind in _PLAIN for kind in range(max(Kind) + 1)]
 """By the number of a kind: whether hooks, learners and streams have nothing to do with it."""
 
 
