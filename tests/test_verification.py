@@ -16,7 +16,7 @@ from toys import ReplayAgent, drive
 from rekindle import TrainingSession, verify
 from rekindle.checkpoint import replay_journal as journal_module
 from rekindle.checkpoint.input_segments import RECORD
-from rekindle.checkpoint.store import list_steps
+from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import RunError
 from rekindle.run.reader import RunReader
 from rekindle.storage import codec
@@ -105,6 +105,36 @@ def test_a_run_may_be_named_by_its_version_or_name(original: Path) -> None:
 
 def test_the_same_training_has_the_same_digests(original: Path, run: Path) -> None:
     assert verify(run).digests == verify(original).digests
+
+
+def test_a_checkpoint_that_a_training_removes_while_it_is_read_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Checkpoint.read
+    with TrainingSession.open(
+        "walk", ReplayAgent(0), root=tmp_path, checkpoint_every=None, keep_checkpoints=2
+    ) as session:
+        assert session.run is not None
+        path = session.run.path
+
+        def save() -> None:
+            drive(session, until=session.total_steps + 5)
+            session.checkpoint(wait=True)
+
+        def train_on(path: Path) -> Checkpoint:
+            monkeypatch.setattr(Checkpoint, "read", read)
+            checkpoint = read(path)
+            save()
+            save()  # removes the other one too
+            return checkpoint
+
+        save()
+        save()
+        monkeypatch.setattr(Checkpoint, "read", train_on)
+        found = verify(path)
+        assert (found.problems, found.ok) == ([], True)
+        (path / "checkpoints" / "step_20.mpk").write_bytes(b"")
+        assert not verify(path).ok
 
 
 def test_verifying_changes_nothing(run: Path) -> None:

@@ -45,6 +45,25 @@ def verify(path: str | Path) -> Verification:
     versions and host: two runs have equal digests if and only if they are the same.
     """
     reader = RunReader(path)
+    before, found = _names(reader), _verified(reader)
+    for _ in range(_ATTEMPTS):
+        # A run that is training removes old checkpoints and segments, perhaps while they are read here.
+        if found.ok or not reader.is_live or _names(reader) == before:
+            break
+        before, found = _names(reader), _verified(reader)
+    return found
+
+
+_ATTEMPTS = 5
+"""How often a run is read again if it has changed meanwhile."""
+
+
+def _names(reader: RunReader) -> list[str]:
+    """The names of its checkpoints."""
+    return sorted(path.name for path in (reader.path / "checkpoints").glob("step_*.mpk"))
+
+
+def _verified(reader: RunReader) -> Verification:
     problems: list[str] = []
 
     def attempt(check: Callable[[], Any]) -> Any:
