@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+from tests.hosting import wait_for
 
 from rekindle.checkpoint import input_journal
 from rekindle.checkpoint.input_journal import InputJournal
@@ -216,13 +218,52 @@ def test_a_full_disk_is_found_before_anything_is_written(tmp_path: Path, monkeyp
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    journal = opened(tmp_path)
     monkeypatch.setattr(os, "posix_fallocate", full)
+    journal = opened(tmp_path)
     for _ in range(2):
         with pytest.raises(StorageError, match="No space left"):
             journal.append(1, b"data")
     journal.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_the_next_segment_is_made_before_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    makers: list[str] = []
+    allocate = os.posix_fallocate
+
+    def noted(*arguments: int) -> None:
+        makers.append(threading.current_thread().name)
+        allocate(*arguments)
+
+    monkeypatch.setattr(os, "posix_fallocate", noted)
+    journal = opened(tmp_path, sync_every=0.001)
+    for _ in range(3):
+        wait_for(lambda: journal._spare is not None)  # pyright: ignore[reportPrivateUsage]
+        journal.append(1, b"data")
+        journal.cut()
+    journal.close()
+    assert set(makers) == {"rekindle-journal"}
+    assert [record.number for record in read(tmp_path)[0]] == [0, 1, 2]
+    assert not list(tmp_path.glob(".*"))  # the last one was not needed
+
+
+def test_a_segment_that_cannot_be_made_in_advance_is_made_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate = os.posix_fallocate
+
+    def full(*arguments: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(*arguments)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    journal = opened(tmp_path, sync_every=0.001)
+    journal.append(1, b"data")
+    journal.cut()
+    journal.append(1, b"more")
+    journal.close()
+    assert [record.data for record in read(tmp_path)[0]] == [b"data", b"more"]
 
 
 def test_a_failed_fsync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ After a resume, the records continue in a new segment, which may replace the las
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -48,6 +49,8 @@ __all__ = ["InputJournal"]
 
 _ROOM = 1 << 22
 """Bytes of a segment, unless one record needs more."""
+_FIRST_RECORDS = 1 << 16
+"""Bytes of a new segment whose page faults are taken in advance."""
 _SYNC_WHEN_WAITING = 0.05
 """Seconds between two syncs of what is left, if every record is synced at once."""
 _HEAD_SIZE = RECORD.size
@@ -81,6 +84,9 @@ class InputJournal:
         self._segment: _OpenSegment | None = None
         self._unsynced: list[_OpenSegment] = []
         """Segments with records that may not be durable, the oldest first."""
+        self._spare: _Room | None = None
+        """The file of the next segment, made by the thread: making it takes longer than a call may."""
+        self._wants_spare = True
         self.failure: StorageError | None = None
         """Why nothing more can be written."""
         self._syncing = threading.Lock()
@@ -130,6 +136,9 @@ class InputJournal:
         for segment in self._unsynced:
             segment.close()
         self._unsynced.clear()
+        if self._spare is not None:
+            self._spare.discard()
+            self._spare = None
 
     def _start_segment(self, size: int) -> _OpenSegment:
         self._owner.check(self._directory)
@@ -139,7 +148,7 @@ class InputJournal:
             self._segment.finish(self.number)
         path = self._directory / segment_name(self.number, self._resume_count)
         try:
-            segment = _OpenSegment(path, size, self.number, self._resume_count, self._about)
+            segment = _OpenSegment(self._room_for(size), path, self.number, self._resume_count, self._about)
         except StorageError as error:
             self.failure = error
             raise
@@ -147,6 +156,22 @@ class InputJournal:
         self._segment = segment
         self._unsynced.append(segment)
         return segment
+
+    def _room_for(self, size: int) -> _Room:
+        """The file that was made in advance, or one that is made now."""
+        size += HEADER.size + len(self._about) + CRC.size + _END_SIZE
+        spare = self._spare
+        if spare is None or spare.size < size:
+            return _Room(self._directory / ".segment.tmp", max(_ROOM, size))
+        self._spare, self._wants_spare = None, True
+        return spare
+
+    def _make_spare(self) -> None:
+        """Make the file of the next segment, unless that failed before: the append that needs one reports why."""
+        if self._wants_spare and self.failure is None:
+            self._wants_spare = False
+            with contextlib.suppress(StorageError):
+                self._spare = _Room(self._directory / ".next.tmp", _ROOM)
 
     def _sync_all(self) -> None:
         """Sync every segment; after a failure nothing is tried again, as a second fsync could claim success."""
@@ -166,38 +191,56 @@ class InputJournal:
 
     def _keep_syncing(self) -> None:
         lower_priority()
+        self._make_spare()
         while not self._is_closed.wait(self._sync_every or _SYNC_WHEN_WAITING):
             self._sync_all()
+            self._make_spare()
+
+
+class _Room:
+    """A file of zeros, mapped into memory, with a temporary name: a segment gets its own when it has its header."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+        with files.reporting("write", path):
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE)
+            try:
+                os.posix_fallocate(self.descriptor, 0, size)  # finds a full disk now, and not while it is mapped
+                self.map = mmap.mmap(self.descriptor, size)
+            except BaseException:
+                os.close(self.descriptor)
+                files.remove([path])
+                raise
+        self.faults = FaultsAhead(self.map)
+        self.faults.prepare(0, _FIRST_RECORDS)
+
+    def discard(self) -> None:
+        """Remove the file, which was not needed."""
+        self.map.close()
+        os.close(self.descriptor)
+        files.remove([self.path])
 
 
 class _OpenSegment:
     """One file, mapped into memory."""
 
-    def __init__(self, path: Path, size: int, first: int, resume_count: int, about: bytes) -> None:
-        """Create the file with room for a record of this size."""
-        self.path = path
-        start = HEADER.size + len(about) + CRC.size
-        self.room = max(_ROOM, start + size + _END_SIZE)
-        self.end = start
+    def __init__(self, room: _Room, path: Path, first: int, resume_count: int, about: bytes) -> None:
+        """Write the header into a file, and give it the name of the segment."""
+        self.path, self.room = path, room.size
+        self._map, self._descriptor, self._faults = room.map, room.descriptor, room.faults
+        header = HEADER.pack(MAGIC, FORMAT, self.room, resume_count, first, len(about)) + about
+        self.end = len(header) + CRC.size
         """Where the next record begins."""
         self.synced = 0
         """Bytes that are durable."""
         self._is_finished = False
-        header = HEADER.pack(MAGIC, FORMAT, self.room, resume_count, first, len(about)) + about
-        # Without a temporary name, a killed process could leave a segment without a header.
-        temporary = path.with_name(f".{path.name}.tmp")
-        with files.reporting("write", path):
-            self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE)
-            try:
-                os.posix_fallocate(self._descriptor, 0, self.room)  # finds a full disk now, and not while it is mapped
-                self._map = mmap.mmap(self._descriptor, self.room)
-                self._faults = FaultsAhead(self._map)
-                self._map[:start] = header + CRC.pack(crc32(header))
-                os.rename(temporary, path)
-            except BaseException:
-                os.close(self._descriptor)
-                files.remove([temporary])
-                raise
+        self._map[: self.end] = header + CRC.pack(crc32(header))
+        try:
+            with files.reporting("write", path):
+                os.rename(room.path, path)
+        except StorageError:
+            room.discard()
+            raise
 
     def add(self, number: int, kind: int, data: bytes) -> int:
         """Copy a record to the mapping, its length last; returns its size."""
