@@ -13,7 +13,7 @@ import pytest
 from tests.hosting import wait_for
 
 from rekindle.checkpoint import input_journal
-from rekindle.checkpoint.input_journal import InputJournal
+from rekindle.checkpoint.input_journal import InputJournal, finish_segment
 from rekindle.checkpoint.input_segments import CRC, HEADER, JournalReader, Record, _Scan, segments  # pyright: ignore[reportPrivateUsage]
 from rekindle.errors import CheckpointError, RunLocked, StorageError
 
@@ -264,6 +264,48 @@ def test_a_segment_that_cannot_be_made_in_advance_is_made_when_it_is_needed(
     journal.append(1, b"more")
     journal.close()
     assert [record.data for record in read(tmp_path)[0]] == [b"data", b"more"]
+
+
+def test_the_segment_that_a_kill_left_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = filled(tmp_path, 5)
+    reader = JournalReader(tmp_path, 0)
+    assert list(reader) == records
+    assert reader.unfinished is not None
+    path, end = reader.unfinished
+    synced: list[bytes] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append(path.read_bytes())
+
+    monkeypatch.setattr(os, "fsync", noted)
+    finish_segment(path, end, reader.number)
+    monkeypatch.undo()
+    assert path.stat().st_size < 2 * end
+    (whole,) = synced  # it has its end, and is durable, before it is shortened: a kill or a power cut may come between
+    assert len(whole) == ROOM
+    for left in (whole, path.read_bytes()):
+        path.write_bytes(left)
+        again = JournalReader(tmp_path, 0)
+        assert list(again) == records
+        assert (again.lost, again.unfinished) == (0, None)
+    journal = opened(tmp_path, number=5, resume_count=1)
+    journal.append(1, b"later")
+    assert [record.number for record in read(tmp_path)[0]] == [0, 1, 2, 3, 4, 5]
+    journal.close()
+
+
+def test_a_segment_with_damage_is_not_finished(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    (segment,) = segments(tmp_path)
+    data = bytearray(segment.path.read_bytes())
+    data[len(data.rstrip(b"\0")) - 1] ^= 1
+    segment.path.write_bytes(data)
+    reader = JournalReader(tmp_path, 0)
+    assert len(list(reader)) == 4
+    assert reader.lost
+    assert reader.unfinished is None
 
 
 def test_a_failed_fsync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

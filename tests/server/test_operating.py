@@ -22,6 +22,8 @@ from tests.session.journal_hosts import copied
 from tests.toys import ToyAgent
 
 from rekindle import TrainingSession
+from rekindle.checkpoint.input_segments import segments
+from rekindle.cli import served_run
 from rekindle.client import Client
 from rekindle.errors import ConfigError, InputError, RunLocked, StreamsLost
 from rekindle.run.finding import find_run
@@ -287,3 +289,32 @@ def test_numbers_for_the_dashboard_are_in_the_metrics_of_the_run(tmp_path: Path)
             text = (find_run(tmp_path / "served") / "metrics.jsonl").read_text(encoding="utf-8")
             names = set(re.findall(r"time/server_\w+", text))
         assert {"time/server_clients", "time/server_streams", "time/server_requests_per_second"} <= names
+
+
+def test_requests_without_steps_do_not_let_the_journal_grow_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_run, "_JOURNAL_LIMIT", 5_000)
+    run = served_run.ServedRun(
+        algorithm="tabular",
+        name="served",
+        version="v1",
+        root=tmp_path,
+        seed=0,
+        steps=None,
+        play=None,
+        session={"checkpoint_every": 1_000, "keep_checkpoints": 3, "metrics_every": 1_000},
+        agent=None,
+    )
+    server = Hosted(lambda: run.open(*SPACES.values()), ServerOptions(port=0))
+    with Client(server.address) as client:
+        for _ in range(200):
+            client.begin(1)
+            client.abandon()
+    session = server.server.session
+    assert session is not None
+    server.call(session.flush)
+    firsts = [segment.first for segment in segments(next(tmp_path.rglob("inputs")))]
+    server.stop()
+    assert session.total_steps == 0
+    assert min(firsts) > 200

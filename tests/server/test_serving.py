@@ -10,7 +10,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from hosting import ACTIONS, STATES, Hosted, hosted
+from raw_socket import Raw
 
+from rekindle.checkpoint.input_segments import next_record, segments
 from rekindle.client import Client
 from rekindle.errors import ConfigError, InputError, ServerError
 from rekindle.server import ServerOptions, SessionServer
@@ -132,3 +134,28 @@ def test_a_session_without_a_journal_is_refused(tmp_path: Path) -> None:
 
     with session_of(tmp_path, journal=False) as session, pytest.raises(ConfigError, match="journal"):
         SessionServer(session, ServerOptions(port=0))
+
+
+def test_the_last_answer_of_a_client_that_starts_anew_counts_for_nothing(server: Hosted) -> None:
+    with Raw(server.port) as raw:
+        welcome = raw.hello(client="arena", last=7)
+        assert (welcome["last"], welcome["is_behind"]) == (0, False)
+
+
+def test_an_idle_server_adds_nothing_to_its_journal(tmp_path: Path) -> None:
+    def records() -> int:
+        (segment,) = segments(next(tmp_path.rglob("inputs")))
+        return next_record(segment)[0]
+
+    with hosted(tmp_path) as server, Client(server.address) as client:
+        client.begin(1)
+        notes = lambda: server.server._log(server.server.session)  # noqa: E731 - once a second, the server does this
+        server.call(notes)
+        before = records()
+        client.stats()
+        for _ in range(3):
+            server.call(notes)
+        assert records() == before
+        client.abandon()
+        server.call(notes)
+        assert records() > before + 1

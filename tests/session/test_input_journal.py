@@ -449,6 +449,17 @@ def test_a_limit_of_bytes_brings_the_next_checkpoint_forward(tmp_path: Path) -> 
     session.close()
 
 
+def test_kills_before_a_checkpoint_do_not_fill_the_disk(tmp_path: Path) -> None:
+    for kills in range(4):
+        session = opened(tmp_path / str(kills), Learning(), checkpoint_every=10_000)
+        session.stream().begin(observation(1, 2, 3))
+        copied(tmp_path / str(kills), tmp_path / str(kills + 1))
+        session.close()
+    sizes = sorted(path.stat().st_size for path in (tmp_path / "4").rglob("*.journal"))
+    assert len(sizes) == 4
+    assert max(sizes[:-1]) < 10_000
+
+
 def test_segments_are_kept_back_to_the_second_newest_checkpoint(tmp_path: Path) -> None:
     session = opened(tmp_path, Learning(), checkpoint_every=5)
     stream = session.stream()

@@ -45,7 +45,7 @@ from rekindle.priority import lower_priority
 from rekindle.storage import files
 from rekindle.storage.mapped import FaultsAhead
 
-__all__ = ["InputJournal"]
+__all__ = ["InputJournal", "finish_segment"]
 
 _ROOM = 1 << 22
 """Bytes of a segment, unless one record needs more."""
@@ -195,6 +195,23 @@ class InputJournal:
         while not self._is_closed.wait(self._sync_every or _SYNC_WHEN_WAITING):
             self._sync_all()
             self._make_spare()
+
+
+def finish_segment(path: Path, end: int, number: int) -> None:
+    """End a segment that a killed process left, and release the room after it: kills could fill a disk otherwise.
+
+    `end` is where its last record ends, and `number` that of the next one. Durable when it returns: a damaged end would
+    be taken for damaged records once later segments have been synced.
+    """
+    body = _BODY.pack(number, 0, END)
+    with files.reporting("shorten", path):
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, LENGTH.pack(1) + CRC.pack(crc32(body)) + body, end)
+            os.fsync(descriptor)
+            os.ftruncate(descriptor, end + _END_SIZE)
+        finally:
+            os.close(descriptor)
 
 
 class _Room:

@@ -171,6 +171,8 @@ class JournalReader:
         """Bytes of damaged records that were never known to be durable."""
         self.about = b""
         """The description of the newest segment that was read."""
+        self.unfinished: tuple[Path, int] | None = None
+        """After the last record: its segment and where it ends, if a killed process left that without an end."""
         self._directory = directory
 
     def __iter__(self) -> Iterator[Record]:
@@ -193,6 +195,7 @@ class JournalReader:
                     yield record
                     self.number = record.number + 1
             if self.number == end or not (scan.is_damaged or end is not None):
+                self.unfinished = None if scan.is_finished or end is not None else (segment.path, scan.stopped_at)
                 continue
             later = [_Scan(other) for other, _ in chain[place + 1 :]]
             # Segments are synced in order: one that was synced shows that all before it were, and its own header.
@@ -220,6 +223,8 @@ class _Scan:
         """Whether the last record read is followed by one that is damaged."""
         self.stopped_at = 0
         """Where reading stopped."""
+        self.is_finished = False
+        """Whether the segment has its end."""
 
     @property
     def lost(self) -> int:
@@ -239,7 +244,7 @@ class _Scan:
             yield record
             self.stopped_at += RECORD.size + len(record.data)
             if record.kind == END:
-                self.is_damaged = self.lost > 0
+                self.is_finished, self.is_damaged = True, self.lost > 0
                 return
             number += 1
         if len(data) != room:

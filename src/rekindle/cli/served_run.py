@@ -22,6 +22,9 @@ from rekindle.wire.space_trees import space_as_tree
 
 __all__ = ["ServedRun", "say_stopped"]
 
+_JOURNAL_LIMIT = 1 << 26
+"""Bytes of records before a checkpoint is taken early: clients that make no steps could fill the disk otherwise."""
+
 
 class ServedRun(msgspec.Struct, frozen=True):
     """What to train or to play, for clients whose spaces may not be known yet."""
@@ -85,7 +88,15 @@ class ServedRun(msgspec.Struct, frozen=True):
         with run.let_go_on_failure():
             if run.is_resumed and (changed := read_config(run.reader).differences(config)):
                 raise ConfigError(f"{run.path} is another training: {'; '.join(changed)}. Use another --name")
-            return TrainingSession(agent, run=run, max_steps=self.steps, journal=True, signals=False, **options)
+            return TrainingSession(
+                agent,
+                run=run,
+                max_steps=self.steps,
+                journal=True,
+                journal_limit=_JOURNAL_LIMIT,
+                signals=False,
+                **options,
+            )
 
     def played(self, checkpoint: str) -> TrainingSession:
         """A session that only acts, with the agent of a checkpoint."""

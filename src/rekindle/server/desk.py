@@ -97,7 +97,7 @@ class Desk:
         else:
             secret = new_secret()
             client = self._admitted(hello.client or self._unused_name(), secret)
-        is_behind = hello.last > client.last
+        is_behind = hello.secret is not None and hello.last > client.last  # without a secret, it starts anew
         if is_behind:
             self._skip_to(client, hello.last)
         client.connection, client.seen = connection, time.monotonic()

@@ -76,6 +76,7 @@ class SessionServer:
         self.address = ""
         """The address for clients, once the server has started, such as `ws://127.0.0.1:7654/session`."""
         self._is_playing = play
+        self._logged_requests = 0
         self._factory: _SessionFactory | None = None
         self._desk: Desk | None = None
         self._pages = Pages(self.options, self._metrics, lambda: not self.is_leaving, files or {})
@@ -227,9 +228,10 @@ class SessionServer:
 
     def _log(self, session: TrainingSession) -> None:
         """Log metrics of the server; they are under `time/`, because they differ between identical trainings."""
-        if session.run is None or self._is_playing or not self.counters.requests:
-            return
         counters = self.counters
+        if session.run is None or self._is_playing or counters.requests == self._logged_requests:
+            return  # each metric is a record of the journal, and without steps there is no checkpoint that removes it
+        self._logged_requests = counters.requests
         numbers = {
             "clients": float(self._clients),
             "streams": float(0 if self._desk is None else self._desk.streams),

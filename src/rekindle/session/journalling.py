@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from rekindle.checkpoint.input_journal import InputJournal
+from rekindle.checkpoint.input_journal import InputJournal, finish_segment
 from rekindle.checkpoint.input_segments import JournalReader, segments
 from rekindle.errors import StorageError
 from rekindle.run.directory import TrainingRun
@@ -74,6 +74,8 @@ class Journalling:
         parts, reader = self._parts, JournalReader(self._directory, self._first)
 
         def go_live(number: int) -> None:
+            if reader.unfinished is not None:
+                finish_segment(*reader.unfinished, reader.number)
             self.open(number)
             if isinstance(parts.learner, ReplayedLearner):
                 parts.learner.finish()
