@@ -69,7 +69,8 @@ assert.equal((await anew.begin(rows(1))).seq, 1);
 anew.close();
 await assert.rejects(anew.stats(), fails("closed"));
 
-const player = await Client.connect(address, { ...options, mode: "play" });
+const player = await Client.connect(address, { ...options, mode: "play", resume: anew.ticket });
+assert.equal(player.ticket.secret, anew.ticket.secret);
 assert.equal((await player.act(rows(1))).move.length, 1);
 await assert.rejects(player.begin(rows(1)), fails("mode"));
 player.close();

@@ -120,6 +120,18 @@ def test_a_client_that_was_restarted_goes_on_with_its_secret(tmp_path: Path) -> 
             Client(server.address, client="other", secret_file=secret)
 
 
+def test_a_client_that_played_meanwhile_goes_on_with_its_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.json"
+    with hosted(tmp_path) as server:
+        with Client(server.address, client="arena", secret_file=secret) as client:
+            client.begin(1)
+            client.step(2, 0.5)
+        with Client(server.address, secret_file=secret, mode="play") as player:
+            player.act(3)
+        with Client(server.address, secret_file=secret) as again:
+            assert again.open_episodes[0].length == 1
+
+
 def test_a_server_that_cannot_be_reached_is_one_clear_error() -> None:
     with pytest.raises(ServerError, match="cannot be reached"):
         Client("ws://127.0.0.1:1/session", patience=0.1)

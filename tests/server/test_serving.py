@@ -3,6 +3,7 @@
 import urllib.error
 import urllib.request
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,9 @@ def test_an_idle_server_adds_nothing_to_its_journal(tmp_path: Path) -> None:
 
     with hosted(tmp_path) as server, Client(server.address) as client:
         client.begin(1)
-        notes = lambda: server.server._log(server.server.session)  # noqa: E731 - once a second, the server does this
+        session = server.server.session
+        assert session is not None
+        notes = partial(server.server._log, session)  # the server does this once a second
         server.call(notes)
         before = records()
         client.stats()

@@ -33,12 +33,22 @@ def serve_session(run: ServedRun, *, spaces: Path | None, token_file: Path | Non
         if run.play is not None:
             server = SessionServer(run.played(run.play), settings, play=True)
         else:
-            known = run.known_spaces() or (None if spaces is None else _read_spaces(spaces))
+            known = _spaces(run, spaces)
             server = SessionServer(run.open if known is None else run.open(*known), settings)
         serve(server, announce=lambda address: _announce(server, address))
     if server.session is not None:
         say_stopped(server.session)
     return 0
+
+
+def _spaces(run: ServedRun, file: Path | None) -> tuple[Any, Any] | None:
+    """The spaces of the run to continue, or those in a file; None if the first client says them."""
+    known, given = run.known_spaces(), None if file is None else _read_spaces(file)
+    if known is not None and given is not None and known != given:
+        raise ConfigError(
+            f"{file} has other spaces than the run that is continued: leave it out, or use another --name"
+        )
+    return known or given
 
 
 def _announce(server: SessionServer, address: str) -> None:

@@ -150,7 +150,7 @@ class Conversation:
             raise ServerError(f"the server answered hello with {type(message).__name__}")
         self.welcome, self.stop = message, message.stop
         self._client = message.client or self._client
-        if message.secret != self._secret:
+        if message.secret not in (None, self._secret):  # None in mode play: the secret for training stays
             self._secret = message.secret
             self._write_secret()
         self._observation, self._action = RowFormat.read(message.observation), RowFormat.read(message.action)

@@ -367,7 +367,7 @@ export class Client {
     clearTimeout(this.#timer);
     this.welcome = welcome;
     this.name = welcome.client;
-    this.#secret = welcome.secret ?? null;
+    this.#secret = welcome.secret ?? this.#secret; // null in mode play: the secret for training stays
     this.stop = welcome.stop ?? null;
     this.#openedAt = performance.now();
     this.#welcomed = true;
