@@ -227,6 +227,30 @@ def test_a_full_disk_is_found_before_anything_is_written(tmp_path: Path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+def test_what_was_written_before_the_disk_was_full_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocate = os.posix_fallocate
+
+    def full(descriptor: int, start: int, size: int) -> None:
+        if segments(tmp_path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(descriptor, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    journal = opened(tmp_path)
+
+    def fill() -> None:
+        while True:
+            journal.append(1, b"data")
+
+    with pytest.raises(StorageError, match="No space left"):
+        fill()
+    journal.cut()  # the checkpoint with which the session stops
+    journal.close()
+    records, lost = read(tmp_path)
+    assert (len(records), lost) == (journal.number, 0)
+    assert records
+
+
 def test_the_next_segment_is_made_before_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     makers: list[str] = []
     allocate = os.posix_fallocate

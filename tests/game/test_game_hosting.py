@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import socket
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from rekindle.errors import ConfigError, MissingExtra
+from rekindle.errors import ConfigError, MissingExtra, RekindleError
 from rekindle.game import hosting
 
 
@@ -34,3 +36,15 @@ def test_a_missing_library_is_an_error_with_the_command_that_helps(monkeypatch: 
     monkeypatch.setattr(hosting.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="the game needs equinox: pip install"):
         hosting.play(Path("runs"), port=0, announce=print)
+
+
+def test_a_server_that_cannot_be_started_again_ends_the_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys; print('ready', flush=True); sys.exit('the disk is full')"
+    monkeypatch.setattr(hosting, "serve_command", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr(hosting, "_check_extras", lambda: None)
+    stop = threading.Event()
+    timer = threading.Timer(20.0, stop.set)
+    timer.start()
+    with pytest.raises(RekindleError, match="the disk is full"):
+        hosting.play(tmp_path, port=0, announce=print, stop=stop)
+    timer.cancel()

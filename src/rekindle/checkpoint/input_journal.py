@@ -270,9 +270,10 @@ class _OpenSegment:
         return end - start
 
     def finish(self, number: int) -> None:
-        """Add the last record; `number` is that of the first record of the next segment."""
-        self.add(number, END, b"")
-        self._is_finished = True
+        """Add the last record, once; `number` is that of the first record of the next segment."""
+        if not self._is_finished:  # it is, if the next segment could not be made
+            self.add(number, END, b"")
+            self._is_finished = True
 
     def sync(self, directory: Path) -> None:
         """Make what was added durable, and the name of the file."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from rekindle.errors import ConfigError, MissingExtra
+from rekindle.errors import ConfigError, MissingExtra, RekindleError
 from rekindle.game.pages import Game, PageServer
 from rekindle.game.supervisor import Supervisor
 from rekindle.launch import launching
@@ -21,6 +21,8 @@ __all__ = ["play", "serve_command"]
 
 _NAME = "game"
 _EXPORT_SECONDS = 120
+_LOOK = 0.5
+"""Seconds between two looks at whether the server can still be started."""
 _NICENESS = 5
 """Of the server: frames of the page come first, also if there is only one core."""
 _SETTINGS = {
@@ -49,7 +51,7 @@ def play(
     announce: Callable[[str], object],
     stop: threading.Event | None = None,
 ) -> None:
-    """Serve the game until Ctrl-C, or until `stop` is set.
+    """Serve the game until Ctrl-C, or until `stop` is set; raises `RekindleError` if the server can no longer start.
 
     Args:
         root: the directory of runs; the training is a run in it.
@@ -79,7 +81,10 @@ def play(
     try:
         supervisor.start()
         announce(f"http://127.0.0.1:{pages.server_port}/")
-        (stop or threading.Event()).wait()
+        stopped = stop or threading.Event()
+        while not stopped.wait(_LOOK):
+            if supervisor.failure is not None:
+                raise RekindleError(supervisor.failure)
     finally:
         supervisor.stop()
         pages.shutdown()
