@@ -53,7 +53,7 @@ def checked_reward(reward: Any, stream: str) -> float:
     """A reward as a float, finite or not."""
     try:
         return float(reward)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{stream}: the reward {reward!r:.80} is not a number") from None
 
 
@@ -83,7 +83,7 @@ def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
             raise InputError(f"the extra {name!r:.80} has no name: use a str as key")
         try:
             checked[name] = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(f"the extra {name!r} is not a number: {value!r:.80}") from None
     return checked
 

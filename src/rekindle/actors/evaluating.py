@@ -54,7 +54,7 @@ class EpisodePlayer:
         plan, slot, name = self._plan, self._slot, f"{self._plan.factory.name} (evaluation)"
         what = "reset"
         total, length = 0.0, 0
-        info: dict[str, Any] = {}
+        extras: dict[str, float] = {}
         try:
             observation, _ = slot.reset(seed=episode_seed(plan.seed, "evaluation", number))
             what = "step"
@@ -66,12 +66,13 @@ class EpisodePlayer:
                 beat()
                 truncated = truncated or length >= self._most
                 if terminated or truncated:
+                    extras = numbers_in(info, plan.extras)
                     break
         except Interrupted:
             raise
         except Exception as error:
             raise failed(name, 0, what, error) from error
-        return number, total, length, int(EpisodeStatus.of(terminated, truncated)), numbers_in(info, plan.extras)
+        return number, total, length, int(EpisodeStatus.of(terminated, truncated)), extras
 
     def _action(self, policy: Policy, observation: Any) -> Any:
         arrays = self._layout.conform(observation, "the observation")

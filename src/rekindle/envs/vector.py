@@ -12,7 +12,7 @@ import numpy as np
 
 from rekindle.agent import State
 from rekindle.envs.factory import EnvFactory, close_env
-from rekindle.errors import ConfigError, EnvError, RekindleError
+from rekindle.errors import ConfigError, EnvError, InputError, RekindleError
 from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.spaces import Layout
 from rekindle.traces import ResettableEnv
@@ -171,11 +171,11 @@ class LocalEnvs:
                     for column, array in zip(columns, layout.conform(observation, "the observation"), strict=True):
                         column[row] = array
                 rewards[row] = reward
+                if terminated or truncated:
+                    statuses[row] = _TERMINATED if terminated else _TRUNCATED
+                    extras[row] = numbers_in(info)
             except Exception as error:
                 raise failed(self.name, self.first_row + row, "step", error) from error
-            if terminated or truncated:
-                statuses[row] = _TERMINATED if terminated else _TRUNCATED
-                extras[row] = numbers_in(info)
         return Outcome(self._layout.observations(columns), rewards, statuses, extras)
 
     def close(self) -> None:
@@ -201,10 +201,14 @@ def error_text(error: Exception) -> str:
 _NUMBERS: tuple[type, ...] = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
-def numbers_in(info: Mapping[str, Any], names: Sequence[str] | None = None) -> dict[str, float]:
-    """The numbers in an info: all of them, or those with the given names."""
-    chosen = info.keys() if names is None else [name for name in names if name in info]
-    return {name: float(info[name]) for name in chosen if isinstance(info[name], _NUMBERS) and name[:1] != "_"}
+def numbers_in(info: Any, names: Sequence[str] | None = None) -> dict[str, float]:
+    """The numbers in an info: all of them, or those with the given names; raises `InputError` if it is not a dict."""
+    if not isinstance(info, Mapping):
+        raise InputError(f"the info is {info!r:.80}, which is not a dict")
+    values = cast("Mapping[Any, Any]", info)
+    chosen = values.keys() if names is None else [name for name in names if name in values]
+    named = {name: values[name] for name in chosen if isinstance(name, str) and name[:1] != "_"}
+    return {name: float(value) for name, value in named.items() if isinstance(value, _NUMBERS)}
 
 
 def joined(parts: Sequence[Observations]) -> Observations:

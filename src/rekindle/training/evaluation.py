@@ -123,11 +123,12 @@ class EpisodeEvaluator:
                     observation, reward, terminated, truncated, info = slots[row].step(actions[row])
                     show(row, observation)
                     episode.add(checked_reward(reward, "the reward"))
+                    truncated = truncated or episode.length >= most
+                    is_over = bool(terminated or truncated)
+                    extras = numbers_in(info, self._extras) if is_over else {}
                 except Exception as error:
                     raise failed(f"{self._factory.name} (evaluation)", row, "step", error) from error
-                truncated = truncated or episode.length >= most
-                if terminated or truncated:
-                    extras = numbers_in(info, self._extras)
+                if is_over:
                     records[episode.number] = episode.record(EpisodeStatus.of(terminated, truncated), extras)
                     del playing[row]
                     following = episode.number + count

@@ -201,12 +201,13 @@ class StreamSampler:
         self._starts.steps_made = self._session.total_steps + 1
         try:
             observation, reward, terminated, truncated, info = self._env.step(self._action)
+            is_over = bool(terminated or truncated)
         except EnvError:
             raise
         except Exception as error:
             raise self._starts.failure(0, "step", error) from error
         try:
-            if not (terminated or truncated):
+            if not is_over:
                 self._action = stream.step(observation, reward)
                 return Round(_ROW, (reward,), _CONTINUING, _NONE)
             extras = numbers_in(info, self._extras)
