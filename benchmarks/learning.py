@@ -129,6 +129,8 @@ MARKS = [
     Mark("dqn", "MountainCar-v0", 120_000, (), range(1000, 1005), evaluations=12, beside=True),
     Mark("ppo", "BipedalWalker-v3", 2_000_000, (), range(1000, 1005), evaluations=10, beside=True),
     Mark("sac", "Hopper-v5", 200_000, (), range(1000, 1003), evaluations=10, beside=True),
+    Mark("dqn", "MinAtar/Breakout-v1", 1_000_000, (), range(1000, 1003), evaluations=10, beside=True),
+    Mark("dqn", "MinAtar/SpaceInvaders-v1", 1_000_000, (), range(1000, 1003), evaluations=10, beside=True),
     Mark("dqn", "LunarLander-v3", 250_000, (Mean(180),)),
     Mark("dqn", "LunarLander-v3", 500_000, (Mean(200), Worst(150)), range(1000, 1005), evaluations=10),
     Mark("ppo", "LunarLander-v3", 1_000_000, (Worst(200),), range(1000, 1010), evaluations=10),
@@ -157,10 +159,9 @@ def lowest_after(result: Result, reached: float) -> float | None:
 
 def train_sb3(mark: Mark, seed: int, tell: Callable[[str], None]) -> Result:
     """One training of Stable-Baselines3 with RL Zoo's settings, evaluated as ours is."""
-    import gymnasium as gym
     from programs import sb3_learning
 
-    test_env = gym.make(mark.env_id)
+    test_env = sb3_learning.make_env(mark.env_id)
     evaluations: list[list[float]] = []
     returns: list[list[float]] = []
 
@@ -185,21 +186,22 @@ def train_sb3(mark: Mark, seed: int, tell: Callable[[str], None]) -> Result:
 
 def train(mark: Mark, seed: int, tell: Callable[[str], None]) -> Result:
     """One training in a plain loop, and what came of it."""
-    import gymnasium as gym
     import numpy as np
 
     from rekindle import EpisodeStatus, TrainingSession, Transitions, agents
     from rekindle.agents.presets import find_preset
+    from rekindle.envs import EnvFactory
     from rekindle.rng import episode_seed
 
     algorithm, changes = VARIANTS.get(mark.algorithm, (mark.algorithm, {}))
     preset = find_preset(algorithm, mark.env_id)
     if preset is None:
         raise SystemExit(f"there is no preset of {mark.algorithm} for {mark.env_id}")
-    envs = [gym.make(mark.env_id) for _ in range(preset.num_envs)]
+    factory = EnvFactory(mark.env_id, **preset.env)
+    envs = [factory() for _ in range(preset.num_envs)]
     make, settings = getattr(agents, algorithm.upper()), {**preset.settings(mark.steps), **changes}
     agent = make(envs[0].observation_space, envs[0].action_space, seed=seed, **settings)
-    test_env = gym.make(mark.env_id)
+    test_env = factory(training=False)
 
     def evaluate(first_seed: int, episodes: int) -> list[float]:
         policy = agent.policy()

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".peers"
 PACKAGES = {
-    "sb3": ["stable-baselines3", "gymnasium[atari,mujoco]", "opencv-python-headless"],
+    "sb3": ["stable-baselines3", "gymnasium[atari,box2d,mujoco]", "minatar", "opencv-python-headless"],
     "d3rlpy": ["d3rlpy==2.8.1"],
     "sbx": ["stable-baselines3", "gymnasium[mujoco]", "sbx-rl==0.28.0"],
     "sample-factory": ["sample-factory==2.1.1"],

@@ -22,6 +22,7 @@ NOT_ON_IMPORT = [
     "jax",
     "jaxlib",
     "matplotlib",
+    "minatar",
     "mlflow",
     "mujoco",
     "onnx",

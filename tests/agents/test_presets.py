@@ -38,6 +38,7 @@ def test_a_schedule_spans_the_run_that_it_is_for() -> None:
     [
         ("dqn", "CartPole-v1", "CartPole-v1"),
         ("dqn", "ALE/Breakout-v5", "atari"),
+        ("dqn", "MinAtar/Seaquest-v1", "minatar"),
         ("ppo", "HalfCheetah-v5", "mujoco"),
         ("sac", "InvertedDoublePendulum-v4", "mujoco"),
         ("td3", "HumanoidStandup-v5", "mujoco"),

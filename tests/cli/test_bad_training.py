@@ -93,6 +93,7 @@ class TestMissingExtras:
             ("tabular", "LunarLander-v3", "Box2D", "box2d"),
             ("tabular", "HalfCheetah-v5", "mujoco", "mujoco"),
             ("tabular", "ALE/Pong-v5", "ale_py", "atari"),
+            ("dqn", "MinAtar/Breakout-v1", "minatar", "minatar"),
         ],
     )
     def test_the_extra_is_named(self, here: Path, algorithm: str, env: str, module: str, extra: str) -> None:

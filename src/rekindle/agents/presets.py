@@ -12,7 +12,10 @@ import msgspec
 
 from rekindle.agents.settings import Linear
 
-__all__ = ["Preset", "find_preset", "presets"]
+__all__ = ["Preset", "SMALL_NETWORK", "find_preset", "presets"]
+
+SMALL_NETWORK = "rekindle.agents.small_network:small_network"
+"""The network of ours that presets name as a user names an own one."""
 
 _LEAST_ROLLOUTS = 8
 """The smallest number of rollouts in a run that is shorter than its preset."""

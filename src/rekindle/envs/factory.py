@@ -39,6 +39,8 @@ __all__ = [
 logger = logging.getLogger("rekindle")
 
 
+_MINATAR = "MinAtar/"
+"""What its ids begin with."""
 _MOST_FRAMES = 1000
 """The most frames to stack: each environment keeps them in memory."""
 
@@ -165,6 +167,11 @@ class EnvFactory:
             importlib.import_module(module)
         if self._known.id.startswith("ALE/"):
             _import_library("ale_py")  # registers them
+        if self._known.id.startswith(_MINATAR):
+            _import_library("minatar.gym")
+            from rekindle.envs.minatar import register
+
+            register()
         if self._make is not None:
             return self._make
         module, colon, name = self._known.id.partition(":")
@@ -190,7 +197,12 @@ class EnvFactory:
         if make is None:
             arguments = {**skip, **known.arguments}
             env = gymnasium.make(known.id, max_episode_steps=limit, disable_env_checker=True, **arguments)
-            return _without_order_check(env)
+            env = _without_order_check(env)
+            if not known.id.startswith(_MINATAR):
+                return env
+            from rekindle.envs.minatar import MinAtarEpisodes
+
+            return MinAtarEpisodes(env)
         made: Any = make(**known.arguments, **({"num_envs": 1} if _makes_vectors(make) else {}))
         if isinstance(made, gymnasium.vector.VectorEnv):
             from rekindle.envs.alone import AloneEnv
@@ -354,7 +366,14 @@ def _shown(function: Callable[..., Any]) -> str:
     return f"<{getattr(function, '__qualname__', None) or type(function).__qualname__}>"
 
 
-_EXTRAS = {"ale_py": "atari", "opencv": "atari", "box2d": "box2d", "mujoco": "mujoco", "pygame": "video"}
+_EXTRAS = {
+    "ale_py": "atari",
+    "opencv": "atari",
+    "box2d": "box2d",
+    "minatar": "minatar",
+    "mujoco": "mujoco",
+    "pygame": "video",
+}
 """The extra that provides a library that an environment may need."""
 
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from rekindle.agents.names import advice_on
+from rekindle.agents.presets import SMALL_NETWORK
 from rekindle.checkpoint.store import list_steps
 from rekindle.checks import checked_choice, checked_count, required_count
 from rekindle.envs import Determinism, EnvSettings, EnvWrapping
@@ -257,7 +258,8 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
     def agent_modules(self) -> list[str]:
         """The modules that are imported to create the agent."""
         network, own = self.agent.get("network"), agent_module(self.algorithm or "")
-        return [*([] if own is None else [own]), *([str(network).partition(":")[0]] if network else [])]
+        is_foreign = network and network != SMALL_NETWORK
+        return [*([] if own is None else [own]), *([str(network).partition(":")[0]] if is_foreign else [])]
 
     @property
     def identity(self) -> dict[str, Any]:
