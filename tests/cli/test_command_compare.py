@@ -68,7 +68,7 @@ def test_unreadable_metadata_are_a_problem_of_their_run(tmp_path: Path, rekindle
     assert [len(run["problems"]) for run in compared["runs"]] == [1, 0]
 
 
-@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("columns", [60, 80, 140])
 def test_more_runs_than_fit_go_into_further_tables(
     tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:

@@ -29,6 +29,16 @@ def test_an_unchanged_fork_ends_with_the_digests_of_the_run(rekindle: Rekindle, 
     assert verify("runs/branch").digests == verify(parent).digests
 
 
+def test_a_fork_is_named_like_a_training_and_says_that_no_steps_are_left(rekindle: Rekindle, parent: Path) -> None:
+    outcome = rekindle("fork", "runs/lake", "--name", "end", "--ui", "none")
+    assert outcome.code == 0
+    assert RunReader("runs/end").metadata.total_steps == 400
+    hint = "all 400 steps of this training are done; --steps N, with a larger N, trains further"
+    assert hint in outcome.err
+    assert hint in rekindle("resume", "runs/lake", "--ui", "none").err
+    assert "are done" not in rekindle("resume", "runs/lake", "--steps", 500, "--ui", "none").err
+
+
 def test_a_changed_setting_is_said_and_shown(rekindle: Rekindle, parent: Path) -> None:
     changes = ("--agent.learning-rate", 0.5, "--steps", 500, "--env.arguments", "is_slippery", "false")
     outcome = rekindle("fork", "runs/lake@200", "-o", "runs/branch", *changes, "--ui", "none")

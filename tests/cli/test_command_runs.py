@@ -194,7 +194,7 @@ def test_the_directory_is_called_runs_unless_told(
     assert [entry["name"] for entry in rekindle("runs", "--json").json] == ["tiny"]
 
 
-@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("columns", [60, 80, 140])
 def test_the_table_fits_the_terminal_and_loses_no_character_of_a_path(
     tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
@@ -202,6 +202,7 @@ def test_the_table_fits_the_terminal_and_loses_no_character_of_a_path(
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = rekindle("runs", tmp_path).out.splitlines()
     assert max(map(len, lines)) <= columns
+    assert lines[0].split() == ["run", "status", "steps", *["episodes"] * (columns > 60), "last", "100", "best", "age"]
     assert_whole(path.relative_to(tmp_path), lines)
 
 

@@ -19,6 +19,12 @@ from rekindle.ui.tables import Cell, cell, console, fits, number, print_problems
 __all__ = ["list_runs"]
 
 
+_WIDTH_FOR_ALL = 72
+"""The least width of a table with all columns."""
+_EPISODES = 3
+"""The column of episodes."""
+
+
 def list_runs(directory: Path, *, tags: Sequence[str], as_json: bool) -> int:
     """Print every run below a directory that has all of these tags."""
     wanted = set(checked_tags(tags))
@@ -47,6 +53,9 @@ def _print(summaries: list[RunSummary], directory: Path) -> None:
     listing = table([*columns, *([words("tags")] if any(tags) else [])], wide)
     if not fits(listing, out):
         narrow = ([_split(path, own), *row] for path, row, own in zip(paths, rows, tags, strict=True))
+        if out.width < _WIDTH_FOR_ALL:
+            columns = (*columns[:_EPISODES], *columns[_EPISODES + 1 :])
+            narrow = ([*row[:_EPISODES], *row[_EPISODES + 1 :]] for row in narrow)
         listing = table(columns, narrow)
     out.print(listing)
     if any(summary.best_return and summary.best_return.of == "episode" for summary in summaries):

@@ -101,6 +101,12 @@ def resume_run(
     return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)
 
 
+def _tell_if_complete(event: TrainingStarted, steps: int | None) -> None:
+    """Say why a training ends at once."""
+    if steps is not None and event.resumed_from is not None and event.resumed_from >= steps:
+        complain(f"all {whole(steps)} steps of this training are done; --steps N, with a larger N, trains further")
+
+
 def train_shown(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
     """Train with the terminal UI, progress lines or nothing, and print the report."""
     with contextlib.ExitStack() as undo:
@@ -118,6 +124,7 @@ def train_shown(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
                         undo.callback(Companion(event.path, stay=stay, when_left=progress.go_on).close)
 
                 trainer.on(TrainingStarted, show)
+        trainer.on(TrainingStarted, lambda event: _tell_if_complete(event, trainer.config.steps))
         report = trainer.train(progress=False)
     if as_json:
         write_json({**msgspec.structs.asdict(report), "path": shown_path(report.path) if report.path else None})

@@ -30,7 +30,7 @@ __all__ = [
 
 Cell = str | Text
 
-_LEAST_WIDTH = 72
+_LEAST_WIDTH = 60
 """Minimum width of a line; a narrower terminal breaks lines itself."""
 
 _STATUS_STYLES = {

@@ -23,7 +23,8 @@ __all__ = ["fork", "fork_command"]
 
 _Source = Annotated[Positional[str], arg(metavar="PATH[@STEP]", help_behavior_hint="")]
 _Name = Annotated[
-    Path | None, arg(aliases=["-o"], metavar="NAME", help_behavior_hint="(default: the old name, and -fork)")
+    Path | None,
+    arg(aliases=["-o", "--name"], metavar="NAME", help_behavior_hint="(default: the old name, and -fork)"),
 ]
 _Version = Annotated[str, arg(metavar="VERSION")]
 
