@@ -15,12 +15,13 @@ def test_importing_the_agents_does_not_import_jax() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_missing_library_is_named_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wanted", ["DQN", "DQNConfig"])
+def test_a_missing_library_is_named_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
     for name in [name for name in sys.modules if name.startswith("rekindle.agents.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "equinox", None)
     with pytest.raises(MissingExtra, match=r'DQN needs equinox: pip install "rekindle-rl\[agents\]"'):
-        _ = rekindle.agents.DQN
+        getattr(rekindle.agents, wanted)
 
 
 def test_a_name_that_does_not_exist_is_no_missing_library() -> None:

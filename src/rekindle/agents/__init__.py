@@ -86,6 +86,6 @@ def __getattr__(name: str) -> typing.Any:
         if error.name is None or error.name.partition(".")[0] == "rekindle":
             raise
         raise errors.MissingExtra(
-            f"{name} needs {error.name}: {text.install_command('agents')}", name=error.name
+            f"{name.removesuffix('Config')} needs {error.name}: {text.install_command('agents')}", name=error.name
         ) from None
     return getattr(module, name)
