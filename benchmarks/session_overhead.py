@@ -63,7 +63,7 @@ class IdleAgent:
 
 
 class Memory:
-    """A replay memory of rows as of a 17-dimensional environment, appended to without being written."""
+    """A replay buffer of rows as of a 17-dimensional environment, appended to without being written."""
 
     def __init__(self, capacity: int) -> None:
         wide = ArraySpec(np.dtype(np.float32), (OBSERVATION_SIZE,))
@@ -100,7 +100,7 @@ class Memory:
 
 
 class RememberingAgent(IdleAgent):
-    """An idle agent with a replay memory to journal."""
+    """An idle agent with a replay buffer to journal."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()

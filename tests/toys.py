@@ -120,7 +120,7 @@ class ToyReplay:
 
 
 class ReplayAgent(ToyAgent):
-    """The toy with a replay memory."""
+    """The toy with a replay buffer."""
 
     def __init__(self, seed: int = 0, *, capacity: int = 50) -> None:
         super().__init__(seed)

@@ -1,6 +1,6 @@
-"""What is being done before a training begins: importing, creating an environment, probing it, compiling.
+"""The stages before a training begins: importing, creating an environment, probing it, compiling.
 
-Whoever starts something that takes seconds calls `stage`; it is shown if a command or a `Progress` listens.
+Code that takes seconds calls `stage` first; the stage is shown if a command or a `Progress` listens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _listener: ContextVar[Callable[[str], object] | None] = ContextVar("_listener", 
 
 
 def stage(text: str) -> None:
-    """Say what is done next, such as `compiling DQN`; an empty text if nothing more is."""
+    """Announce the next stage, such as `compiling DQN`; an empty text after the last."""
     if (listener := _listener.get()) is not None:
         listener(text)
 

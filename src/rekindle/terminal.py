@@ -9,13 +9,13 @@ from typing import Any, TextIO
 __all__ = ["can_rewrite", "in_notebook", "shown_interactively", "width_of"]
 
 _WIDTH = 80
-"""The width of a terminal that does not tell it."""
+"""The width of a terminal that does not report its own."""
 
 
 def can_rewrite(stream: TextIO) -> bool:
     """Whether a line on this stream can be replaced: it is a terminal, and not one that a notebook shows as text.
 
-    Jupyter runs `!command` on a terminal of its own, and prints what moves the cursor as it is.
+    Jupyter runs `!command` on a terminal of its own, and prints control characters as text.
     """
     return stream.isatty() and os.environ.get("TERM") != "dumb" and "JPY_PARENT_PID" not in os.environ
 

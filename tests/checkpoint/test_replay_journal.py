@@ -1,4 +1,4 @@
-"""A checkpoint of a replay memory writes what is new, and what it names is all of the memory."""
+"""A checkpoint of a replay buffer writes what is new, and what it names is all of the memory."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from rekindle.storage import files
 
 
 class SpacedAgent(ToyAgent):
-    """A toy agent without a replay memory, which acts on several streams."""
+    """A toy agent without a replay buffer, which acts on several streams."""
 
 
 def kill() -> None:

@@ -257,7 +257,7 @@ def test_a_run_of_a_tabular_agent_holds_its_replay_memory(tmp_path: Path) -> Non
 
 
 class Remembering(ToyAgent):
-    """A toy agent with a replay memory of linked rows."""
+    """A toy agent with a replay buffer of linked rows."""
 
     def __init__(self, memory: Callable[[], Memory]) -> None:
         super().__init__()
@@ -330,7 +330,7 @@ def test_a_full_replay_memory_holds_the_newest_transitions(tmp_path: Path) -> No
     journal = Dataset.open(run)
     assert 35 < len(journal) < 50
     assert journal.statistics().fragments
-    assert "its replay memory has lost the first" in journal.notes[0]
+    assert "its replay buffer has lost the first" in journal.notes[0]
     known = {tuple(row) for row in kept.columns["observation"]}
     assert {tuple(row) for row in journal.columns["observation"]} <= known
 
@@ -365,7 +365,7 @@ def test_a_run_without_any_transitions_says_what_to_do(tmp_path: Path) -> None:
     run = TrainingRun.create("plain", root=tmp_path)
     with TrainingSession(ToyAgent(), run=run) as session:
         session.observe(Experience(np.zeros(2, np.float32), 0, 1.0, np.ones(2, np.float32)))
-    with pytest.raises(DataError, match=r"its agent has no replay memory, .* train with --keep-data"):
+    with pytest.raises(DataError, match=r"its agent has no replay buffer, .* train with --keep-data"):
         Dataset.open(run.path)
     TrainingRun.create("empty", root=tmp_path).close()
     with pytest.raises(DataError, match="there is no intact checkpoint yet"):

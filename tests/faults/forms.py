@@ -73,7 +73,7 @@ class Worlds:
 
 
 class Rollouts:
-    """An agent without a replay memory: it learns from every five transitions, which are plain state until then."""
+    """An agent without a replay buffer: it learns from every five transitions, which are plain state until then."""
 
     def __init__(self) -> None:
         self.env_steps = self.updates = 0

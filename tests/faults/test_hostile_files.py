@@ -340,9 +340,9 @@ class TestTreesThatDoNotFit:
     def test_a_memory_of_another_layout_is_refused_by_column(self, stopped: Path, tmp_path: Path) -> None:
         root = Path(shutil.copytree(stopped, tmp_path / "root"))
         before = contents(root)
-        with pytest.raises(RekindleError, match=r"replay memory does not fit this agent: .*observations"):
+        with pytest.raises(RekindleError, match=r"replay buffer does not fit this agent: .*observations"):
             go_on(root, forms.AGENTS["learner"]())
-        with pytest.raises(StateError, match="the agent has no replay memory, but the checkpoint has one"):
+        with pytest.raises(StateError, match="the agent has no replay buffer, but the checkpoint has one"):
             go_on(root, forms.AGENTS["rollouts"]())
         assert contents(root) == before
 

@@ -188,7 +188,7 @@ NOT_IN_ANY_STORY = {
     "replaying.py:_new_run": "makes the directory above a replayed run, which the command makes again",
     "replaying.py:keep": "gives a replayed run its name; without it the command is called again",
     "forking.py:_share": "fills a fork before it gets its name; test_forking.py checks the order",
-    "forking.py:_share_segments": "the same, for its replay memory and data",
+    "forking.py:_share_segments": "the same, for its replay buffer and data",
     "files.py:share": "the same, where files cannot be shared",
     "first_agent.py:write": "stores the agent before its first call, for `rekindle replay`; a resume does not need it",
     "keeping.py:prepare_data": "stores the spaces of kept data; a data set without them infers them from the values",

@@ -68,7 +68,7 @@ class Walk:
 
 
 class Ring:
-    """A replay memory of the newest rows."""
+    """A replay buffer of the newest rows."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -104,7 +104,7 @@ class Ring:
 
 
 class Learner:
-    """Tabular Q-learning from a replay memory: everything about it must survive for the digests to agree."""
+    """Tabular Q-learning from a replay buffer: everything about it must survive for the digests to agree."""
 
     def __init__(self, seed: int) -> None:
         self.env_steps = self.updates = 0

@@ -35,7 +35,7 @@ __all__ = ["Actor", "CompiledPolicy", "device_of", "is_on_cpu"]
 Network = TypeVar("Network", bound=eqx.Module)
 
 _MOST_MULTIPLICATIONS = 1 << 20
-"""Rows times weights up to which numpy is quicker than a dispatch."""
+"""Rows times weights up to which numpy is faster than a dispatch."""
 _MOST_NUMPY_ROWS = 128
 _SIZES, _IMAGE_SIZES = (*(1 << power for power in range(9)), 1024), tuple(1 << power for power in range(7))
 """Rows in one dispatch."""

@@ -1,11 +1,11 @@
 """A convolution as matrix products, for CPUs.
 
-Plain, XLA's own convolution is about as quick on a CPU. Inside a loop or a branch it is 25 times slower, as it runs as
-a naive kernel there, and updates run in a loop. A matrix product is as quick there as anywhere.
+Outside of loops, XLA's own convolution is about as fast on a CPU. Inside a loop or a branch, where updates run, it is
+25 times slower, because XLA uses a naive kernel there. A matrix product is equally fast everywhere.
 
 Each window of an image becomes a row of a matrix (im2col). The matrix is several times as large as the images, so it is
-made for a few images at a time, which keeps it in the cache, and again for the gradient instead of being held. Bias and
-ReLU are computed while the product is in the cache.
+built for a few images at a time, which keeps it in the cache, and built again for the gradient instead of being stored.
+Bias and ReLU are computed while the product is in the cache.
 """
 
 # JAX's own types are partial.
@@ -25,13 +25,13 @@ from jax.experimental.xla_metadata import set_xla_metadata
 __all__ = ["convolved"]
 
 _MOST_NUMBERS = 1 << 19
-"""In the windows that are made at a time."""
+"""The most numbers in the windows that are built at a time."""
 
 _WORDS = {2: jnp.uint16, 4: jnp.uint32}
-"""By number of bytes, the type in which they are moved together."""
+"""The type in which this many bytes are moved together."""
 
 _hidden = jax.lax.optimization_barrier
-"""Keeps XLA from combining what is quicker apart."""
+"""Keeps XLA from fusing operations that are faster apart."""
 
 
 def convolved(

@@ -1,6 +1,6 @@
 """Fork a run: create a run that continues from a checkpoint of another one.
 
-The new run has everything that a resume of the other would have had at that checkpoint: the agent, replay memory, best
+The new run has everything that a resume of the other would have had at that checkpoint: the agent, replay buffer, best
 agent, logs up to there. Files that are never changed are shared by hard links, so a fork takes little time and space.
 The other run is only read, and may be live. Of an input journal nothing is taken: the calls after the checkpoint were
 made in a world that cannot be rewound, so the fork has its own journal.

@@ -214,4 +214,4 @@ def check_layout(manifest: Manifest, columns: Mapping[str, ArraySpec], *, name: 
     if dict(saved) != dict(held):
         different = sorted(key for key in saved.keys() | held.keys() if saved.get(key) != held.get(key))
         differences = "; ".join(f"{key}: saved {saved.get(key)}, now {held.get(key)}" for key in different)
-        raise FileRefused(f"{name}: its replay memory does not fit this agent: {differences}")
+        raise FileRefused(f"{name}: its replay buffer does not fit this agent: {differences}")

@@ -1,4 +1,4 @@
-"""`rekindle diagnose`: make a failed training again, and say which update, layer and row failed."""
+"""`rekindle diagnose`: repeat a failed training, and say which update, layer and row failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rekindle replay`: make a run again from its input journal, and compare both."""
+"""`rekindle replay`: replay a run from its input journal, and compare both."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _parts(details: RunDetails) -> Iterator[RenderableType]:
     if details.checkpoints:
         yield table(("file", number("step"), number("size"), "", number("age")), _checkpoint_rows(details.checkpoints))
     if details.replay_size:
-        yield Text(f"and {bytes_text(details.replay_size)} of replay memory, which they share", style="dim")
+        yield Text(f"and {bytes_text(details.replay_size)} of replay buffer, which they share", style="dim")
     if details.journal is not None:
         yield headline("Input journal", journal_text(details.journal))
     yield headline("Logs")

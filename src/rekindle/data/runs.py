@@ -71,7 +71,7 @@ class RunData(NamedTuple):
             return self._planned(spaces, _linked_ring(self))
         if not {"action", "reward", "status", "previous"} <= columns.keys():
             raise DataError(
-                f"{self.path}: the replay memory of its agent has the columns {', '.join(columns)}, which cannot be "
+                f"{self.path}: the replay buffer of its agent has the columns {', '.join(columns)}, which cannot be "
                 "read as transitions: train with --keep-data"
             )
         return self._planned(spaces, _linked_rows(self))
@@ -116,12 +116,12 @@ def find_run_data(path: str | Path) -> RunData:
         manifest = checkpoint.data or checkpoint.replay
         if manifest is None:
             raise DataError(
-                f"{reader.path}: its agent has no replay memory, so that the run has no transitions: train with "
+                f"{reader.path}: its agent has no replay buffer, so that the run has no transitions: train with "
                 "--keep-data"
             )
         is_kept = checkpoint.data is not None
         if not is_kept and manifest.first:
-            notes.append(f"its replay memory has lost the first {manifest.first} rows: --keep-data keeps all")
+            notes.append(f"its replay buffer has lost the first {manifest.first} rows: --keep-data keeps all")
         return RunData(reader.path, manifest, is_kept, _spaces(reader.path) if is_kept else (None, None), tuple(notes))
     raise DataError(f"{reader.path}: there is no intact checkpoint yet, so that the run has no transitions")
 

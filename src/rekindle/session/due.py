@@ -67,7 +67,7 @@ class Due:
         parts.outbox.deliver()
 
     def _call(self, place: int, hook: Hook, env_steps: int) -> None:
-        """Call a hook, or while a journal is replayed make its calls again."""
+        """Call a hook; while a journal is replayed, replay its calls instead."""
         inputs = self._parts.inputs
         if inputs is None:
             hook.call(env_steps)

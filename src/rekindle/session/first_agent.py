@@ -30,7 +30,7 @@ class FirstAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its settings as JSON, if it has a config."""
     state: Any
     replay: Any
-    """The rows of its replay memory, if it did not begin empty."""
+    """The rows of its replay buffer, if it did not begin empty."""
     callbacks: int
     """The number of callbacks of the session."""
     wants_updates: bool

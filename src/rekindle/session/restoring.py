@@ -91,7 +91,7 @@ def _check_memory(agent: LearningAgent, checkpoint: Checkpoint, path: Path) -> N
     memory = agent.replay() if isinstance(agent, HasReplay) else None
     if (memory is None) != (checkpoint.replay is None):
         has, had = ("no", "one") if memory is None else ("a", "none")
-        raise StateError(f"{path}: the agent has {has} replay memory, but the checkpoint has {had}")
+        raise StateError(f"{path}: the agent has {has} replay buffer, but the checkpoint has {had}")
     if memory is not None and checkpoint.replay is not None:
         check_layout(checkpoint.replay, memory.columns, name=str(path))
 

@@ -84,7 +84,7 @@ def replay_into(
     interrupter: Interrupter,
     listener: ReplayListener,
 ) -> int | None:
-    """Make the calls of a journal with an agent in its first state, in a new run, and close that.
+    """Replay the calls of a journal with an agent in its first state, into a new run, and close the run.
 
     Args:
         agent: the agent, as it was before the first call.

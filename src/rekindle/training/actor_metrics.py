@@ -13,11 +13,11 @@ from rekindle.session.session import TrainingSession
 __all__ = ["ChunkMetrics", "RoundMetrics"]
 
 _LEAST = 1e-9
-"""The least seconds that anything takes."""
+"""The smallest duration in seconds, so that rates are finite."""
 
 
 class _Metrics:
-    """What rounds and chunks have in common."""
+    """The metrics that rounds and chunks share."""
 
     def __init__(self, session: TrainingSession, crew: Crew) -> None:
         self._session, self._crew = session, crew
@@ -54,7 +54,7 @@ class _Metrics:
         return took
 
     def _log_actor(self, actor: int, samples: int, played: float, took: float) -> None:
-        """Log so many seconds of playing in the time that it took."""
+        """Log the rate of an actor, and the share of `took` seconds in which it played."""
         self._session.log(f"time/actor_{actor}_samples_per_sec", samples / max(played, _LEAST))
         self._session.log(f"time/actor_{actor}_playing", min(1.0, played / took))
 

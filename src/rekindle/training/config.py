@@ -70,7 +70,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     workers: int | None = None
     """Number of worker processes, with `async` or with actors; None for one per processor."""
     actors: int | None = None
-    """Train with so many actors, each with its own environments and random numbers: they play rounds in parallel."""
+    """Number of actors, each with its own environments and random numbers; they play rounds in parallel."""
     envs_each: int = 1
     """Environments of each actor; then `num_envs` is `actors` x `envs_each`."""
     round_steps: int | None = None
@@ -105,7 +105,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     eval_envs: int = 4
     """Number of environments that an evaluation steps together."""
     eval_workers: int | None = None
-    """With actors in processes: play evaluations on so many of these; None for here. The result is the same."""
+    """With actors in processes: play evaluations on this many of them; None for here. The result is the same."""
     eval_max_steps: int = EVAL_MAX_STEPS
     """Truncate evaluation episodes after this many steps, if the environment has no time limit of its own."""
     extras: tuple[str, ...] | None = None

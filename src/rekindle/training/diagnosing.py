@@ -72,7 +72,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     onset: Fault | None
     """If a gradient had been exploding before: the first update in which it did."""
     metrics: list[dict[str, float]]
-    """Those of every update."""
+    """The metrics of every update."""
 
 
 def diagnose(

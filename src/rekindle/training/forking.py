@@ -40,7 +40,7 @@ def fork(
 ) -> Trainer:
     """A trainer on a new run that continues from a checkpoint of another.
 
-    It has everything of the checkpoint: agent, replay memory, random generators, open episodes and logs. Without
+    It has everything of the checkpoint: agent, replay buffer, random generators, open episodes and logs. Without
     changes, it ends with the digests of the other run. What is changed is recorded in the metadata of the new run. The
     other run is only read.
 
@@ -129,7 +129,7 @@ def _changed_trainer(
 def _check_fit(trainer: Trainer, point: ForkPoint, *, with_rows: bool) -> None:
     """Raise `ConfigError`, before anything is written, if the agent cannot continue from the checkpoint.
 
-    Reading the rows of its replay memory takes time, so `with_rows` is for an agent with other settings.
+    Reading the rows of its replay buffer takes time, so `with_rows` is for an agent with other settings.
     """
     checkpoint = Checkpoint.read(point.file)
     agent = trainer.agent

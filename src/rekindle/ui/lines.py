@@ -20,7 +20,7 @@ from rekindle.ui.tables import cell
 __all__ = ["Lines", "Row", "checkpoint_rows", "event_rows"]
 
 Row = tuple[Text, Text]
-"""What stands before a text, and the text, which is wrapped beside it."""
+"""A label, and the text beside it, which is wrapped."""
 
 Style = Callable[[str], str]
 """Returns a colour of the theme."""

@@ -375,7 +375,7 @@ function configPanel(details) {
 
 function checkpointsPanel(details, fork) {
   if (!details.checkpoints.length) return h("p", { class: "empty" }, "No checkpoint yet.");
-  const replay = details.replay_size ? h("p", { class: "muted" }, `and ${bytes(details.replay_size)} of replay memory, which they share`) : null;
+  const replay = details.replay_size ? h("p", { class: "muted" }, `and ${bytes(details.replay_size)} of replay buffer, which they share`) : null;
   return h("div", { class: "scroll" },
     h("table", { class: "rows" },
       h("thead", {}, h("tr", {}, ["File", "Step", "Size", "", "Score", "Age", ""].map((name, index) => h("th", { scope: "col", class: [1, 2, 4, 5].includes(index) ? "number" : "" }, name)))),
