@@ -25,6 +25,7 @@ __all__ = [
     "checked_status",
     "every_row",
     "finite_rows",
+    "plain_number",
     "refuses_misfits",
     "required_count",
 ]
@@ -110,6 +111,18 @@ def _count(name: str, value: object, least: int, most: int | None, *, advice: st
         high = "" if most is None else f" and at most {most}"
         raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}{high}{advice}")
     return count
+
+
+def plain_number(value: Any) -> Any:
+    """A number of numpy as one of Python, which configs and checkpoints hold; also inside a list, tuple or array."""
+    if isinstance(value, np.generic):
+        return cast("Any", value).item()
+    if isinstance(value, np.ndarray):
+        return tuple(cast("Array", value).tolist())
+    if isinstance(value, list | tuple):
+        items = [plain_number(item) for item in cast("Sequence[Any]", value)]
+        return items if isinstance(value, list) else tuple(items)
+    return value
 
 
 def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

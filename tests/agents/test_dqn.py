@@ -209,6 +209,17 @@ def test_no_update_without_a_transition() -> None:
 # How it acts
 
 
+def test_numbers_of_numpy_are_settings() -> None:
+    given: dict[str, Any] = {"gamma": 0.5, "capacity": 64, "dueling": True, "hidden_sizes": (4, 8)}
+    types = {"gamma": np.float32, "capacity": np.int64, "dueling": np.bool_, "hidden_sizes": np.array}
+    agents = [
+        DQN(Box(-1, 1, (2,)), Discrete(2), seed=seed, **settings)
+        for seed, settings in ((3, given), (np.int64(3), {name: types[name](value) for name, value in given.items()}))
+    ]
+    assert agents[0].config == agents[1].config
+    assert same(agents[0].state(), agents[1].state())
+
+
 def test_it_follows_every_protocol() -> None:
     protocols = (
         LearningAgent,

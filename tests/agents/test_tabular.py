@@ -439,6 +439,13 @@ def test_a_setting_that_does_not_exist_is_named() -> None:
         agent(alpha=0.1)
 
 
+def test_numbers_of_numpy_are_settings() -> None:
+    seed: Any = np.int64(4)
+    learner = agent(seed=seed, gamma=np.float32(0.5), capacity=np.int64(9), replay_updates=np.int8(1))
+    assert learner.config.gamma == 0.5
+    assert [type(value) for value in (learner.config.gamma, learner.config.capacity)] == [float, int]
+
+
 @pytest.mark.parametrize("seed", [-1, 0.5, None])
 def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
     with pytest.raises(ConfigError, match="seed is"):

@@ -640,8 +640,11 @@ class TestConfig:
             "eval_episodes": 2,
         }
         counts = {name: np.int64(value) if isinstance(value, int) else value for name, value in plain.items()}
-        make(tmp_path / "plain", **plain, agent_settings={"epsilon_steps": 8}).train()
-        trainer = make(tmp_path / "numpy", **counts, agent_settings={"epsilon_steps": np.int64(8)})
+        numbers: dict[str, Any] = {"target_score": 2.5, "time_limit": 500.0}
+        make(tmp_path / "plain", **plain, **numbers, agent_settings={"epsilon_steps": 8, "gamma": 0.5}).train()
+        numbers = {name: np.float64(value) for name, value in numbers.items()}
+        settings = {"epsilon_steps": np.int64(8), "gamma": np.float32(0.5)}
+        trainer = make(tmp_path / "numpy", **counts, **numbers, agent_settings=settings)
         trainer.train()
         assert digests(tmp_path / "numpy") == digests(tmp_path / "plain")
         configs = [rekindle.RunReader(tmp_path / kind / "t").read_config() for kind in ("numpy", "plain")]

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from rekindle.agents.names import advice_on
+from rekindle.checks import plain_number
 from rekindle.errors import ConfigError
 from rekindle.policy.encoding import ACTION_MASK, Encoding
 
@@ -127,7 +128,7 @@ def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
     if unknown:
         raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice_on(unknown[0], known)}")
     _refuse_schedules(kind, settings)
-    config = kind(**settings)
+    config = kind(**{name: plain_number(value) for name, value in settings.items()})
     refuse_fractions(config)
     return config
 
@@ -263,5 +264,5 @@ def generators(seed: int) -> list[np.random.Generator]:
 
     They are separate, so that the number of updates does not change the exploration.
     """
-    check_whole("seed", seed, 0)
+    check_whole("seed", plain_number(seed), 0)
     return np.random.default_rng(seed).spawn(3)

@@ -18,7 +18,7 @@ from rekindle.agent import Metrics, State, StreamSlots
 from rekindle.agents.names import advice_on
 from rekindle.agents.saving import save
 from rekindle.agents.settings import RunSteps, check_steps, refuse_fractions
-from rekindle.checks import refuses_misfits
+from rekindle.checks import plain_number, refuses_misfits, required_count
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations, Transitions
 from rekindle.policy.policy import exploring
@@ -191,8 +191,8 @@ class Tabular:
         if unknown:
             advice = advice_on(unknown[0], TabularConfig.__struct_fields__)
             raise ConfigError(f"Tabular has no setting {unknown[0]!r}; {advice}")
-        _require(isinstance(cast("Any", seed), int) and seed >= 0, "seed", seed, "a whole number of at least 0")
-        self.config = TabularConfig(**config)
+        required_count("seed", seed, 0)
+        self.config = TabularConfig(**{name: plain_number(value) for name, value in config.items()})
         refuse_fractions(self.config)
         self.observation_space, self.action_space = observation_space, action_space
         self.env_steps = 0

@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -265,11 +264,11 @@ def with_named_network(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(settings: Any) -> Any:
-    """Settings as JSON values, including numpy integers; raises `TypeError` for values that JSON does not support."""
+    """Settings as JSON values, including numbers of numpy; raises `TypeError` for values that JSON does not support."""
 
-    def encoded(value: Any) -> int:
-        if isinstance(value, np.integer):
-            return operator.index(cast("SupportsIndex", value))
+    def encoded(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return cast("Any", value).item()
         raise TypeError(f"a {type(value).__name__} cannot be part of a config")
 
     return msgspec.json.decode(msgspec.json.encode(settings, enc_hook=encoded))
