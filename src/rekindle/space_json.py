@@ -111,6 +111,7 @@ def inferred_space(shape: tuple[int, ...], dtype: np.dtype[Any], least: Any, mos
     """A space for values of one dtype and shape, between `least` and `most`: scalars, or arrays of the shape."""
     from gymnasium import spaces
 
+    dtype = dtype.newbyteorder("=")
     if dtype.kind == "f":
         inside = is_action and float(np.min(least)) >= -1 and float(np.max(most)) <= 1
         return spaces.Box(-1.0 if inside else -np.inf, 1.0 if inside else np.inf, shape, cast("Any", dtype))

@@ -59,6 +59,8 @@ FLAT = {
     "an unmarked cut": (changed("timeouts", 7, False), r"timeouts: row 7 is not marked as the end of an episode"),
     "both names": (replaced("truncations", np.zeros(13, np.bool_)), r"timeouts and truncations, which mean the same"),
     "rewards of two numbers": (reshaped("rewards"), r"rewards is float64 \(13, 2\): one number a row"),
+    "actions of no numbers": (replaced("actions", np.zeros((13, 0))), r"actions has the shape \(13, 0\): .*no numbers"),
+    "an action beyond int64": (replaced("actions", np.full(13, 2**63, np.uint64)), r"actions is from \d+ to \d+: too"),
     "nothing": (lambda fields: fields.update({name: fields[name][:0] for name in fields}), r"has no rows"),
     "complex numbers": (
         lambda fields: fields.update(observations=fields["observations"] * 1j),

@@ -206,6 +206,15 @@ def test_spaces_are_inferred_from_the_values_if_the_file_has_none(tmp_path: Path
     assert known.inferred == ("observation_space",)
 
 
+def test_an_inferred_space_has_the_byte_order_of_the_machine(tmp_path: Path) -> None:
+    fields = flat(episodes())
+    for name in ("observations", "next_observations"):
+        fields[name] = fields[name].astype(">f4")
+    dataset = Dataset.open(write_npz(tmp_path / "set.npz", fields))
+    assert dataset.observation_space.dtype.isnative
+    assert dataset.digest == Dataset.open(write_npz(tmp_path / "native.npz", flat(episodes()))).digest
+
+
 def test_files_larger_than_one_piece_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rekindle.data.flat._PIECE_BYTES", 16)
     for has_next in (True, False):

@@ -221,6 +221,34 @@ def test_what_cannot_be_is_refused_before_a_run_is_made(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_replay_buffer_that_stays_empty_needs_no_memory(tmp_path: Path, data: Path) -> None:
+    settings = {"capacity": 2**32}
+    trainer = make(tmp_path, data=data, agent_settings=settings, steps=50)
+    assert trainer.train().updates == 50
+    assert trainer.config.agent["capacity"] == 2**32
+    assert RunReader(tmp_path / "run").read_config()["agent"]["capacity"] == 2**32
+    assert Trainer.resume(tmp_path / "run", steps=100, signals=False).train().updates == 100
+    assert type(rebuild_agent(tmp_path / "run")) is type(trainer.agent)
+    with pytest.raises(ConfigError, match=r"sac needs more memory than this machine has: .*spaces are Box.* and Box"):
+        make(tmp_path, "sac", data=data, data_share=0.5, agent_settings=settings)
+
+
+def test_what_to_do_about_inferred_actions_without_bounds_is_said(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(ConfigError, match=r"finite bounds.*random\.npz has no action_space.*name the environment"):
+        make(tmp_path, "bc", None, data=data)
+
+
+def test_observations_without_numbers_are_refused(tmp_path: Path, data: Path) -> None:
+    with np.load(data) as file:
+        fields: dict[str, Any] = {**file, "action_space": space_text(_BOUNDED)}
+    for name in ("observations", "next_observations"):
+        fields[name] = np.zeros((len(fields["rewards"]), 0), np.float32)
+    empty = space_text(gymnasium.spaces.Box(-1.0, 1.0, (0,), np.float32))
+    np.savez(tmp_path / "empty.npz", **fields, observation_space=empty)
+    with pytest.raises(ConfigError, match="there are no numbers in an observation"):
+        make(tmp_path, "bc", None, data=tmp_path / "empty.npz")
+
+
 def test_an_on_policy_agent_cannot_learn_from_data(tmp_path: Path, data: Path) -> None:
     with pytest.raises(ConfigError, match="PPO cannot learn from data"):
         Trainer("Pendulum-v1", "ppo", data=data, root=tmp_path, **OPTIONS)

@@ -147,6 +147,8 @@ def encoding_of(space: Any, config: Any, *, actions: int, mask_sizes: Mapping[st
     `actions` is the size of an action mask, 0 for continuous actions. `mask_sizes` are those of composite actions.
     """
     encoding = _with_masks(Encoding.of(space, config.convolutions), mask_sizes or {})
+    if not encoding.images and not encoding.vector_size:
+        raise ConfigError(f"observation_space is {space!r:.80}: there are no numbers in an observation")
     if encoding.mask_size and not actions:
         raise ConfigError(
             "the observations have an action_mask: continuous actions cannot be masked, "

@@ -306,6 +306,8 @@ class _Fields:
         shape, dtype = self.file.spec(field)
         if dtype.kind not in "biuf":
             raise DataError(f"{self.file.path}: {field} has the dtype {dtype}, not numbers")
+        if 0 in shape:
+            raise DataError(f"{self.file.path}: {field} has the shape {shape}: there are no numbers in it")
         least: Any = 0
         most: Any = 0
         if is_action or (dtype.kind in "iu" and len(shape) == 1):
@@ -313,7 +315,10 @@ class _Fields:
             ranges = [(piece.min(axis=0), piece.max(axis=0)) for piece in self.file.pieces(field, rows)]
             least = np.min([low for low, _ in ranges], axis=0)
             most = np.max([high for _, high in ranges], axis=0)
-        return inferred_space(shape[1:], dtype, least, most, is_action=is_action)
+        try:
+            return inferred_space(shape[1:], dtype, least, most, is_action=is_action)
+        except OverflowError:
+            raise DataError(f"{self.file.path}: {field} is from {least} to {most}: too many values") from None
 
     def piece_rows(self, field: str) -> int:
         """How many rows of a field are read at once."""

@@ -132,22 +132,34 @@ def make_agent(
     seed: int,
     settings: Mapping[str, Any] | None = None,
     others: Mapping[str, Sequence[str]] | None = None,
+    is_offline: bool = False,
 ) -> LearningAgent:
-    """Create an agent; `settings` may be in their JSON form, such as lists for tuples; `others`: see `converted`."""
+    """Create an agent; `settings` may be in their JSON form, such as lists for tuples; `others`: see `converted`.
+
+    If it is to learn from data alone (`is_offline`), its replay buffer, which stays empty, takes little memory.
+    """
     stage(f"creating the agent {name}")
     make = _agent_class(name)
     if name in ALGORITHMS:
         _check_actions(name, type(action_space).__name__)
     config = converted(config_type(name), settings or {}, others=others)
     fields = fields_of(config)
+    given = dict(fields)
+    if is_offline and name in ALGORITHMS and {"capacity", "batch_size"} <= given.keys():
+        given["capacity"] = min(given["capacity"], max(_UNUSED_CAPACITY, given["batch_size"]))
     try:
-        return make(observation_space, action_space, seed=seed, **fields)
+        agent: Any = make(observation_space, action_space, seed=seed, **given)
     except RekindleError:
         raise
-    except MemoryError as error:
+    except (MemoryError, ValueError) as error:
+        if isinstance(error, ValueError) and "too big" not in str(error):
+            raise
         sizes = {field: fields[field] for field in _SIZES if fields.get(field) is not None}
         shown = ", ".join(f"{field}={value!r:.40}" for field, value in sizes.items())
-        raise ConfigError(f"{name} needs more memory than this machine has: lower {shown}") from error
+        spaces = f"{observation_space!r:.60} and {action_space!r:.60}"
+        raise ConfigError(
+            f"{name} needs more memory than this machine has: lower {shown}; its spaces are {spaces}"
+        ) from error
     except Exception as error:
         if name in ALGORITHMS:
             raise
@@ -155,6 +167,9 @@ def make_agent(
             f"{name} could not be created as {make.__name__}(observation_space, action_space, seed=seed, **settings): "
             f"{type(error).__name__}: {error}"
         ) from error
+    if given != fields:
+        agent.config = config
+    return agent
 
 
 def _check_actions(name: str, kind: str) -> None:
@@ -167,6 +182,8 @@ def _check_actions(name: str, kind: str) -> None:
         )
 
 
+_UNUSED_CAPACITY = 1_000
+"""Rows of a replay buffer that stays empty."""
 _SIZES = ("capacity", "hidden_sizes", "batch_size", "rollout_steps", "minibatch_size", "atoms", "quantiles", "critics")
 """The settings that determine how much memory an agent needs."""
 

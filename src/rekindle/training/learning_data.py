@@ -1,8 +1,8 @@
-"""The data that a training learns from: find and open it, compare it with the environment, give it to the agent."""
+"""The data of a training, and its agent: open the data, compare it with the environment, give it to the agent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,21 @@ from rekindle.errors import ConfigError
 from rekindle.interrupt import ShouldStop, never
 from rekindle.stages import stage
 from rekindle.storage.files import absolute
-from rekindle.training.config import TrainerConfig
+from rekindle.training.algorithms import make_agent
+from rekindle.training.config import TrainerConfig, TrainerSettings
 
-__all__ = ["DataSource", "check_data", "data_settings", "environment_spaces", "give_data", "open_data"]
+__all__ = [
+    "AgentSource",
+    "DataSource",
+    "check_data",
+    "created_agent",
+    "data_settings",
+    "environment_spaces",
+    "give_data",
+    "open_data",
+]
 
+AgentSource = LearningAgent | str | Callable[[Any, Any], LearningAgent]
 DataSource = str | Path | Dataset
 Spaces = tuple[Any, Any]
 """The observation space and the action space."""
@@ -72,6 +83,33 @@ def _fits(dataset: Dataset, spaces: Spaces) -> bool:
         return False
     is_box = type(seen).__name__ == "Box"
     return (seen.shape, seen.dtype) == (found.shape, found.dtype) if is_box else seen == found
+
+
+def created_agent(
+    agent: AgentSource,
+    spaces: Spaces,
+    seed: int,
+    settings: Mapping[str, Any] | None,
+    *,
+    dataset: Dataset | None,
+    share: float,
+) -> LearningAgent:
+    """The agent of a training: given, made by a function, or created by its name with settings."""
+    if not isinstance(agent, str):
+        if settings:
+            raise ConfigError("agent_settings are for an agent that is given by name")
+        return agent if isinstance(agent, LearningAgent) else agent(*spaces)
+    is_offline = dataset is not None and share == 1
+    others = {"the trainer": TrainerSettings.__struct_fields__}
+    try:
+        return make_agent(agent, *spaces, seed=seed, settings=settings, others=others, is_offline=is_offline)
+    except ConfigError as error:
+        if dataset is None or "action_space" not in dataset.inferred or "finite bounds" not in str(error):
+            raise
+        raise ConfigError(
+            f"{error}. {dataset.path} has no action_space, and actions outside of -1 to 1: name the environment, add "
+            "action_space to the file, or pass action_space to Dataset.open"
+        ) from None
 
 
 def data_settings(source: DataSource, dataset: Dataset) -> dict[str, Any]:

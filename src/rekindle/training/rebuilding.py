@@ -84,7 +84,7 @@ def _allowed_config(path: str | Path, modules: Sequence[str], files: Sequence[st
 def _made_agent(path: str | Path, config: TrainerConfig, spaces: tuple[Any, Any]) -> LearningAgent:
     if config.algorithm is None:
         raise ConfigError(f"{path}: the agent is defined by its script, and cannot be created from the config")
-    return make_agent(config.algorithm, *spaces, seed=config.seed, settings=config.agent)
+    return make_agent(config.algorithm, *spaces, seed=config.seed, settings=config.agent, is_offline=config.is_offline)
 
 
 def checkpoint_files(path: str | Path, which: str) -> list[Path]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from rekindle.actors import Crew
-from rekindle.agent import LearningAgent, session_steps
+from rekindle.agent import session_steps
 from rekindle.agents.settings import resolved
 from rekindle.checkpoint import KeepLast, RetentionPolicy
 from rekindle.checkpoint.retention import retention
@@ -29,14 +29,16 @@ from rekindle.stats import EvalReport, StatsTracker
 from rekindle.terminal import shown_interactively
 from rekindle.training import algorithms
 from rekindle.training.actor_crews import actor_sampler, check_actors, default_strategy, make_crew
-from rekindle.training.config import DEFAULT_STEPS, TrainerSettings, make_config
+from rekindle.training.config import DEFAULT_STEPS, make_config
 from rekindle.training.evaluation import Evaluator
 from rekindle.training.evaluations import Evaluations
 from rekindle.training.forecast import check_rollout, foreseen, with_round_steps
 from rekindle.training.handlers import Handlers
 from rekindle.training.learning_data import (
+    AgentSource,
     DataSource,
     check_data,
+    created_agent,
     data_settings,
     environment_spaces,
     give_data,
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 _Event = TypeVar("_Event", bound=Event)
-AgentSource = LearningAgent | str | Callable[[Any, Any], LearningAgent]
 
 
 class Trainer:
@@ -152,7 +153,9 @@ class Trainer:
             settings["eval_episodes"] = 0
         if agent_settings is not None and isinstance(agent, str) and agent in algorithms.ALGORITHMS:
             agent_settings = resolved(algorithms.with_named_network(agent_settings), steps)
-        self.agent = self._made_agent(agent, seed, agent_settings)
+        self.agent = created_agent(
+            agent, spaces, seed, agent_settings, dataset=dataset, share=settings.get("data_share", 1)
+        )
         self._opening = Opening(self.agent, name=name, root=root, tags=tags, is_new=new)
         if start_from is not None:
             settings["parent"] = find_parent(start_from, with_optimiser=with_optimiser)
@@ -240,14 +243,6 @@ class Trainer:
     def take_up(self, path: Path) -> None:
         """Continue the run at a path, which must have the config of this trainer."""
         self._opening.path = path
-
-    def _made_agent(self, agent: AgentSource, seed: int, settings: Mapping[str, Any] | None) -> LearningAgent:
-        if isinstance(agent, str):
-            others = {"the trainer": TrainerSettings.__struct_fields__}
-            return algorithms.make_agent(agent, *self._spaces, seed=seed, settings=settings, others=others)
-        if settings:
-            raise ConfigError("agent_settings are for an agent that is given by name")
-        return agent if isinstance(agent, LearningAgent) else agent(*self._spaces)
 
     # Training
 
