@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 from data_files import ACTIONS, TERMINATED, TRUNCATED, assert_holds, episodes, flat, write_minari, write_npz
 
 from rekindle.data import Dataset, export_minari, export_npz
-from rekindle.errors import ConfigError, Interrupted
+from rekindle.data.export import MinariWriter
+from rekindle.errors import ConfigError, Interrupted, StorageError
 
 BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 SPACES = {
@@ -92,6 +94,19 @@ def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         export_npz(dataset, tmp_path / "exported.npz", should_stop=lambda: next(calls))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == before
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Dataset.open(write_npz(tmp_path / "set.npz", flat(episodes())))
+    failed = "file write failed: time = now, errno = 28, error message = 'No space left on device'"
+    for kind in (RuntimeError, OSError):
+        monkeypatch.setattr(MinariWriter, "add", mock.Mock(side_effect=kind(failed)))
+        with pytest.raises(StorageError, match=r"cannot write .*exported: No space left on device$"):
+            export_minari(dataset, tmp_path / "exported")
+        assert {path.name for path in tmp_path.iterdir()} == {"set.npz", "cache"}
+    monkeypatch.setattr(MinariWriter, "add", mock.Mock(side_effect=RuntimeError("of an agent")))
+    with pytest.raises(RuntimeError, match="of an agent"):
+        export_minari(dataset, tmp_path / "exported")
 
 
 def test_the_metadata_are_those_that_minari_reads(tmp_path: Path) -> None:

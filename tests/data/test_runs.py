@@ -17,6 +17,7 @@ from rekindle import Experience, Trainer, TrainingRun, TrainingSession, Transiti
 from rekindle.agents.tabular import Tabular
 from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.data import Dataset
+from rekindle.data.runs import RunData
 from rekindle.errors import ConfigError, DataError, InputError, RekindleError
 from rekindle.experience import EpisodeStatus
 from rekindle.replay import Memory
@@ -414,3 +415,29 @@ def test_calls_that_an_input_journal_makes_again_are_kept_once(tmp_path: Path) -
     live, again = Dataset.open(tmp_path / "live" / "kept"), Dataset.open(tmp_path / "crashed" / "kept")
     assert len(live) == 30
     assert again.digest == live.digest
+
+
+def test_a_run_that_trains_while_it_is_opened_is_opened_as_of_a_later_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(steps: int) -> None:
+        Trainer.resume(tmp_path / "run", steps=steps, signals=False).train()
+
+    options: dict[str, Any] = {"checkpoint_every": 20, "eval_episodes": 0, "agent_settings": {"capacity": 40}}
+    Trainer("FrozenLake-v1", "tabular", name="run", root=tmp_path, steps=100, **options).train()
+    plan, steps = RunData.plan, [300, 200]
+
+    def plan_late(data: RunData, spaces: tuple[Any, Any]) -> Any:
+        if steps:
+            train(steps.pop())
+        return plan(data, spaces)
+
+    monkeypatch.setattr(RunData, "plan", plan_late)
+    found = Dataset.open(tmp_path / "run")
+    assert not steps
+    assert found.digest == Dataset.open(tmp_path / "run").digest
+    monkeypatch.setattr("rekindle.data.dataset._MOST_TRIES", 1)
+    train(310)
+    steps.append(400)
+    with pytest.raises(DataError, match="takes checkpoints faster than they can be read"):
+        Dataset.open(tmp_path / "run")

@@ -249,6 +249,20 @@ def test_observations_without_numbers_are_refused(tmp_path: Path, data: Path) ->
         make(tmp_path, "bc", None, data=tmp_path / "empty.npz")
 
 
+def test_data_that_may_grow_are_warned_of(tmp_path: Path) -> None:
+    def warnings(name: str) -> str:
+        file = RunReader(tmp_path / name).path / "warnings.jsonl"
+        return file.read_text() if file.exists() else ""
+
+    tiny: dict[str, Any] = {"agent_settings": {"warmup_steps": 20}, "keep_data": True, "checkpoint_every": 20}
+    for step in make(tmp_path, "sac", name="fuel", **{**tiny, "steps": 100}).steps():
+        if step.total_steps == 60:
+            make(tmp_path, data=tmp_path / "fuel", steps=50).train()
+    assert "is a run that is not finished" in warnings("run")
+    make(tmp_path, name="later", data=tmp_path / "fuel", steps=50).train()
+    assert "is a run that is not finished" not in warnings("later")
+
+
 def test_an_on_policy_agent_cannot_learn_from_data(tmp_path: Path, data: Path) -> None:
     with pytest.raises(ConfigError, match="PPO cannot learn from data"):
         Trainer("Pendulum-v1", "ppo", data=data, root=tmp_path, **OPTIONS)

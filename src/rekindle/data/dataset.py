@@ -31,6 +31,7 @@ from rekindle.storage.user_cache import user_cache
 __all__ = ["Dataset", "Episode"]
 
 _HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK"
+_MOST_TRIES = 5
 Format = Literal["run", "minari", "d4rl", "npz"]
 
 
@@ -130,13 +131,15 @@ class Dataset:
         options = [None if space is None else space_text(space) for space in spaces]
         store = Cache(Path(cache) if cache is not None else user_cache())
         kind, source = _kind(where)
+
+        def get(identity: Any, plan: Callable[[], Plan]) -> Converted:
+            return store.get([kind, identity, options], plan, progress, check)
+
         if kind == "run":
-            data = find_run_data(where)
-            identity, plan = data.identity, lambda: data.plan(spaces)
+            converted = _of_run(where, spaces, get)
         else:
             sources = minari_files(source) if kind == "minari" else [source]
             digests = [file_digest(file, check) for file in sources]
-            identity = [digests, timeout_after]
 
             def plan() -> Plan:
                 if kind == "minari":
@@ -151,7 +154,7 @@ class Dataset:
 
                 return made._replace(fill=fill)
 
-        converted = store.get([kind, identity, options], plan, progress, check)
+            converted = get([digests, timeout_after], plan)
         dataset = cls(where, kind, converted, timeout_after=timeout_after, fixed_length=fixed_length)
         if kind != "run" and not fixed_length:
             fields = ("terminations", "truncations") if kind == "minari" else ("terminals", "timeouts")
@@ -229,6 +232,18 @@ class Dataset:
     def batches(self, batch_size: int, *, seed: int = 0, n_step: int = 1, gamma: float = 0.99) -> Batches:
         """Minibatches without end, from a generator of their own that can be saved and restored."""
         return Batches(self.reader(), self.digest, batch_size=batch_size, seed=seed, n_step=n_step, gamma=gamma)
+
+
+def _of_run(path: Path, spaces: tuple[Any, Any], get: Callable[[Any, Callable[[], Plan]], Converted]) -> Converted:
+    """The transitions of a run; if it is training, it may remove what its last checkpoint was made of."""
+    for _ in range(_MOST_TRIES):
+        data = find_run_data(path)
+        try:
+            return get(data.identity, lambda data=data: data.plan(spaces))
+        except DataError:
+            if find_run_data(path).identity == data.identity:
+                raise
+    raise DataError(f"{path} takes checkpoints faster than they can be read: wait until it is finished")
 
 
 def _kind(path: Path) -> tuple[Format, Path]:

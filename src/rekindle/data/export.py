@@ -19,7 +19,7 @@ from rekindle.data.columns import DataLayout, is_start
 from rekindle.data.dataset import Dataset
 from rekindle.data.hdf5 import load_h5py
 from rekindle.data.minari import MAIN_FILE, METADATA_FILE
-from rekindle.errors import ConfigError, DataError, Interrupted, StorageError
+from rekindle.errors import ConfigError, DataError, Interrupted, RekindleError, StorageError
 from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.interrupt import ShouldStop, never
 from rekindle.nesting import Nesting
@@ -31,6 +31,8 @@ __all__ = ["MinariWriter", "export_minari", "export_npz", "minari_writer"]
 
 _MINARI_VERSION = "0.5.0"
 """The version of the layout; Minari reads files of its version and of earlier ones."""
+_ERRNO = re.compile(r"errno = (\d+)")
+"""In a message of HDF5."""
 _NAME = re.compile(r"[-_\w]+-v\d+")
 
 
@@ -72,10 +74,12 @@ def minari_writer(
             with h5py.File(path, "w", track_order=True) as file:
                 writer = MinariWriter(file, layout)
                 yield writer
-        except OSError as error:  # of h5py, which does not say why
-            if isinstance(error, StorageError):
+        except (OSError, RuntimeError) as error:  # of h5py, which does not always say why
+            number = _ERRNO.search(str(error))
+            if isinstance(error, RekindleError) or (number is None and not isinstance(error, OSError)):
                 raise
-            raise StorageError(f"cannot write {target}: {' '.join(str(error).split())[:200]}") from error
+            why = " ".join(str(error).split())[:200] if number is None else os.strerror(int(number[1]))
+            raise StorageError(f"cannot write {target}: {why}") from error
         if not writer.episodes:
             raise DataError(f"{target}: there is no episode to write")
         npy.sync(path)

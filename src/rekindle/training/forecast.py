@@ -13,6 +13,7 @@ from rekindle.envs import Envs
 from rekindle.errors import ConfigError
 from rekindle.training.algorithms import algorithm_of
 from rekindle.training.config import TrainerConfig
+from rekindle.training.learning_data import is_growing
 
 __all__ = ["check_rollout", "check_rounds", "foreseen", "with_round_steps"]
 
@@ -62,6 +63,11 @@ def foreseen(agent: LearningAgent, config: TrainerConfig, envs: Envs | None = No
     """Warn if a resume cannot be exact, or if a training will make no update, or end before a schedule does."""
     if envs is not None and envs.inexact is not None:
         yield f"{envs.inexact}: if this training is interrupted, a resume will be approximate"
+    if config.data is not None and is_growing(config.data):
+        yield (
+            f"{config.data} is a run that is not finished: when it has more transitions, a resume of this training is "
+            "refused, because its data are others; make a copy first (rekindle data export) and learn from that"
+        )
     settings = _settings(agent)
     if settings is None or config.steps is None:
         return

@@ -12,8 +12,9 @@ from rekindle.data.shipped import is_shipped
 from rekindle.envs import EnvFactory
 from rekindle.envs.factory import close_env
 from rekindle.envs.wrappers import refuse_stateful_wrappers
-from rekindle.errors import ConfigError
+from rekindle.errors import ConfigError, RekindleError
 from rekindle.interrupt import ShouldStop, never
+from rekindle.run.reader import RunReader
 from rekindle.stages import stage
 from rekindle.storage.files import absolute
 from rekindle.training.algorithms import make_agent
@@ -27,6 +28,7 @@ __all__ = [
     "data_settings",
     "environment_spaces",
     "give_data",
+    "is_growing",
     "open_data",
 ]
 
@@ -122,6 +124,14 @@ def _name(source: DataSource) -> str:
     if not isinstance(source, Dataset) and is_shipped(source):
         return str(source)
     return str(absolute(source.path if isinstance(source, Dataset) else Path(source)))
+
+
+def is_growing(data: str) -> bool:
+    """Whether a data set is a run that is not finished."""
+    try:
+        return not is_shipped(data) and RunReader(data).metadata.status != "finished"
+    except RekindleError:  # no run
+        return False
 
 
 def check_data(config: TrainerConfig, *, is_named: bool) -> None:
