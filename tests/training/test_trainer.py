@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 import signal
 from collections.abc import Callable
@@ -704,6 +705,8 @@ class TestConfig:
             ({"num_envs": 0}, "num_envs is 0"),
             ({"eval_episodes": -1}, "eval_episodes is -1"),
             ({"time_limit": 0}, "time_limit is 0"),
+            ({"target_score": math.nan}, "target_score is nan"),
+            ({"target_score": math.inf}, "target_score is inf"),
             ({"vectorization": "threads"}, "vectorization is 'threads': use one of 'sync', 'async', 'native'"),
             ({"colour": 1}, "a trainer has no setting colour; there are seed, steps, num_envs"),
         ],

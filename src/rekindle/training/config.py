@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -162,6 +163,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             checked_choice("record", name, tuple(RECORDERS))
         if self.time_limit is not None and not self.time_limit > 0:
             raise ConfigError(f"time_limit is {self.time_limit!r}: use a number of seconds above 0, or None")
+        if isinstance(self.target_score, float) and not math.isfinite(self.target_score):  # JSON cannot hold it
+            raise ConfigError(f"target_score is {self.target_score!r}: use a finite number, or None")
         if not 0 < self.data_share <= 1:
             raise ConfigError(f"data_share is {self.data_share!r}: use a number above 0, and at most 1")
 
