@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rekindle import Trainer
+from rekindle.run import groups
 from rekindle.run.groups import config_identity, differing_settings, group_labels
 from rekindle.run.reader import RunReader
 from rekindle.run.scores import score_curve
@@ -49,6 +51,23 @@ def test_labels_differ() -> None:
     assert group_labels(many) == ["a, p 1, q 1, r 1", "a, p 2, q 2, r 2"]
     hidden = [("a", {"p": 1, "q": 1, "r": 1, "s": n}) for n in (1, 2)] + [("a", {"p": 2, "q": 2, "r": 2, "s": 1})]
     assert len(set(group_labels(hidden))) == 3
+
+
+def test_long_numbers_are_rounded_in_labels_that_differ_without_the_other_digits() -> None:
+    assert group_labels([("a", {"x": 0.1 + 0.2}), ("a", {"x": 0.5})]) == ["a, x 0.3", "a, x 0.5"]
+    assert group_labels([("a", {"x": 0.1 + 0.2}), ("a", {"x": 0.3})]) == ["a, x 0.30000000000000004", "a, x 0.3"]
+
+
+def test_the_settings_of_many_groups_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def differing(configs: Sequence[Any]) -> list[str]:
+        compared.append(len(configs))
+        return ["x"]
+
+    monkeypatch.setattr(groups, "differing_settings", differing)
+    assert len(set(group_labels(("a", {"x": n}) for n in range(50)))) == 50
+    assert compared == [50]
 
 
 def test_a_trainers_seeds_are_one_training_and_its_last_evaluation_counts_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -44,6 +45,8 @@ _NOT_TRAINING = frozenset(
 """Settings that do not change what is trained: the seed, where things run and are stored, and how often."""
 _DEEPEST = 32
 _MOST_IN_LABEL = 3
+_LONGEST_NUMBER = 8
+"""The most characters of a number in a label that is not rounded."""
 
 
 def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,18 +79,30 @@ def group_labels(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
     ['a, rate 1', 'a, rate 2', 'b']
     """
     known = list(groups)
-    labels: list[str] = []
+    configs: dict[str, list[Mapping[str, Any]]] = {}
     for name, config in known:
-        same = [other for label, other in known if label == name]
-        if len(same) == 1:
-            labels.append(name)
-            continue
-        settings = training_settings(config)
-        differing = differing_settings(same)[:_MOST_IN_LABEL]
-        parts = [f"{setting.rpartition('.')[2]} {_text(settings, setting)}" for setting in differing]
-        labels.append(", ".join([name, *parts]))
-    return [label if labels.count(label) == 1 else f"{label} ({number})" for number, label in enumerate(labels, 1)]
+        configs.setdefault(name, []).append(config)
+    differing = {name: differing_settings(same)[:_MOST_IN_LABEL] for name, same in configs.items() if len(same) > 1}
+
+    def label(name: str, config: Mapping[str, Any], *, is_short: bool) -> str:
+        names = differing.get(name, [])
+        settings = training_settings(config) if names else {}
+        parts = [f"{key.rpartition('.')[2]} {_text(settings, key, is_short=is_short)}" for key in names]
+        return ", ".join([name, *parts])
+
+    short = [label(name, config, is_short=True) for name, config in known]
+    found = Counter(short)
+    labels = [
+        text if found[text] == 1 else label(name, config, is_short=False)
+        for text, (name, config) in zip(short, known, strict=True)
+    ]
+    found = Counter(labels)
+    return [text if found[text] == 1 else f"{text} ({number})" for number, text in enumerate(labels, 1)]
 
 
-def _text(settings: Mapping[str, Any], name: str) -> str:
-    return setting_text(settings[name]) if name in settings else NOTHING
+def _text(settings: Mapping[str, Any], name: str, *, is_short: bool = False) -> str:
+    if name not in settings:
+        return NOTHING
+    value, text = settings[name], setting_text(settings[name])
+    is_long = isinstance(value, float) and len(text) > _LONGEST_NUMBER
+    return f"{value:.6g}" if is_short and is_long else text
