@@ -24,6 +24,7 @@ import numpy as np
 from rekindle.agents.compiled import keep_compiled_code
 from rekindle.agents.xla import entry, with_entry
 from rekindle.experience import Array
+from rekindle.signal_stack import use_signal_stack
 
 __all__ = ["Deferred", "Dispatch", "Outcome", "Watched", "each_array", "padded"]
 
@@ -31,6 +32,7 @@ __all__ = ["Deferred", "Dispatch", "Outcome", "Watched", "each_array", "padded"]
 # switching. This applies to the whole process, and only if JAX was not used before.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 keep_compiled_code()
+use_signal_stack()
 
 LearnerState = TypeVar("LearnerState")
 
