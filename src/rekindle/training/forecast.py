@@ -116,7 +116,8 @@ def _unfinished_schedules(settings: Any, end: int, unit: str) -> Iterator[str]:
             yield (
                 f"{name} goes from {value.start:g} to {value.end:g} in {value.steps} {unit}, and the training ends "
                 f"after {end}, at {value.at(end):.3g}: use a shorter schedule, such as "
-                f"{_flag(name)} {value.start:g}:{value.end:g}:100%"
+                f"{_flag(name)} {value.start:g}:{value.end:g}:100% "
+                f"(in Python Linear({value.start:g}, {value.end:g}, 1.0))"
             )
 
 
@@ -128,7 +129,8 @@ def _unfinished(settings: Any, end: int) -> Iterator[str]:
         epsilon = Linear(settings.epsilon_start, settings.epsilon_end, epsilon_steps)
         yield (
             f"epsilon goes from {epsilon.start:g} to {epsilon.end:g} in {epsilon_steps} env steps, and the training "
-            f"ends after {end}, at {epsilon.at(end):.3g}: use fewer steps, such as {_flag('epsilon_steps')} 50%"
+            f"ends after {end}, at {epsilon.at(end):.3g}: use fewer steps, such as {_flag('epsilon_steps')} 50% "
+            "(in Python epsilon_steps=0.5)"
         )
 
 
