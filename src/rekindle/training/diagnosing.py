@@ -124,7 +124,7 @@ def diagnose(
         )
         trainer = Trainer(arguments.env, arguments.agent, **known)
         if begun is not None:
-            trainer.take_up(begun[0])
+            trainer.continue_run(begun[0])
         examination = _Examination(trainer)
         fault = examination.run()
         if fault is None and interrupter is not None and interrupter.is_stopped:

@@ -64,7 +64,7 @@ def fork(
     trainer = _changed_trainer(point, config, agent_settings, env, agent, modules, files, settings)
     _check_fit(trainer, point, with_rows=bool(agent_settings))
     root, name = fork_place(point, reader.metadata.name, output)
-    trainer.take_up(
+    trainer.continue_run(
         fork_run(
             point,
             name=name,

@@ -237,10 +237,10 @@ class Trainer:
         """
         run = resumed_arguments(path, env=env, agent=agent, steps=steps, modules=modules, files=files, options=options)
         trainer = cls(run.env, run.agent, **run.options)
-        trainer.take_up(run.path)
+        trainer.continue_run(run.path)
         return trainer
 
-    def take_up(self, path: Path) -> None:
+    def continue_run(self, path: Path) -> None:
         """Continue the run at a path, which must have the config of this trainer."""
         self._opening.path = path
 
