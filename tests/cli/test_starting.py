@@ -90,6 +90,11 @@ def test_a_sweep_says_what_it_does(
     monkeypatch.setattr("rekindle.cli.study.show_study", lambda *_, **__: 0)
     shown = lines_of("sweep tabular FrozenLake-v1 --trials 3 --jobs 2", monkeypatch, capsys)
     assert shown == ["importing", "training 3 trials with 2 seeds each, 2 at a time"]
+    alone = lines_of("sweep tabular FrozenLake-v1 --trials 1 --seeds 4", monkeypatch, capsys)
+    assert alone == ["importing", "training 1 trial with 1 seed each, 1 at a time"]
+    without_env = lines_of("sweep tabular", monkeypatch, capsys)
+    assert without_env[:-1] == ["importing"]
+    assert "there is nothing to learn from: pass an environment" in without_env[-1]
 
 
 class Terminal(io.StringIO):

@@ -105,7 +105,11 @@ def _run(path: Path, settings: StudySettings, *, jobs: int, as_json: bool) -> in
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}: use at least 1")
     tell = _Progress(settings.trials)
-    stage(f"training {settings.trials} trials with {len(settings.seeds)} seeds each, {jobs} at a time")
+    if settings.env is None and settings.training.data is None:
+        raise ConfigError("there is nothing to learn from: pass an environment (ENV), or data (--data PATH)")
+    trials = "1 trial" if settings.trials == 1 else f"{settings.trials} trials"
+    seeds = "1 seed" if len(settings.seeds) == 1 else f"{len(settings.seeds)} seeds"
+    stage(f"training {trials} with {seeds} each, {jobs} at a time")
     try:
         run_study(path, settings, jobs=jobs, interrupter=current_interrupter(), on_trial=tell)
     except Interrupted as error:
