@@ -54,7 +54,7 @@ CALLS: dict[str, Callable[[TrainingSession, Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("value", UNUSABLE, ids=repr)
+@pytest.mark.parametrize("value", UNUSABLE, ids=[type(value).__name__ for value in UNUSABLE])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("agent", [ToyAgent, Pusher])
 def test_a_value_of_any_type_is_refused_and_the_agent_is_sound(
