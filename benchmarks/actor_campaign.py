@@ -75,7 +75,7 @@ for step in Trainer(env, agent, **options).steps():
         time.sleep(pause)
 """
 
-
+TOKEN = secrets.token_hex(32)
 AGENTS = re.compile("ray::(Dashboard|RuntimeEnv)Agent")
 
 
@@ -202,21 +202,28 @@ def undisturbed(place: Place) -> Callable[..., str]:
 
 def learners(case: str, pipeline: int, root: Path, chance: random.Random) -> str:
     """Kill the learner while it starts, and at random moments; resume on another placement each time."""
-    where = ""
+    for _ in range(5):  # a training that ends too early shows nothing
+        lives = killed_learners(case, pipeline, root, chance)
+        if len(lives) == LEARNERS + 1:
+            return f"{LEARNERS} killed learners: {', '.join(lives)}"
+        shutil.rmtree(root)
+    raise Failure(f"the training ended before {LEARNERS} learners were killed, five times")
+
+
+def killed_learners(case: str, pipeline: int, root: Path, chance: random.Random) -> list[str]:
+    """Where the learners have trained; the last one to the end."""
     lives: list[str] = []
     goals = [-1, *sorted(chance.sample(range(2, ROUNDS - 2), LEARNERS - 1)), ROUNDS + 1]
     for goal in goals:
-        where = chance.choice([name for name in PLACES if name != where])
-        lives.append(where)
-        training = Training(case, pipeline, root, PLACES[where])
+        lives.append(chance.choice([name for name in PLACES if name != (lives or [""])[-1]]))
+        training = Training(case, pipeline, root, PLACES[lives[-1]], pause=0.05)
         if goal < 0:
-            training.sleep(chance.uniform(0.0, 6.0))
-        if training.wait(lambda goal=goal, training=training: training.rounds >= goal):
-            training.sleep(chance.uniform(0.0, 0.05))
-            training.kill()
-        else:
+            training.sleep(chance.uniform(0.0, 4.0))
+        if not training.wait(lambda goal=goal, training=training: training.rounds >= goal):
             break
-    return f"{len(lives) - 1} killed learners: {', '.join(lives)}"
+        training.sleep(chance.uniform(0.0, 0.05))
+        training.kill()
+    return lives
 
 
 def actors(case: str, pipeline: int, root: Path, chance: random.Random) -> str:
@@ -252,7 +259,7 @@ def stopped(case: str, pipeline: int, root: Path, chance: random.Random) -> str:
     moments = sorted(chance.sample(range(2, ROUNDS - 2), 2))
     for moment, seconds in zip(moments, (None, 10.0), strict=True):
         if not training.wait(lambda moment=moment: training.rounds >= moment):
-            break
+            raise Failure("the training ended before two actors were stopped")
         victim = chance.choice(training.workers())
         os.kill(victim, signal.SIGSTOP)
         if seconds is not None:
@@ -308,8 +315,8 @@ def head(case: str, pipeline: int, root: Path, chance: random.Random) -> str:
 @contextlib.contextmanager
 def cluster(*, nodes: int) -> Generator[tuple[Any, list[Any]]]:
     """A Ray cluster of a head without processors, and nodes with one each."""
-    # For the cluster and the training.
-    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    # For the cluster and the training; Ray reads the token only once in a process.
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     kind: Any = importlib.import_module("ray.cluster_utils").Cluster
     made = kind(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})

@@ -20,6 +20,7 @@ _HEAD = struct.Struct("<QQ")
 _ALIGNMENT = 64
 """Every array begins at a multiple of it, so that it is computed with in the same way everywhere."""
 _ARRAY = 1
+_MESSAGES = msgspec.msgpack.Decoder(tuple[msgspec.Raw, list[tuple[str, list[int], int]]])
 
 
 class Packed(msgspec.Struct, frozen=True, eq=False):
@@ -75,14 +76,12 @@ def write(packed: Packed, into: Array) -> None:
 
 def unpack(data: Array) -> Any:
     """The tree at the beginning of an array of bytes; its arrays are read-only views of it."""
-    length, _ = _HEAD.unpack(data[: _HEAD.size].tobytes())
+    length, _ = _HEAD.unpack_from(data.data)
     begin = _begin(length)
-    message = data[_HEAD.size : _HEAD.size + length].tobytes()
-
     # The places come after the tree, so decode them first.
-    places = msgspec.msgpack.decode(message, type=tuple[msgspec.Raw, list[tuple[str, list[int], int]]])
+    body, places = _MESSAGES.decode(data[_HEAD.size : _HEAD.size + length].tobytes())
     arrays: list[Array] = []
-    for dtype, shape, start in places[1]:
+    for dtype, shape, start in places:
         kind = np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64))
         first = begin + start
@@ -95,13 +94,14 @@ def unpack(data: Array) -> Any:
             raise ValueError(f"an extension of type {code}")
         return arrays[int.from_bytes(index, "little")]
 
-    return msgspec.msgpack.decode(places[0], ext_hook=find)
+    return msgspec.msgpack.decode(body, ext_hook=find)
 
 
 def aligned(size: int) -> Array:
     """An array of so many bytes in which arrays can be aligned."""
     data = np.empty(size + _ALIGNMENT, np.uint8)
-    skip = -data.ctypes.data % _ALIGNMENT
+    # Not `data.ctypes`: that runs much code for a number that is needed several times in a round.
+    skip = -data.__array_interface__["data"][0] % _ALIGNMENT
     return data[skip : skip + size]
 
 

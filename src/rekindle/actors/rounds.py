@@ -356,9 +356,10 @@ def next_starts(
 ) -> list[ActorStart]:
     """Where actors stand after a round."""
     each, last = shape.envs_each, shape.steps - 1  # the arrays are those of these actors only
-    ended = arrays.statuses != 0
-    counts = ended.sum(axis=0).tolist()
-    places = (last - ended[::-1].argmax(axis=0)).tolist()
+    counts, places = [0] * len(starts) * each, [0] * len(starts) * each
+    for step, row in zip(*(part.tolist() for part in arrays.statuses.nonzero()), strict=True):
+        counts[row] += 1
+        places[row] = step
     following: list[ActorStart] = []
     for actor, (start, end) in enumerate(zip(starts, ends, strict=True)):
         envs: list[EnvStart] = []
