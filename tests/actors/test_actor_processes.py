@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import env_worlds
 import pytest
 from perilous import Deadly, digests, trainer
 
@@ -102,6 +106,7 @@ def test_actors_that_make_no_step_are_started_again(tmp_path: Path, expected: di
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)  # 55 processes are started, one after the other
 def test_actors_killed_at_fifty_moments_of_one_training_change_nothing(tmp_path: Path) -> None:
     options: dict[str, Any] = {"steps": 60 * 40, "eval_episodes": 0, "workers": 4}
     here, perils = tmp_path / "here", tmp_path / "perils"
@@ -112,7 +117,7 @@ def test_actors_killed_at_fifty_moments_of_one_training_change_nothing(tmp_path:
     rounds: set[int] = set()
 
     def on_episode(event: EpisodeEnded) -> None:
-        # One in a round: a file may be taken in the next round, and a process may die twice in a round, not three times.
+        # One in a round, as it may be taken in the next one: no process may die three times in a round.
         number = event.stamp.env_steps // 40
         if number not in rounds and 2 <= number < 57:
             rounds.add(number)
@@ -246,3 +251,42 @@ def test_free_actors_learn_from_everything_and_are_approximate(tmp_path: Path) -
     assert "time/staleness" in RunReader(tmp_path / "t").metric_windows()[-2]["metrics"]
     with pytest.raises(ConfigError, match="free actors do not wait for each other"):
         trainer(tmp_path, tmp_path / "perils", free=True, actors_on="here")
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"actors": None, "num_envs": 2, "vectorization": "async"}])
+def test_what_cannot_be_sent_to_a_process_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    lock = threading.Lock()
+
+    def env() -> env_worlds.Path:
+        with lock:
+            return env_worlds.Path()
+
+    if options.get("actors", 1) is None:
+        options = {**options, "envs_each": 1, "round_steps": None}
+    training = trainer(tmp_path, tmp_path / "perils", env=env, **options)
+    with pytest.raises(ConfigError, match=r"cannot be sent to another process: cannot pickle '_thread.lock' object"):
+        training.train()
+    assert not workers_of(os.getpid())
+
+
+def test_what_a_process_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("made_up")
+    kind = type("Made", (env_worlds.Path,), {"__module__": "made_up"})
+    monkeypatch.setattr(module, "Made", kind, raising=False)
+    monkeypatch.setitem(sys.modules, "made_up", module)
+    training = trainer(tmp_path, tmp_path / "perils", env=kind)
+    with pytest.raises(ConfigError, match=r"cannot be loaded in a worker process: ModuleNotFoundError: .*made_up"):
+        training.train()
+
+
+def test_more_processes_than_the_limits_allow_are_one_clear_error(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    training = trainer(tmp_path, tmp_path / "perils", actors=64, workers=64, steps=640)
+    highest = max(int(each) for each in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 100, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"the process of actor \d+ cannot be started: .*Use fewer --workers"):
+            training.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not workers_of(os.getpid())

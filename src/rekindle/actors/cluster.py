@@ -28,6 +28,7 @@ from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.stage import Stage, error_report
 from rekindle.actors.supervision import Silence, Supervised
 from rekindle.agent import Policy, State
+from rekindle.envs.pickling import pickled_by_value, unpickled
 from rekindle.errors import ConfigError, EnvError, MissingExtra
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop
@@ -67,7 +68,7 @@ class ActorsOnRay(Supervised["_Worker"]):
             undo.callback(self.close)
             if not ray.is_initialized():
                 self._connect(address, count)
-            pickled = ray.cloudpickle.dumps(cast)
+            pickled = pickled_by_value(cast, "--actors-on here")
             for first, end in itertools.pairwise(ends):
                 self._workers.append(_Worker(ray, range(first, end), pickled))
             undo.pop_all()
@@ -129,7 +130,7 @@ class ActorsOnRay(Supervised["_Worker"]):
         """Play evaluation episodes between two rounds, each part on another worker; None in the middle of a round."""
         if self._order is not None:
             return None
-        pickled, there = self._ray.cloudpickle.dumps(plan), self._ray.put(np.array(policy))
+        pickled, there = pickled_by_value(plan, "--actors-on here"), self._ray.put(np.array(policy))
 
         def ask(worker: _Worker, numbers: list[int]) -> None:
             worker.evaluate({"plan": pickled, "numbers": numbers}, there)
@@ -203,9 +204,7 @@ class RayStage:
 
     def _made(self) -> Stage:
         if self._stage is None:
-            import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
-            self._cast: Cast = cloudpickle.loads(self._pickled)
+            self._cast: Cast = unpickled(self._pickled)
             self._stage = Stage(self._cast, self._range, beat=self._beat)
         return self._stage
 

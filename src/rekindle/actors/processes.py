@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import itertools
 import json
 import os
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 from rekindle.actors.blas import ENVIRONMENT
 from rekindle.actors.casting import Cast
@@ -24,6 +23,7 @@ from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.shared import Link, Region
 from rekindle.actors.supervision import Silence, Supervised
 from rekindle.agent import State
+from rekindle.envs.pickling import pickled_by_value
 from rekindle.envs.worker import IGNORED
 from rekindle.errors import AgentError, ConfigError, EnvError, RekindleError
 from rekindle.experience import Array
@@ -75,7 +75,7 @@ class ActorProcesses(Supervised["_Worker"]):
                 self._undo.callback(region.close)
             printing = Printing()
             self._undo.callback(printing.close)
-            pickled = _pickled_by_value(cast)
+            pickled = pickled_by_value(cast, "--actors-on here")
             self._workers: list[_Worker] = []
             for first, end in itertools.pairwise(ends):
                 self._workers.append(_Worker(cast, range(first, end), pickled, self._policies, printing))
@@ -158,7 +158,7 @@ class ActorProcesses(Supervised["_Worker"]):
         if self._order is not None or self._free:
             return None
         self._policies[_EVALUATED].view(len(policy))[:] = policy
-        pickled = _pickled_by_value(plan)
+        pickled = pickled_by_value(plan, "--actors-on here")
 
         def ask(worker: _Worker, numbers: list[int]) -> None:
             worker.evaluate(numbers, len(policy), pickled)
@@ -206,6 +206,15 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
+        try:
+            self._start_process()
+        except OSError as error:  # a limit of the user or of the machine
+            raise ConfigError(
+                f"the process of {self.name} cannot be started: {error}. Use fewer --workers, or raise the limits on "
+                "open files and processes (ulimit -n, ulimit -u)"
+            ) from error
+
+    def _start_process(self) -> None:
         self._link = Link()
         count = self._rows.stop - self._rows.start
         self._arrays = RoundArrays.in_memory(
@@ -343,9 +352,3 @@ def _wait(workers: Sequence[_Worker], seconds: float) -> None:
         poll.register(worker.done, select.POLLIN)
         poll.register(worker.watch, select.POLLIN)
     poll.poll(seconds * 1e3)
-
-
-def _pickled_by_value(cast: Cast | EvalPlan) -> bytes:
-    """Pickle with the code of functions that another process cannot import, such as a lambda."""
-    cloudpickle: Any = importlib.import_module("cloudpickle")
-    return cloudpickle.dumps(cast)

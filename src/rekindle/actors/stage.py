@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from rekindle.actors.evaluating import EpisodePlayer
 from rekindle.actors.policies import act_of_policy
 from rekindle.actors.rounds import ActorStart, RoundArrays
 from rekindle.agent import Policy, State
+from rekindle.envs.pickling import unpickled
 from rekindle.envs.vector import error_text
 from rekindle.errors import ConfigError, EnvError, MissingExtra
 
@@ -50,7 +50,7 @@ class Stage:
     def evaluate(self, order: State, policy: Policy) -> list[Any]:
         """Play evaluation episodes."""
         if self._player is None:
-            self._player = EpisodePlayer(pickle.loads(order["plan"]))  # noqa: S301 - only the learner sends orders
+            self._player = EpisodePlayer(unpickled(order["plan"]))  # only the learner sends orders
         return list(self._player.play(policy, order["numbers"], self._beat))
 
     def close(self) -> None:

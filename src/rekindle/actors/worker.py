@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import json
 import os
-import pickle
 import signal
 import sys
 from io import TextIOWrapper
@@ -20,6 +19,7 @@ from rekindle.actors.rounds import RoundArrays
 from rekindle.actors.shared import Link, Region
 from rekindle.actors.stage import Stage, error_report
 from rekindle.agent import Policy, State
+from rekindle.envs.pickling import unpickled
 from rekindle.envs.worker import IGNORED
 from rekindle.experience import Array
 
@@ -65,7 +65,7 @@ class _Worker:
     def answer(self, order: State) -> State:
         if self._stage is None:
             # Only the learner writes to this memory, so nobody else can send a pickle.
-            made = pickle.loads(order["cast"])  # noqa: S301
+            made = unpickled(order["cast"])
             self._stage = Stage(made, range(*order["actors"]), beat=self.link.beat)
             size = RoundArrays.size(made.shape, self._stage.rows)
             self._arrays = RoundArrays.in_memory(made.shape, self._stage.rows, self.link.arrays(size))

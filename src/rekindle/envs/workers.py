@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import pickle
@@ -20,6 +19,7 @@ import numpy as np
 
 from rekindle.agent import State
 from rekindle.envs.factory import EnvFactory
+from rekindle.envs.pickling import pickled_by_value
 from rekindle.envs.vector import Outcome, joined
 from rekindle.envs.worker import IGNORED
 from rekindle.errors import ConfigError, EnvError
@@ -125,7 +125,7 @@ class _Worker:
         """Send a call."""
         message = (call, *arguments)
         try:
-            data = pickle.dumps(message) if call != "make" else _pickled_by_value(message)
+            data = pickle.dumps(message) if call != "make" else pickled_by_value(message, "--vectorization sync")
             self._connection.send_bytes(data)
         except OSError as error:
             raise self._death() from error
@@ -207,9 +207,3 @@ class _RemoteEnv:
         """Restore a state of the environment."""
         self._worker.send("set_state", self._row, state)
         self._worker.receive()
-
-
-def _pickled_by_value(message: Any) -> bytes:
-    """Pickle with the code of functions that another process cannot import, such as a lambda."""
-    cloudpickle: Any = importlib.import_module("cloudpickle")
-    return cloudpickle.dumps(message)
