@@ -6,7 +6,7 @@
 The groups are sleep, compute, transport, lander, ray and peers. In a repeat the cases of a group are measured one after
 the other; a ratio is the median of the ratios of each repeat. Starting processes and compiling are not measured. The
 agent does nothing where the environment is measured. `peers` installs Stable-Baselines3 and Sample Factory first.
-A case is measured again if other programs have used the processors meanwhile, and left out after three times.
+Other programs spoil a repeat: the table leaves out those with any, if there is one without.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def cartpole(place: str) -> float:
         eval_episodes=0,
         checkpoint_every=None,
     )
-    return rates(training, skip=2.0, seconds=6.0)
+    return rates(training, skip=10.0, seconds=6.0)  # the processes of Ray itself need seconds to start
 
 
 def ppo(env: str) -> float:
@@ -242,7 +242,9 @@ def table(there: list[dict[str, Any]]) -> str:
     """The median of each case, and of its ratios, as Markdown."""
     lines = ["| what | case | | ratio |", "|---|---|---:|---:|"]
     for name, group in GROUPS.items():
-        found = [each["measured"] for each in there if each["group"] == name]
+        repeats = [each for each in there if each["group"] == name]
+        quiet = [each for each in repeats if max(each["others"].values()) < QUIET]
+        found = [each["measured"] for each in quiet or repeats]
         for case in group.cases if found else ():
             base = next(iter(group.cases))
             values = [repeat[case] for repeat in found if case in repeat]
@@ -266,19 +268,18 @@ def main() -> None:
     names: list[str] = [] if options.table else options.groups or [*GROUPS]
     for name in names:
         measured: dict[str, float] = {}
+        others: dict[str, float] = {}
         for case, measure in GROUPS[name].cases.items():
-            for _ in range(3):
-                try:
-                    value, others = measured_alone(measure)
-                except subprocess.SubprocessError as error:
-                    print(f"{name}, {case}: {error}", file=sys.stderr)
-                    break
-                print(f"{name}, {case}: {value:g} ({others:.2f} others)", file=sys.stderr, flush=True)
-                if others < QUIET:
-                    measured[case] = round(value, 3)
-                    break
+            try:
+                value, others[case] = (round(number, 3) for number in measured_alone(measure))
+            except subprocess.SubprocessError as error:
+                print(f"{name}, {case}: {error}", file=sys.stderr)
+            else:
+                measured[case] = value
+                print(f"{name}, {case}: {value:g} ({others[case]:.2f} others)", file=sys.stderr, flush=True)
         with path.open("a") as file:
-            file.write(json.dumps({"group": name, "processors": os.cpu_count(), "measured": measured}) + "\n")
+            result = {"group": name, "processors": os.cpu_count(), "measured": measured, "others": others}
+            file.write(json.dumps(result) + "\n")
     print(table(read(path)))
 
 

@@ -37,9 +37,17 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
 
 
 def workers_of(process: int) -> list[int]:
-    """The worker processes of a learner."""
+    """The worker processes of a learner, without those that other tests have left in this process."""
     children = Path(f"/proc/{process}/task/{process}/children")
-    return [int(child) for child in children.read_text().split()] if children.exists() else []
+    found = [int(child) for child in children.read_text().split()] if children.exists() else []
+    return [child for child in found if b"rekindle.actors.worker" in _command(child)]
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def is_alive(process: int) -> bool:
