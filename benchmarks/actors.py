@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -147,11 +148,18 @@ def peer(name: str, program: str, env: str, *, envs: int = 8, learns: bool = Tru
     """The same of a peer."""
     given = {"env": env, "envs": envs, "workers": 2, "skip": 4, "seconds": 8 if learns else 4, "learns": learns, **PPO}
     command = [str(python_of(name)), str(PROGRAMS / program), json.dumps(given)]
-    # One that does not end is not measured.
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=120, env={**os.environ, **ONE_THREAD}
-    )
-    return json.loads(done.stdout)["rate"]
+    environment = {**os.environ, **ONE_THREAD}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=120)  # one that does not end is not measured
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it may leave processes of its own
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return json.loads(output)["rate"]
 
 
 class Group(NamedTuple):
