@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.agent import State, StreamSlots
-from rekindle.checks import are_distinct, refuses_misfits
+from rekindle.checks import are_distinct, is_ascending, refuses_misfits
 from rekindle.errors import InputError, StateError
-from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
+from rekindle.experience import Array, EpisodeStatus, Observations, Transitions, rows_at
 from rekindle.replay.columns import ObservationColumns, fitted, space_column
 from rekindle.replay.layout import same_rows
 from rekindle.replay.links import NONE, RowNumbers
@@ -137,12 +137,13 @@ class _Tails:
         """Whether no stream occurs twice; if so, makes room for all of them."""
         name = len(streams), streams.tobytes()
         if name != self._admitted:
-            if not are_distinct(streams):
+            ascend = is_ascending(streams)
+            if not ascend and not are_distinct(streams):
                 return False
-            end = int(np.maximum.reduce(streams, initial=-1)) + 1
+            end = int(streams[-1] if ascend else streams.max(initial=-1)) + 1
             self._make_room(end)
             first = end - len(streams)
-            is_range = first >= 0 and bool((streams == np.arange(first, end)).all())
+            is_range = ascend and first == streams[0]
             self._admitted, self._places = name, slice(first, end) if is_range else streams.copy()
         return True
 
@@ -155,15 +156,18 @@ class _Tails:
         None if there are none.
         """
         places = self._places
-        steps, there = self._step[places], [part[places] for part in self._after]
-        same, follows = same_rows(before, there), self._is_open[places]
-        if same is not True:
-            follows = follows & same
-        if np.count_nonzero(follows) == len(steps):
+        steps, there = self._step[places], [rows_at(part, places) for part in self._after]
+        following, some, others = self._is_open[places].nonzero()[0], before, there
+        if len(following) < len(steps):
+            some, others = ([part.take(following, axis=0) for part in parts] for parts in (before, there))
+        if (same := same_rows(some, others)) is not True:
+            following = following[same]
+        if len(following) == len(steps):
             previous, left = steps.copy(), None
         else:
-            previous = np.where(follows, steps, NONE)
-            left = _LastSteps(steps, there).some(previous != steps)
+            previous = np.full(len(steps), NONE)
+            previous[following] = steps[following]
+            left = _LastSteps(steps, there).some((previous != steps).nonzero()[0])
         self._step[places], self._is_open[places] = np.arange(first, first + len(steps)), statuses == _CONTINUING
         for part, others in zip(self._after, after, strict=True):
             part[places] = others
