@@ -24,7 +24,7 @@ __all__ = ["Advantages", "Rollout", "Steps"]
 _NUMBER = ArraySpec(np.dtype(np.int64))
 _REWARD = ArraySpec(np.dtype(np.float64))
 _STATUS = ArraySpec(np.dtype(np.uint8))
-_MANY = 256
+_MANY = 128
 """With more episodes than this in a rollout, it is faster to process all of them together."""
 _CONTINUING, _TERMINATED = int(EpisodeStatus.CONTINUING), int(EpisodeStatus.TERMINATED)
 
@@ -92,7 +92,9 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         later = self.last_steps
         while len(later):
             steps = previous[later]
-            later, steps = later[steps != NONE], steps[steps != NONE]
+            linked = steps != NONE
+            if np.count_nonzero(linked) < len(steps):
+                later, steps = later[linked], steps[linked]
             sums[steps] += decay * sums[later]
             later = steps
         return sums
