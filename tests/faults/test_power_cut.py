@@ -192,6 +192,7 @@ NOT_IN_ANY_STORY = {
     "files.py:share": "the same, where files cannot be shared",
     "first_agent.py:write": "stores the agent before its first call, for `rekindle replay`; a resume does not need it",
     "keeping.py:prepare_data": "stores the spaces of kept data; a data set without them infers them from the values",
+    "input_journal.py:finish_segment": "ends the segment that a kill left; test_input_segments.py checks the order",
     "cache.py:_convert": "makes the cache of a data set; one that is missing is made again",
     "cache.py:_write": "fills it",
     "export.py:export_npz": "writes a file of the user's, outside every run",

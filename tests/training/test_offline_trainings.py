@@ -245,7 +245,7 @@ def test_observations_without_numbers_are_refused(tmp_path: Path, data: Path) ->
         fields[name] = np.zeros((len(fields["rewards"]), 0), np.float32)
     empty = space_text(gymnasium.spaces.Box(-1.0, 1.0, (0,), np.float32))
     np.savez(tmp_path / "empty.npz", **fields, observation_space=empty)
-    with pytest.raises(ConfigError, match="there are no numbers in an observation"):
+    with pytest.raises(ConfigError, match="has no number to learn from"):
         make(tmp_path, "bc", None, data=tmp_path / "empty.npz")
 
 
