@@ -25,7 +25,6 @@ __all__ = [
     "checked_status",
     "every_row",
     "finite_rows",
-    "is_ascending",
     "plain_number",
     "refuses_misfits",
     "required_count",
@@ -146,12 +145,9 @@ def finite_rows(arrays: Sequence[Array]) -> Array | None:
 
 def are_distinct(numbers: Array) -> bool:
     """Whether no number of an array of whole numbers occurs twice; fast if they are in order."""
-    return is_ascending(numbers) or len(set(numbers.tolist())) == len(numbers)
-
-
-def is_ascending(numbers: Array) -> bool:
-    """Whether there are numbers, and each is greater than the one before it."""
-    return np.count_nonzero(numbers[1:] > numbers[:-1]) == len(numbers) - 1
+    if np.count_nonzero(numbers[1:] > numbers[:-1]) == len(numbers) - 1:
+        return True
+    return len(set(numbers.tolist())) == len(numbers)
 
 
 def every_row(flags: Array) -> Array:

@@ -191,12 +191,6 @@ def row(observations: Observations, index: int | slice) -> Any:
     return observations[index]
 
 
-def rows_at(array: Array, places: slice | Array) -> Array:
-    """The rows of an array at these places: a view for a slice, a copy for an array of indices."""
-    # `array[places]` takes up to ten times as long as `take`.
-    return array[places] if isinstance(places, slice) else array.take(places, axis=0)
-
-
 @runtime_checkable
 class ObservationEncoder(Protocol):
     """Converts an observation of the host (an object, a dict, an enum) to the array that the agent sees."""

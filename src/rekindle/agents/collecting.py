@@ -69,20 +69,17 @@ class Collector:
 
     def chose(self, streams: StreamSlots, versions: NDArray[np.int64] | None = None) -> None:
         """Record that policies of these versions, by default the newest, chose the open actions of these streams."""
-        try:
-            self._chosen_by[streams] = self.version if versions is None else versions
-        except IndexError:
-            self._make_room(streams)
-            self.chose(streams, versions)
+        self._make_room(streams)
+        self._chosen_by[streams] = self.version if versions is None else versions
 
     def add(self, transitions: Transitions, streams: StreamSlots) -> None:
         """Collect transitions; raises `InputError` if there are more at once than two rollouts hold."""
         count, most = len(transitions), self._rollout_steps
         if count > 2 * most:
             raise InputError(f"{count} transitions at once do not fit: rollout_steps is {most}")
-        versions = self._versions(streams)
-        oldest = _least(versions, self.version)
-        if oldest == _NONE:
+        self._make_room(streams)
+        versions = self._chosen_by[streams]
+        if (oldest := _least(versions, self.version)) == _NONE:
             versions[versions == _NONE] = self.version
             oldest = _least(versions, self.version)
         if self._can_take(count, oldest):
@@ -107,16 +104,8 @@ class Collector:
         self._make_room(streams)
         self._chosen_by[streams] = _NONE
 
-    def _versions(self, streams: StreamSlots) -> NDArray[np.int64]:
-        """A copy of the versions of the policies that chose the open actions of these streams."""
-        try:
-            return self._chosen_by[streams]
-        except IndexError:
-            self._make_room(streams)
-            return self._chosen_by[streams]
-
     def _make_room(self, streams: StreamSlots) -> None:
-        more = int(streams.max(initial=_NONE)) + 1 - len(self._chosen_by)
+        more = int(np.maximum.reduce(streams, initial=_NONE)) + 1 - len(self._chosen_by)
         if more > 0:
             self._chosen_by = np.append(self._chosen_by, np.full(max(more, len(self._chosen_by)), _NONE))
 
@@ -205,10 +194,7 @@ class Collector:
 
 def _least(versions: NDArray[np.int64], version: int) -> int:
     """The minimum of some versions and another one."""
-    # Usually all are equal, and counting is several times as fast as a minimum.
-    if np.count_nonzero(versions == version) == len(versions):
-        return version
-    return int(versions.min(initial=version))
+    return int(np.minimum.reduce(versions, initial=version))  # the method `min` takes twice as long
 
 
 class Minibatches:

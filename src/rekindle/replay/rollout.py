@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.agent import State, StreamSlots
-from rekindle.checks import are_distinct, is_ascending, refuses_misfits
+from rekindle.checks import are_distinct, refuses_misfits
 from rekindle.errors import InputError, StateError
-from rekindle.experience import Array, EpisodeStatus, Observations, Transitions, rows_at
+from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay.columns import ObservationColumns, fitted, space_column
 from rekindle.replay.layout import same_rows
 from rekindle.replay.links import NONE, RowNumbers
@@ -24,7 +24,7 @@ __all__ = ["Advantages", "Rollout", "Steps"]
 _NUMBER = ArraySpec(np.dtype(np.int64))
 _REWARD = ArraySpec(np.dtype(np.float64))
 _STATUS = ArraySpec(np.dtype(np.uint8))
-_MANY = 128
+_MANY = 256
 """With more episodes than this in a rollout, it is faster to process all of them together."""
 _CONTINUING, _TERMINATED = int(EpisodeStatus.CONTINUING), int(EpisodeStatus.TERMINATED)
 
@@ -92,9 +92,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         later = self.last_steps
         while len(later):
             steps = previous[later]
-            linked = steps != NONE
-            if np.count_nonzero(linked) < len(steps):
-                later, steps = later[linked], steps[linked]
+            later, steps = later[steps != NONE], steps[steps != NONE]
             sums[steps] += decay * sums[later]
             later = steps
         return sums
@@ -139,13 +137,12 @@ class _Tails:
         """Whether no stream occurs twice; if so, makes room for all of them."""
         name = len(streams), streams.tobytes()
         if name != self._admitted:
-            ascend = is_ascending(streams)
-            if not ascend and not are_distinct(streams):
+            if not are_distinct(streams):
                 return False
-            end = int(streams[-1] if ascend else streams.max(initial=-1)) + 1
+            end = int(np.maximum.reduce(streams, initial=-1)) + 1
             self._make_room(end)
             first = end - len(streams)
-            is_range = ascend and first == streams[0]
+            is_range = first >= 0 and bool((streams == np.arange(first, end)).all())
             self._admitted, self._places = name, slice(first, end) if is_range else streams.copy()
         return True
 
@@ -158,18 +155,15 @@ class _Tails:
         None if there are none.
         """
         places = self._places
-        steps, there = self._step[places], [rows_at(part, places) for part in self._after]
-        following, some, others = self._is_open[places].nonzero()[0], before, there
-        if len(following) < len(steps):
-            some, others = ([part.take(following, axis=0) for part in parts] for parts in (before, there))
-        if (same := same_rows(some, others)) is not True:
-            following = following[same]
-        if len(following) == len(steps):
+        steps, there = self._step[places], [part[places] for part in self._after]
+        same, follows = same_rows(before, there), self._is_open[places]
+        if same is not True:
+            follows = follows & same
+        if np.count_nonzero(follows) == len(steps):
             previous, left = steps.copy(), None
         else:
-            previous = np.full(len(steps), NONE)
-            previous[following] = steps[following]
-            left = _LastSteps(steps, there).some((previous != steps).nonzero()[0])
+            previous = np.where(follows, steps, NONE)
+            left = _LastSteps(steps, there).some(previous != steps)
         self._step[places], self._is_open[places] = np.arange(first, first + len(steps)), statuses == _CONTINUING
         for part, others in zip(self._after, after, strict=True):
             part[places] = others

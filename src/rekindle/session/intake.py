@@ -153,9 +153,9 @@ class Intake:
         except Exception as error:
             raise unusable("actions", error) from error
         if self._range is not None:
-            # Counting takes a fraction of the time of a minimum and a maximum.
-            outside = np.count_nonzero(array < self._range.start) + np.count_nonzero(array >= self._range.stop)
-            if outside:
+            # The methods `min` and `max` take twice as long.
+            least, most = np.minimum.reduce(array), np.maximum.reduce(array)
+            if not (least >= self._range.start and most < self._range.stop):
                 raise InputError(f"an action is outside {self._range}: {array}")
         return array
 

@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.agent import State, StreamSlots
 from rekindle.checks import are_distinct
 from rekindle.errors import InputError, StateError
-from rekindle.experience import Array, Observations, rows_at
+from rekindle.experience import Array, Observations
 from rekindle.spaces import ArraySpec, Layout
 from rekindle.traces import EpisodeTrace
 
@@ -120,17 +120,16 @@ class StreamTable:
 
     def _numbered(self, streams: Array) -> StreamSlots | None:
         """The rows of streams that are numbers from 0 on, all of them known; None for others. It is much faster."""
-        if streams.dtype.kind not in "iu" or streams.ndim != 1 or not streams.size or np.count_nonzero(streams < 0):
+        if streams.dtype.kind not in "iu" or streams.ndim != 1 or not streams.size or np.minimum.reduce(streams) < 0:
             return None
-        try:
-            slots = self._by_number[streams]
-        except IndexError:
-            most = int(streams.max()) + 1
+        most = int(np.maximum.reduce(streams)) + 1
+        known = self._by_number
+        if most > len(known):
             if most > 2 * len(self.slots):
                 return None
-            self._by_number = np.array([self.slots.get(stream, -1) for stream in range(most)], np.int64)
-            slots = self._by_number[streams]
-        return None if np.count_nonzero(slots < 0) else slots
+            known = self._by_number = np.array([self.slots.get(stream, -1) for stream in range(most)], np.int64)
+        slots = known[streams]
+        return None if np.minimum.reduce(slots) < 0 else slots
 
     def peek(self, streams: Sequence[StreamId] | Array) -> StreamSlots:
         """The rows of streams, without adding any: unknown streams get numbers that no stream has."""
@@ -225,7 +224,7 @@ class StreamTable:
     def continue_all(self, places: Places, observations: Sequence[Array]) -> bool:
         """Whether the observations of a batch equal the newest ones of its streams, with certainty."""
         pairs = zip(observations, self.last, strict=True)
-        return all(array.tobytes() == rows_at(last, places).tobytes() for array, last in pairs)
+        return all(array.tobytes() == last[places].tobytes() for array, last in pairs)
 
     def set_last(self, slot: int, observation: Sequence[Array]) -> None:
         """Record the newest observation of a stream."""

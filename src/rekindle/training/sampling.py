@@ -347,5 +347,5 @@ def _taken(values: _Values, rows: Array | None) -> _Values:
     if rows is None:
         return values
     if isinstance(values, Mapping):
-        return cast("_Values", {name: column.take(rows, axis=0) for name, column in values.items()})
-    return cast("_Values", values.take(rows, axis=0))  # several times as fast as `values[rows]`
+        return cast("_Values", {name: column[rows] for name, column in values.items()})
+    return cast("_Values", values[rows])
