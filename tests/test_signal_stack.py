@@ -49,17 +49,27 @@ def printed(*words: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("module", ["rekindle.agents.dispatch", "rekindle.interrupt"])
-def test_handlers_have_a_stack_of_their_own_where_agents_are_imported_or_signals_are_handled(module: str) -> None:
-    program = f"""
-import {module}
-from rekindle import Interrupter
+def test_handlers_have_a_stack_of_their_own_once_agents_are_imported() -> None:
+    program = """
+import rekindle.agents.dispatch
 from rekindle.signal_stack import has_signal_stack
+print(has_signal_stack())
+"""
+    assert printed("-c", program) == ["True"]
+
+
+def test_handlers_have_a_stack_of_their_own_in_a_session_of_any_agent() -> None:
+    program = """
+import gymnasium as gym
+from rekindle import TrainingSession
+from rekindle.agents import Tabular
+from rekindle.signal_stack import has_signal_stack
+places = gym.spaces.Discrete(2)
 before = has_signal_stack()
-with Interrupter().signals():
+with TrainingSession(Tabular(places, places, seed=0)):
     print(before, has_signal_stack())
 """
-    assert printed("-c", program) == [str(module != "rekindle.interrupt"), "True"]
+    assert printed("-c", program) == ["False", "True"]
 
 
 def test_hundreds_of_signals_during_updates_change_no_bit() -> None:

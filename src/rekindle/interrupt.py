@@ -14,7 +14,6 @@ from types import FrameType
 
 from rekindle.errors import Interrupted, RekindleError
 from rekindle.owner import Owner
-from rekindle.signal_stack import use_signal_stack
 
 __all__ = ["Interrupter", "ShouldStop", "never"]
 
@@ -163,7 +162,6 @@ class Interrupter:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        use_signal_stack()
         # A handler that was set in C, not by Python, could not be restored: such a signal is left to the host.
         before = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not None}
         if before.get(signal.SIGHUP) == signal.SIG_IGN:

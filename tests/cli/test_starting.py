@@ -56,7 +56,7 @@ def test_the_first_line_comes_before_every_import_that_takes_long(command: str, 
     text, ours, others = json.loads(done.stdout)
     assert text == ("\r\x1b[Kimporting\r" if is_terminal else "importing\n")
     assert others == []
-    assert ours <= 13
+    assert ours <= 12
 
 
 def lines_of(arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:

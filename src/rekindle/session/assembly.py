@@ -38,6 +38,7 @@ from rekindle.session.saving import Saver
 from rekindle.session.schedule import Schedule
 from rekindle.session.streams import Streams
 from rekindle.session.table import StreamTable
+from rekindle.signal_stack import use_signal_stack
 from rekindle.stages import stage
 from rekindle.stats import StatsTracker
 from rekindle.storage import codec
@@ -95,6 +96,7 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
     if run is not None and seed not in (None, run.metadata.seed):
         raise ConfigError(f"seed {seed} was given, but {run.path} was made with {run.metadata.seed}")
     run_seed = run.metadata.seed if run is not None else seed or 0
+    use_signal_stack()  # whatever library the agent computes with
     counts = Counts(env_steps=session_steps(agent), updates=agent.updates)
     outbox = Outbox(callbacks, counts, run)
     should_stop = None if interrupter is None else interrupter.should_stop
