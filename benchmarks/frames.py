@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rekindle import ActMode, TrainingSession, Transitions
+from rekindle import ActMode, TrainingSession
 
 EXAMPLE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "game_loop.py"))
 FRAMES_A_TURN, CHARACTERS = 60, 50
@@ -55,17 +55,6 @@ def stolen() -> float:
     return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
-def frame(game: Any, session: TrainingSession) -> None:
-    positions = game.positions
-    moves = session.act_many(positions)
-    rewards, statuses = game.advance(moves)
-    ended = session.observe_many(Transitions(positions, moves, rewards, game.positions, statuses))
-    for character in ended:
-        session.on_episode(stream=character)
-    if ended:
-        game.respawn([int(character) for character in ended])
-
-
 def frame_without(game: Any, policy: Any, rng: np.random.Generator) -> None:
     _, statuses = game.advance(policy.act(game.positions, ActMode.EXPLORE, rng))
     if ended := statuses.nonzero()[0].tolist():
@@ -84,14 +73,14 @@ def measured(seconds: int, *, journal: bool) -> dict[str, NDArray[np.float64]]:
         ) as session,
     ):
         policy = agent.policy()
-        frame(games[1], session)  # opens the journal
+        EXAMPLE["play_frame"](games[1], session)  # opens the journal
         gc.freeze()
         next_frame = time.perf_counter()
         for number in range(seconds * FRAMES_A_TURN):
             turn = number // FRAMES_A_TURN % 2
             before = clocks.read()
             if turn:
-                frame(games[1], session)
+                EXAMPLE["play_frame"](games[1], session)
             else:
                 frame_without(games[0], policy, rng)
             after = clocks.read()

@@ -144,6 +144,18 @@ class Game:
         self._ages[who] = 0
 
 
+def play_frame(game: Game, session: TrainingSession) -> None:
+    """Move every character, and report what happened."""
+    positions = game.positions
+    moves = session.act_many(positions)
+    rewards, statuses = game.advance(moves)
+    ended = session.observe_many(Transitions(positions, moves, rewards, game.positions, statuses))
+    for character in ended:
+        session.on_episode(stream=character)
+    if ended:
+        game.respawn([int(character) for character in ended])
+
+
 def _distances(positions: Array) -> Array:
     return np.hypot(positions[:, 0], positions[:, 1])
 
@@ -179,14 +191,7 @@ def main() -> None:
             if session.is_done:
                 break
             started = time.perf_counter(), time.thread_time()
-            positions = game.positions
-            moves = session.act_many(positions)
-            rewards, statuses = game.advance(moves)
-            ended = session.observe_many(Transitions(positions, moves, rewards, game.positions, statuses))
-            for character in ended:
-                session.on_episode(stream=character)
-            if ended:
-                game.respawn([int(character) for character in ended])
+            play_frame(game, session)
             clocks.append((*started, time.perf_counter(), time.thread_time()))
             next_frame += FRAME_SECONDS
             time.sleep(max(0.0, next_frame - time.perf_counter()))
