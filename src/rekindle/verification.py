@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.errors import RekindleError
 from rekindle.run.metadata import LOGS, Grade, Log, RunMetadata
 from rekindle.run.reader import RunReader
-from rekindle.storage import codec, files, logs
+from rekindle.storage import codec, logs
 from rekindle.storage.logs import LogPosition
 
 __all__ = ["Verification", "checkpoint_digests", "verify"]
@@ -77,7 +77,8 @@ def _verified(reader: RunReader) -> Verification:
     attempt(reader.read_config)
     paths: dict[Log, Path] = {log: reader.path / f"{log}.jsonl" for log in LOGS}
     attempt(reader.warnings)
-    rows: dict[Log, Any] = {log: attempt(lambda log=log: logs.read_rows(paths[log])) for log in LOGS}
+    digest = hashlib.sha256()
+    rows: dict[Log, Any] = {log: attempt(lambda log=log: _add_log(digest.update, log, paths[log])) for log in LOGS}
     newest: tuple[Checkpoint, str, str] | None = None
     steps: list[int] = attempt(lambda: list_steps(reader.path / "checkpoints")) or []
     for step in steps:
@@ -99,7 +100,7 @@ def _verified(reader: RunReader) -> Verification:
         path=str(reader.path),
         ok=not problems,
         grade="exact" if metadata is not None and metadata.exact else "approximate",
-        digests={"weights": weights, "state": state, "logs": None if None in rows.values() else _log_digest(rows)},
+        digests={"weights": weights, "state": state, "logs": None if None in rows.values() else digest.hexdigest()},
         problems=problems,
         journal=journal,
     )
@@ -122,12 +123,10 @@ def checkpoint_digests(run_path: Path, step: int) -> dict[str, str]:
     functions of `every` that are due.
     """
     checkpoint, weights, state = _check_checkpoint(run_path, step, with_host=False)
-    rows: dict[Log, list[dict[str, Any]]] = {}
+    digest = hashlib.sha256()
     for log in LOGS:
-        path = run_path / f"{log}.jsonl"
-        size = checkpoint.logs[log].size
-        rows[log] = logs.check_rows(path, files.read_bytes(path)[:size]) if size else []
-    return {"weights": weights, "state": state, "logs": _log_digest(rows)}
+        _add_log(digest.update, log, run_path / f"{log}.jsonl", end=checkpoint.logs[log].size)
+    return {"weights": weights, "state": state, "logs": digest.hexdigest()}
 
 
 def _check_checkpoint(run_path: Path, step: int, *, with_host: bool = True) -> tuple[Checkpoint, str, str]:
@@ -170,13 +169,14 @@ def _data_digests(run_path: Path, manifest: Manifest) -> State:
     return {"end": manifest.end, "columns": {name: digest.hexdigest() for name, digest in digests.items()}}
 
 
-def _log_digest(logs: Mapping[Log, Sequence[Mapping[str, Any]]]) -> str:
-    digest = hashlib.sha256()
-    for name, rows in logs.items():
-        digest.update(f"{name} {len(rows)}\n".encode())
+def _add_log(update: Callable[[bytes], None], log: Log, path: Path, *, end: int | None = None) -> int:
+    """Check the rows of a log and add them to a digest, in parts, as they may be larger than memory."""
+    whole = logs.whole_rows(path, end=end)
+    update(f"{log} {whole.rows}\n".encode())
+    for rows in logs.each_rows(path, end=whole.size):
         for row in rows:
-            digest.update(msgspec.json.encode(_timeless(row), order="deterministic") + b"\n")
-    return digest.hexdigest()
+            update(msgspec.json.encode(_timeless(row), order="deterministic") + b"\n")
+    return whole.rows
 
 
 def _timeless(value: Any) -> Any:

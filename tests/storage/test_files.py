@@ -14,6 +14,7 @@ import textwrap
 import threading
 import zlib
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -435,6 +436,58 @@ def test_rows_of_a_deferred_log_wait_until_they_are_written_out(tmp_path: Path) 
     log.write_out()
     assert len(logs.read_rows(tmp_path / "log")) == 3
     log.close()
+
+
+def test_a_row_that_is_added_later_is_made_when_it_is_needed_in_its_place(tmp_path: Path) -> None:
+    log, made = JsonLines(tmp_path / "log"), list[int]()
+
+    def fields(number: int) -> dict[str, int]:
+        made.append(number)
+        return {"number": number}
+
+    log.append_later(lambda: fields(0))
+    assert made == [0]
+    log.is_deferred = True
+    log.append_later(lambda: fields(1))
+    assert made == [0]
+    assert log.position.rows == 2
+    assert made == [0, 1]
+    log.append_later(lambda: fields(2))
+    log.append(fields(3))
+    log.append_later(lambda: fields(4))
+    log.sync()
+    rows = logs.read_rows(tmp_path / "log")
+    assert [(row["row"], row["number"]) for row in rows] == [(number, number) for number in range(5)]
+    log.close()
+
+
+def test_the_position_waits_for_a_row_that_another_thread_is_making(tmp_path: Path) -> None:
+    log, begun, goes_on = JsonLines(tmp_path / "log"), threading.Event(), threading.Event()
+
+    def fields() -> dict[str, int]:
+        begun.set()
+        assert goes_on.wait(60)
+        return {"number": 1}
+
+    log.is_deferred = True
+    log.append_later(fields)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(log.write_out)
+        assert begun.wait(60)
+        threading.Timer(0.2, goes_on.set).start()
+        assert log.position.rows == 1
+        written.result()
+    log.close()
+
+
+def test_few_rows_wait_to_be_made(tmp_path: Path) -> None:
+    log, made = JsonLines(tmp_path / "log"), list[int]()
+    log.is_deferred = True
+    for number in range(1_500):
+        log.append_later(lambda number=number: made.append(number) or {"number": number})
+    assert len(made) >= 1_000
+    log.close()
+    assert [row["number"] for row in logs.read_rows(tmp_path / "log")] == list(range(1_500))
 
 
 @pytest.mark.parametrize("end", [JsonLines.sync, JsonLines.close])

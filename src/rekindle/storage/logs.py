@@ -6,9 +6,10 @@ import contextlib
 import os
 import threading
 import zlib
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
@@ -32,15 +33,21 @@ __all__ = [
     "LogPosition",
     "check_rows",
     "cut",
+    "each_rows",
     "read_last_rows",
     "read_rows",
     "surplus",
+    "whole_rows",
 ]
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT
+_PART = 2**22
+"""Bytes of a log that are in memory as rows at a time."""
 _MOST_WITH_HOLES = 2**26
 """The largest log, in bytes, that is read even if it has holes, as after a power cut."""
 _UNSYNCED_LIMIT = 8 * 2**20
 """A log without checkpoints is synced when it holds this many bytes in memory."""
+_MOST_LATER = 1_000
+"""Rows that may wait to be made."""
 
 
 class LogPosition(NamedTuple):
@@ -77,6 +84,8 @@ class JsonLines:
         """Whether the last attempt to write rows has failed."""
         self.is_deferred = False
         """Whether rows wait in memory for `write_out` or `sync`, so that appending does no I/O."""
+        self._later: deque[Callable[[], Mapping[str, Any]]] = deque()
+        """Functions that return the next rows."""
         self._owner = Owner()
         self._guard = threading.Lock()
         self._encode = msgspec.json.Encoder(enc_hook=documents.encode_numpy).encode
@@ -86,7 +95,9 @@ class JsonLines:
     @property
     def position(self) -> LogPosition:
         """The position of the next row."""
-        return self._position
+        with self._guard:  # another thread may be making a row
+            self._make_rows()
+            return self._position
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Add a row; raises `StorageError` if the row is in memory only.
@@ -94,14 +105,33 @@ class JsonLines:
         A row that cannot be encoded as JSON raises `TypeError` or `ValueError`, and the log is unchanged.
         """
         self._owner.check(self.path)
-        line = documents.encode({"row": self._position.rows, **fields}, self._encode) + b"\n"
         with self._guard:
-            self._tail += line
-            self._position = self._position.after(line)
+            self._make_rows()
+            self._add(fields)
             if not self.is_deferred:
                 self._write_out()
         if len(self._tail) > _UNSYNCED_LIMIT:
             self.sync()
+
+    def append_later(self, fields: Callable[[], Mapping[str, Any]]) -> None:
+        """Add a row; a deferred log calls the function when it needs the row, maybe on another thread.
+
+        JSON must be able to hold what the function returns, and that must not depend on when it is called.
+        """
+        if not self.is_deferred or len(self._later) >= _MOST_LATER:
+            self.append(fields())
+            return
+        self._owner.check(self.path)
+        self._later.append(fields)
+
+    def _make_rows(self) -> None:
+        while self._later:
+            self._add(self._later.popleft()())
+
+    def _add(self, fields: Mapping[str, Any]) -> None:
+        line = documents.encode({"row": self._position.rows, **fields}, self._encode) + b"\n"
+        self._tail += line
+        self._position = self._position.after(line)
 
     def write_out(self) -> None:
         """Write the rows that wait in memory."""
@@ -110,6 +140,7 @@ class JsonLines:
             self._write_out()
 
     def _write_out(self) -> None:
+        self._make_rows()
         if self._is_torn:
             self._mend_tail()
         view = memoryview(self._tail)[self._written - self._durable :]
@@ -148,6 +179,7 @@ class JsonLines:
         """Make every row so far durable."""
         self._owner.check(self.path)
         with self._guard:
+            self._make_rows()
             if self._suspect:
                 self._replace()
                 return
@@ -203,18 +235,26 @@ def surplus(path: Path, position: LogPosition) -> bytes:
 
     Raises `LogCorrupt` if the log is shorter than the position, or differs from what was written.
     """
-    data = _read_log(path)
-    if len(data) < position.size:
-        raise LogCorrupt(
-            f"{path} has {len(data)} bytes, but the checkpoint was taken when it had {position.size} "
-            f"({position.rows} rows): rows are missing from line {data.count(10) + 1} on"
-        )
-    if zlib.crc32(memoryview(data)[: position.size]) != position.crc:
-        check_rows(path, data[: position.size])
-        raise LogCorrupt(f"{path}: the first {position.rows} rows are not the ones that were written")
     if position.size == 0:
-        check_rows(path, data)
-    return data[position.size :]
+        for _ in each_rows(path):  # checks them
+            pass
+        return _read_log(path)
+    size = crc = lines = 0
+    with opened(path) as file:
+        if file is not None:
+            _check_holes(path, file)
+        while file is not None and (data := file.read(min(_PART, position.size - size))):
+            size, crc, lines = size + len(data), zlib.crc32(data, crc), lines + data.count(b"\n")
+        if file is not None and size == position.size and crc == position.crc:
+            return read_all(path, file)
+    if size < position.size:
+        raise LogCorrupt(
+            f"{path} has {size} bytes, but the checkpoint was taken when it had {position.size} "
+            f"({position.rows} rows): rows are missing from line {lines + 1} on"
+        )
+    for _ in each_rows(path, end=position.size):  # names the first row that is not one
+        pass
+    raise LogCorrupt(f"{path}: the first {position.rows} rows are not the ones that were written")
 
 
 def cut(path: Path, tail: bytes, rewound: Path) -> int:
@@ -269,7 +309,44 @@ def check_rows(path: Path, data: bytes, *, first: int = 0) -> list[dict[str, Any
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Every complete row of a log, live or not; a missing log has no rows."""
-    return check_rows(path, _read_log(path))
+    return [row for rows in each_rows(path) for row in rows]
+
+
+def each_rows(path: Path, *, end: int | None = None) -> Iterator[list[dict[str, Any]]]:
+    """The complete rows of a log, or of its bytes before `end`, in parts; raises `LogCorrupt` as `check_rows` does.
+
+    Rows in memory take ten times their size on disk, so a long log may not fit into memory as a whole.
+    """
+    first = 0
+    for lines in _parts(path, end):
+        rows = check_rows(path, lines, first=first)
+        first += len(rows)
+        yield rows
+
+
+def whole_rows(path: Path, *, end: int | None = None) -> LogPosition:
+    """The position after the last complete row of a log, or of its bytes before `end`; the rows are not checked."""
+    rows = size = crc = 0
+    for lines in _parts(path, end):
+        rows, size, crc = rows + lines.count(b"\n"), size + len(lines), zlib.crc32(lines, crc)
+    return LogPosition(rows, size, crc)
+
+
+def _parts(path: Path, end: int | None) -> Iterator[bytes]:
+    """The complete lines of a log in parts of some megabytes; a longer line is a part of its own."""
+    with opened(path) as file:
+        if file is None:
+            return
+        _check_holes(path, file)
+        unread = os.fstat(file.fileno()).st_size if end is None else end
+        begun: list[bytes] = []
+        while data := file.read(min(_PART, unread)):
+            unread -= len(data)
+            complete = data.rfind(b"\n") + 1
+            if complete:
+                yield b"".join((*begun, data[:complete]))
+                begun.clear()
+            begun.append(data[complete:])
 
 
 def _read_log(path: Path) -> bytes:
@@ -277,12 +354,16 @@ def _read_log(path: Path) -> bytes:
     with opened(path) as file:
         if file is None:
             return b""
-        size = os.fstat(file.fileno()).st_size
-        # A hole reads as zeros, which no log contains, and takes no disk space, so the file may be larger than memory.
-        if size > _MOST_WITH_HOLES and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size:
-            raise LogCorrupt(f"{path}: it has {size} bytes, and parts of it were never written")
-        file.seek(0)
+        _check_holes(path, file)
         return read_all(path, file)
+
+
+def _check_holes(path: Path, file: BinaryIO) -> None:
+    """Refuse a large log with holes: they read as zeros, which no log has, and may be larger than memory."""
+    size = os.fstat(file.fileno()).st_size
+    if size > _MOST_WITH_HOLES and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size:
+        raise LogCorrupt(f"{path}: it has {size} bytes, and parts of it were never written")
+    file.seek(0)
 
 
 def read_last_rows(path: Path, count: int, *, most_bytes: int = 2**24) -> list[dict[str, Any]]:

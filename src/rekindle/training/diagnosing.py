@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from rekindle.agent import LearningAgent
+from rekindle.agent import LearningAgent, session_steps
 from rekindle.checkpoint.forking import ForkPoint, fork_run
 from rekindle.checkpoint.store import list_steps
 from rekindle.checks import checked_count
@@ -23,6 +23,7 @@ from rekindle.interrupt import Interrupter
 from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
 from rekindle.storage import files as storage
+from rekindle.storage.logs import each_rows
 from rekindle.training.config import TrainerConfig, read_config
 from rekindle.training.resuming import trainer_arguments
 from rekindle.training.trainer import AgentSource, Trainer
@@ -65,7 +66,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     from_step: int
     """The checkpoint from which the training was repeated; 0 for the start."""
     to_step: int
-    """The env steps that it reached."""
+    """The env steps that it reached; updates, if it learns from data alone."""
     is_reproduced: bool
     """Whether anything went wrong again."""
     fault: Fault | None
@@ -105,6 +106,8 @@ def diagnose(
     step = checked_count("step", step, 1)
     first, last = (0, step) if step is not None else _wrong_window(reader, config)
     given = {**options, "record": (), "checkpoint_every": None, "eval_episodes": 0, "target_score": None}
+    if config.actors_on == "ray":  # the result is the same without a cluster
+        given.setdefault("actors_on", "here")
     steps = min((limit for limit in (last, config.steps) if limit is not None), default=None)
     arguments = trainer_arguments(
         reader.path,
@@ -128,7 +131,7 @@ def diagnose(
         examination = _Examination(trainer)
         fault = examination.run()
         if fault is None and interrupter is not None and interrupter.is_stopped:
-            raise Interrupted(f"stopped at step {trainer.agent.env_steps}, before anything went wrong")
+            raise Interrupted(f"stopped at step {session_steps(trainer.agent)}, before anything went wrong")
         onset = examination.onset()
         if fault is None:
             fault, onset = onset, None
@@ -136,7 +139,7 @@ def diagnose(
             path=str(reader.path),
             failure=metadata.stop_reason if metadata.status == "failed" else None,
             from_step=0 if begun is None else begun[1],
-            to_step=int(trainer.agent.env_steps),
+            to_step=int(session_steps(trainer.agent)),
             is_reproduced=fault is not None,
             fault=fault,
             onset=onset,
@@ -175,14 +178,17 @@ def _wrong_window(reader: RunReader, config: TrainerConfig) -> tuple[int, int | 
         each = config.checkpoint_every
         return 0, None if each is None else reader.metadata.total_steps + each + 2 * config.num_envs
     began = 0
-    windows = reader.metric_windows()
-    usual = {name: _median(windows, name) for name in _TELLING}
-    for window in windows:
-        for name in _TELLING:
-            largest = _largest(window, name)
+    windows = [
+        (int(window["env_steps"]), {name: _largest(window, name) for name in _TELLING})
+        for part in each_rows(reader.path / "metrics.jsonl")
+        for window in part
+    ]
+    usual = {name: _median([largest[name] for _, largest in windows]) for name in _TELLING}
+    for step, window in windows:
+        for name, largest in window.items():
             if largest is not None and largest > _WRONG * max(usual[name], _LEAST_USUAL):
-                return began, int(window["env_steps"])
-        began = int(window["env_steps"])
+                return began, step
+        began = step
     raise ConfigError(
         f"{reader.path} has not failed (it is {reader.status}), and its losses and gradients are finite and none is "
         f"{_WRONG:g} times as large as the median: name a step to look at, with --step N"
@@ -202,9 +208,8 @@ def _largest(window: dict[str, Any], name: str) -> float | None:
     return max((math.inf if number is None else abs(number)) for number in found)
 
 
-def _median(windows: Sequence[dict[str, Any]], name: str) -> float:
-    found = [largest for window in windows if (largest := _largest(window, name)) is not None]
-    finite = [largest for largest in found if math.isfinite(largest)]
+def _median(values: Sequence[float | None]) -> float:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
     return statistics.median(finite) if finite else 0.0
 
 
@@ -291,7 +296,7 @@ class _Examination:
         return Fault(
             kind="raised",
             update=int(self._agent.updates),
-            env_steps=int(self._agent.env_steps) + is_env,
+            env_steps=int(session_steps(self._agent)) + is_env,
             layer="environment" if is_env else type(self._agent).__name__,
             row=None,
             message=f"{name}{error}",
@@ -313,7 +318,7 @@ class _Examination:
         return Fault(
             kind=kind,
             update=found.update,
-            env_steps=int(self._agent.env_steps),
+            env_steps=int(session_steps(self._agent)),
             layer=layer,
             row=origin.row,
             message=_sentence(kind, found, layer, acting=acting),
