@@ -17,14 +17,19 @@ from rekindle.experience import ActMode, Array, EpisodeStatus
 
 __all__ = [
     "all_finite",
+    "check_text",
     "checked_choice",
     "checked_count",
     "checked_extras",
+    "checked_flag",
     "checked_mode",
+    "checked_number",
     "checked_reward",
     "checked_status",
     "every_row",
     "finite_rows",
+    "is_mapping",
+    "is_rising",
     "plain_number",
     "refuses_misfits",
     "required_count",
@@ -74,14 +79,39 @@ def checked_mode(mode: Any) -> ActMode:
         raise InputError(f"the mode {mode!r} is not one of {[item.value for item in ActMode]}") from None
 
 
+def checked_number(name: str, value: Any) -> float:
+    """A number as a float, finite or not."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} is not a number: {value!r:.80}") from None
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse text that UTF-8 cannot hold, and a log or checkpoint neither."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{what} is {text!r:.80}, which UTF-8 cannot hold: remove its lone surrogates") from None
+
+
+def is_mapping(value: object) -> bool:
+    """Whether a value of the host is a mapping; fast for a dict."""
+    return type(value) is dict or isinstance(value, Mapping)
+
+
 def checked_extras(extras: Mapping[str, Any] | None) -> dict[str, float]:
     """Extras as floats by name."""
-    if extras is not None and not isinstance(extras, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if extras is None:
+        return {}
+    if not is_mapping(extras):
         raise InputError(f"extras must be a dict of numbers, got {extras!r:.80}")
     checked: dict[str, float] = {}
-    for name, value in (extras or {}).items():
+    for name, value in extras.items():
         if type(name) is not str:
             raise InputError(f"the extra {name!r:.80} has no name: use a str as key")
+        check_text(name, "the name of an extra")
         try:
             checked[name] = float(value)
         except (TypeError, ValueError, OverflowError):
@@ -125,6 +155,13 @@ def plain_number(value: Any) -> Any:
     return value
 
 
+def checked_flag(name: str, value: object) -> bool:
+    """A setting that is True or False, as a plain bool; raises `ConfigError` for anything else."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{name} is {value!r:.80}: use True or False")
+    return bool(cast("object", value))
+
+
 def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a setting that is not one of the choices."""
     if value not in choices:
@@ -134,8 +171,13 @@ def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def finite_rows(arrays: Sequence[Array]) -> Array | None:
     """Which rows contain only finite numbers; None if all do."""
     floats = [array for array in arrays if array.dtype.kind in "fc"]
-    # The dot product is the fastest way to check all numbers; if it overflows, the slower check below decides.
-    if all(cmath.isfinite(np.vdot(array, array)) for array in floats):
+    if sum([array.size for array in floats]) <= _SMALL and all_finite(floats):
+        return None
+    for array in floats:
+        # The dot product is the fastest way to check all numbers; if it overflows, the slower check below decides.
+        if not cmath.isfinite(np.vdot(array, array)):
+            break
+    else:
         return None
     good = np.ones(len(arrays[0]), np.bool_)
     for array in floats:
@@ -145,9 +187,12 @@ def finite_rows(arrays: Sequence[Array]) -> Array | None:
 
 def are_distinct(numbers: Array) -> bool:
     """Whether no number of an array of whole numbers occurs twice; fast if they are in order."""
-    if np.count_nonzero(numbers[1:] > numbers[:-1]) == len(numbers) - 1:
-        return True
-    return len(set(numbers.tolist())) == len(numbers)
+    return is_rising(numbers) or len(set(numbers.tolist())) == len(numbers)
+
+
+def is_rising(numbers: Array) -> bool:
+    """Whether each number of an array with at least one is greater than the one before."""
+    return np.count_nonzero(numbers[1:] > numbers[:-1]) == len(numbers) - 1
 
 
 def every_row(flags: Array) -> Array:

@@ -60,6 +60,7 @@ class Interrupter:
 
     def stop(self, reason: str, *, complete: bool = False) -> None:
         """Request a stop; `complete` means that the goal was reached, so the run counts as finished."""
+        reason = str(reason)  # a host may pass an exception, which the metadata of a run cannot hold
         # A signal handler runs on the thread that it interrupts, so waiting for the lock could deadlock.
         taken = self._guard.acquire(blocking=False)
         if not complete and self.interruption is None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rekindle.errors import ConfigError, InputError, StateError
 from rekindle.experience import Array, Observations
@@ -22,6 +23,7 @@ __all__ = [
     "SpacePart",
     "SpaceParts",
     "discrete_values",
+    "rows_at",
 ]
 _MAX_SIZE = 2**31
 """The largest size of one value that a file may declare."""
@@ -388,3 +390,8 @@ def _row_dtype(specs: Sequence[ArraySpec], bounds: Sequence[float]) -> np.dtype[
 
 REWARDS = ArraySpec(np.dtype(np.float64))
 STATUSES = ArraySpec(np.dtype(np.uint8))
+
+
+def rows_at(array: Array, places: slice | NDArray[np.int64]) -> Array:
+    """These rows of an array: a view for a slice, else a copy, which `take` makes several times as fast as an index."""
+    return array[places] if isinstance(places, slice) else array.take(places, axis=0)

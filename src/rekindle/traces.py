@@ -135,6 +135,8 @@ def _frozen(value: Any, name: str) -> Any:  # noqa: PLR0911 - one for each kind
 def bytes_of_each(arrays: Sequence[Array], rows: int) -> list[bytes]:
     """The bytes of each observation of a batch."""
     parts: list[list[bytes]] = []
+    if not arrays:
+        return [b""] * rows
     for array in arrays:
         data, width = array.tobytes(), array.nbytes // rows
         parts.append([data[row * width : (row + 1) * width] for row in range(rows)])
@@ -142,7 +144,7 @@ def bytes_of_each(arrays: Sequence[Array], rows: int) -> list[bytes]:
 
 
 def _bytes_of(observation: Sequence[Array]) -> bytes:
-    return b"".join([array.tobytes() for array in observation]) if len(observation) > 1 else observation[0].tobytes()
+    return b"".join([array.tobytes() for array in observation]) if len(observation) != 1 else observation[0].tobytes()
 
 
 class ResettableEnv(Protocol):

@@ -145,18 +145,24 @@ def by_calls(session: TrainingSession, world: World, calls: int) -> Iterator[Non
 
 
 def by_batches(session: TrainingSession, world: World, calls: int) -> Iterator[None]:
-    """`act_many` and `observe_many`, now and then with named streams."""
+    """`act_many`, `observe_many`, and `on_episodes` or `on_episode`; now and then with named streams."""
     observations = world.look(3)
     for call in range(calls):
         names = ["c", "b", "a"] if call >= calls // 2 else None
         actions = session.act_many(observations, streams=names)
         yield
         after = world.look(3)
-        statuses = np.array([1 if world.ends() else 0, 0, 0], np.uint8)
+        is_over = world.ends()
+        statuses = np.array([is_over, is_over, 0], np.uint8)
         transitions = Transitions(observations, np.array(actions), np.arange(3.0), after, statuses)
-        for stream in session.observe_many(transitions, streams=names):
+        ended = session.observe_many(transitions, streams=names)
+        if ended and call % 2:
             yield
-            session.on_episode(stream=stream)
+            session.on_episodes({stream: {"call": float(call)} for stream in ended})
+        else:
+            for stream in ended:
+                yield
+                session.on_episode(stream=stream)
         yield
         observations = after if call + 1 != calls // 2 else world.look(3)
 

@@ -13,7 +13,7 @@ from toys import Corridor, ToyAgent, drive, line, move
 from rekindle import TrainingSession, verify
 from rekindle.agent import Metrics
 from rekindle.checkpoint.store import list_steps
-from rekindle.errors import InputError, Interrupted
+from rekindle.errors import ConfigError, InputError, Interrupted
 from rekindle.events import CheckpointSaved, EpisodeEnded, Event, MetricsFlushed, Updated
 from rekindle.experience import ActMode, Array, Observations, Transitions
 
@@ -306,6 +306,24 @@ def test_a_mode_that_there_is_not_is_refused(mode: Any) -> None:
         session.act(line(0), mode)
     with pytest.raises(InputError, match=r"is not one of \['explore', 'exploit'\]"):
         session.act_many(np.zeros((1, 1), np.float32), mode)
+
+
+def test_a_callback_that_logs_with_every_metric_row_does_not_fail_the_last_one(tmp_path: Path) -> None:
+    def log(event: Event) -> None:
+        if isinstance(event, MetricsFlushed):
+            session.log("rows", 1)
+
+    options: dict[str, Any] = {"root": tmp_path, "metrics_every": 10, "max_steps": 15}
+    with TrainingSession.open("walk", ToyAgent(), callbacks=[log], **options) as session:
+        drive(session, Corridor(limit=3))
+    assert session.run is not None
+    assert session.run.reader.status == "finished"
+
+
+def test_a_session_is_opened_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the name of a run is a str such as 'cartpole', not "):
+        TrainingSession.open(ToyAgent(), "walk", root=tmp_path)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("call", ["log", "every", "attach", "mark_inexact", "at_end", "flush", "show"])

@@ -11,10 +11,11 @@ import pytest
 from tests.session.journal_hosts import FORMS, Learning, World, copied, digest, opened, rows_of, tree_of
 from tests.toys import ToyAgent
 
-from rekindle import EpisodeStatus, Experience, TrainingRun, TrainingSession
+from rekindle import EpisodeStatus, Experience, TrainingRun, TrainingSession, verify
 from rekindle.checkpoint import input_journal
 from rekindle.checkpoint.input_segments import LENGTH
-from rekindle.errors import CheckpointError, ConfigError, InputError, StorageError
+from rekindle.errors import AgentError, CheckpointError, ConfigError, InputError, StorageError
+from rekindle.events import Event
 from rekindle.experience import Array
 from rekindle.stats import EpisodeRecord
 
@@ -168,6 +169,131 @@ def test_an_episode_that_closing_ended_is_ended_by_a_replay(tmp_path: Path) -> N
     assert again.episodes == 1
     again.act(observation(1, 2, 3))
     abandoned(again)
+
+
+def test_a_kill_before_the_end_of_an_episode_is_announced_leaves_what_is_due_to_the_announcement(
+    tmp_path: Path,
+) -> None:
+    session = TrainingSession.open("run", ToyAgent(), root=tmp_path, journal=True, metrics_every=2, signals=False)
+    for number, status in enumerate((EpisodeStatus.CONTINUING, EpisodeStatus.TERMINATED)):
+        action = session.act(observation(number))
+        session.observe(Experience(observation(number), action, 1.0, observation(number + 1), status))
+    abandoned(session)
+    with TrainingSession.open("run", ToyAgent(), root=tmp_path, journal=True, metrics_every=2, signals=False) as again:
+        assert again.on_episode().length == 2
+        assert again.stop_reason is None
+        again.act(observation(5))
+        again.flush()
+        assert again.run is not None
+        assert [row["env_steps"] for row in rows_of(again.run)["metrics"]] == [2]
+    assert again.resumed is not None
+    assert again.resumed.grade == "exact"
+
+
+@pytest.mark.parametrize("learner", ["inline", "background"])
+def test_a_callback_logs_at_the_ends_of_episodes_that_closing_ends(learner: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"learner": learner, "journal_keep": "all"}
+    world, session = World(), opened(tmp_path, Learning(), **options)
+    seen, after = world.look(), world.look()
+    session.observe(Experience(seen, session.act(seen), 1.0, after, EpisodeStatus.TERMINATED))
+    session.close()
+    assert session.run is not None
+    assert session.run.metadata.status == "stopped"
+    trees: list[dict[str, Any]] = []
+    for _ in range(2):  # from the checkpoint, then from the whole journal
+        again = opened(tmp_path, Learning(), **options)
+        assert again.total_steps == 1
+        trees.append(tree_of(again))
+        abandoned(again)
+        for checkpoint in session.run.path.glob("checkpoints/*"):
+            checkpoint.unlink()
+    assert {"train/ends", "train/noted"} <= set(trees[0]["session"]["window"])
+    assert digest(trees[0]) == digest(trees[1])
+
+
+def test_a_background_learner_continues_after_a_kill_while_its_session_was_being_closed(tmp_path: Path) -> None:
+    def again() -> TrainingSession:
+        events: list[Event] = []
+        options: dict[str, Any] = {"learner": "background", "journal_keep": "all", "callbacks": [events.append]}
+        return TrainingSession.open("run", Learning(), root=tmp_path, journal=True, signals=False, **options)
+
+    session = again()
+    action = session.act(observation(1))
+    session.observe(Experience(observation(1), action, 1.0, observation(2), EpisodeStatus.TERMINATED))
+    session.close()
+    assert session.run is not None
+    for checkpoint in session.run.path.glob("checkpoints/*"):  # as if the last one had not been written
+        checkpoint.unlink()
+    for _ in range(2):  # the second time, the learner was restarted before
+        session = again()
+        assert (session.total_steps, session.episodes) == (1, 1)
+        abandoned(session)
+    with again() as session:
+        stream = session.stream()
+        stream.begin(observation(3))
+        stream.step(observation(4), 1.0)
+        assert session.resumed is not None
+        assert session.resumed.grade == "exact"
+
+
+@pytest.mark.parametrize("following", ["log", "stream"])
+def test_updates_that_a_refused_call_has_noticed_are_replayed(following: str, tmp_path: Path) -> None:
+    session = opened(tmp_path, Learning(), learner="background", checkpoint_every=None, journal_keep="all")
+    stream, world = session.stream(), World()
+    stream.begin(world.look())
+    for _ in range(3):
+        stream.step(world.look(), 1.0)
+        while session.agent.updates < session.total_steps:
+            time.sleep(0.001)
+        time.sleep(0.01)  # until the update is published
+        with pytest.raises(InputError):
+            session.act("nothing")
+        if following == "log":
+            session.log("number", 1.0)
+        else:
+            session.stream(f"{session.total_steps}")
+    assert session.updates == 3
+    expected = digest(tree_of(session))
+    abandoned(session)
+    again = opened(tmp_path, Learning(), learner="background", checkpoint_every=None, journal_keep="all")
+    assert again.updates == 3
+    assert digest(tree_of(again)) == expected
+    abandoned(again)
+
+
+class Diverging(Learning):
+    """Diverges at its third update, and says so in an array, as agents do whose losses stay on a device."""
+
+    def update(self, n: int) -> dict[str, Any]:
+        super().update(n)
+        return {"loss": np.full(n, np.nan if self.updates == 3 else 1.0)}
+
+
+@pytest.mark.parametrize("learner", ["inline", "background"])
+def test_a_journal_whose_calls_lead_to_a_failure_says_how_to_continue_without_them(
+    learner: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(*, journal: bool) -> int:
+        options: dict[str, Any] = {"learner": learner, "journal": journal, "metrics_every": 4}
+        with TrainingSession.open("run", Diverging(), root=tmp_path, **options) as session:
+            stream = session.stream()
+            if not stream.is_open:
+                stream.begin(observation(0))
+            stream.resume()
+            for number in range(2 if session.resumed is None else 8):
+                stream.step(observation(number), 1.0)
+                time.sleep(0.005)  # for a learner in the background
+            return session.total_steps
+
+    assert train(journal=True) == 2
+    with pytest.raises(AgentError, match="diverged"):
+        train(journal=True)
+    for _ in range(2):
+        with pytest.raises(AgentError, match=r"to continue from step 2 without them.* without journal=True"):
+            train(journal=True)
+    assert "while closing" not in caplog.text
+    with TrainingSession.open("run", Learning(), root=tmp_path, learner=learner) as session:
+        assert session.total_steps == 2
 
 
 def test_a_run_killed_before_its_first_record_is_resumed(tmp_path: Path) -> None:
@@ -458,6 +584,24 @@ def test_kills_before_a_checkpoint_do_not_fill_the_disk(tmp_path: Path) -> None:
     sizes = sorted(path.stat().st_size for path in (tmp_path / "4").rglob("*.journal"))
     assert len(sizes) == 4
     assert max(sizes[:-1]) < 10_000
+
+
+def test_kills_after_a_checkpoint_do_not_fill_the_disk(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"journal_keep": "all", "journal_sync": 1000.0}  # no segment is shortened before the kill
+    for kills in range(3):
+        session = opened(tmp_path / str(kills), Learning(), **options)
+        session.stream().begin(observation(1, 2, 3))
+        session.checkpoint(wait=True)
+        session.stream().step(observation(4, 5, 6), 1.0)
+        copied(tmp_path / str(kills), tmp_path / str(kills + 1))
+        abandoned(session)
+    assert sum(path.stat().st_size > 1 << 20 for path in (tmp_path / "3").rglob("*.journal")) == 2
+    with opened(tmp_path / "3", Learning(), **options) as again:
+        assert again.total_steps == 3
+        assert again.run is not None
+        assert max(path.stat().st_size for path in again.run.path.rglob("*.journal")) < 10_000
+    found = verify(again.run.path)
+    assert (found.ok, found.problems) == (True, [])
 
 
 def test_segments_are_kept_back_to_the_second_newest_checkpoint(tmp_path: Path) -> None:

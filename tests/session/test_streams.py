@@ -418,6 +418,49 @@ def test_begin_on_an_episode_that_was_open_closes_it_and_says_so(tmp_path: Path)
         assert session.episodes == 1
 
 
+def with_open_episodes(root: Path, streams: int) -> None:
+    """Stop a session with so many open episodes of one step."""
+    with opened(root) as session:
+        before, after = (np.stack([line(at)] * streams) for at in (0, 1))
+        actions = session.act_many(before)
+        session.observe_many(
+            Transitions(before, actions, np.zeros(streams), after, np.zeros(streams, np.uint8)),
+        )
+        session.stop()
+
+
+def test_many_open_episodes_that_a_batch_closes_are_one_loss(tmp_path: Path) -> None:
+    with_open_episodes(tmp_path, 30)
+    with opened(tmp_path) as session:
+        observations = np.stack([line(50)] * 30)
+        actions = session.act_many(observations)
+        session.observe_many(
+            Transitions(observations, actions, np.zeros(30), observations, np.zeros(30, np.uint8)),
+        )
+        assert session.resumed is not None
+        (lost,) = session.resumed.lost
+        assert lost.startswith("the open episodes of 30 streams were closed as truncated: stream 0 (1 steps), ")
+        assert lost.endswith("stream 4 (1 steps) and 25 more")
+        assert session.episodes == 30
+
+
+def test_the_losses_of_a_resume_that_are_listed_are_bounded(tmp_path: Path) -> None:
+    with_open_episodes(tmp_path, 30)
+    with opened(tmp_path) as session:
+        for stream in range(30):
+            session.stream(stream).begin(line(50))
+        assert session.resumed is not None
+        lost = session.resumed.lost
+        assert len(lost) == 21
+        assert lost[19:] == (
+            "the open episode of stream 19 (1 steps) was closed as truncated",
+            "further losses are not listed",
+        )
+        assert session.episodes == 30
+    assert session.run is not None
+    assert session.run.reader.metadata.resumes[-1].lost == lost
+
+
 def test_a_host_that_brought_its_own_world_back_goes_on_exactly(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         stream = session.stream()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gymnasium import spaces
 from tests.session.journal_hosts import FORMS, Learning, World, opened
 from tests.session.test_input_journal import abandoned
 
-from rekindle import Interrupter, TrainingSession, verify
+from rekindle import EpisodeStatus, Experience, Interrupter, TrainingSession, verify
 from rekindle.agents import Tabular
 from rekindle.errors import CheckpointError, ConfigError, Interrupted
 from rekindle.run.finding import find_runs
@@ -52,6 +53,24 @@ def test_a_replay_leads_to_every_checkpoint_of_the_run(form: str, tmp_path: Path
     assert (found.ok, found.problems) == (True, [])
     assert found.digests["weights"] == before.digests["weights"]
     assert verify(path) == before
+
+
+@pytest.mark.parametrize("learner", ["inline", "background"])
+def test_a_replay_compares_the_checkpoint_of_a_session_that_ended_an_episode_when_it_was_closed(
+    learner: Any, tmp_path: Path
+) -> None:
+    path = tmp_path
+    for number in range(3):
+        options: dict[str, Any] = {"journal_keep": "all", "keep_checkpoints": 9, "learner": learner}
+        session = TrainingSession.open("run", Learning(), root=tmp_path, journal=True, signals=False, **options)
+        seen, after = np.full((2, 3), number, np.float32)
+        session.observe(Experience(seen, session.act(seen), 1.0, after, EpisodeStatus.TERMINATED))
+        session.close()
+        assert session.run is not None
+        path = session.run.path
+    again = replay_run(path, agent=Learning())
+    assert again.ok
+    assert [one.step for one in again.checkpoints] == [1, 2, 3]
 
 
 def tabular_run(root: Path, **options: Any) -> Path:

@@ -37,6 +37,7 @@ from rekindle.checkpoint.input_segments import (
     RECORD,
     remove_segments,
     segment_name,
+    unshortened,
     write_durable,
 )
 from rekindle.errors import StorageError
@@ -45,7 +46,7 @@ from rekindle.priority import lower_priority
 from rekindle.storage import files
 from rekindle.storage.mapped import FaultsAhead
 
-__all__ = ["InputJournal", "finish_segment"]
+__all__ = ["InputJournal", "finish_segment", "shorten_segments"]
 
 _ROOM = 1 << 22
 """Bytes of a segment, unless one record needs more."""
@@ -212,6 +213,12 @@ def finish_segment(path: Path, end: int, number: int) -> None:
             os.ftruncate(descriptor, end + _END_SIZE)
         finally:
             os.close(descriptor)
+
+
+def shorten_segments(directory: Path) -> None:
+    """Release the room of segments that a killed process had ended and not yet shortened."""
+    for path, end, number in unshortened(directory, _ROOM):
+        finish_segment(path, end, number)
 
 
 class _Room:

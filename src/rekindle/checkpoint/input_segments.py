@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +35,7 @@ __all__ = [
     "remove_segments",
     "segment_name",
     "segments",
+    "unshortened",
     "write_durable",
 ]
 
@@ -130,6 +133,22 @@ def next_record(segment: Segment) -> tuple[int, int]:
         if record.kind != END:
             number = record.number + 1
     return number, scan.lost if scan.is_damaged else 0
+
+
+def unshortened(directory: Path, least: int) -> Iterator[tuple[Path, int, int]]:
+    """Segments that have their end, but also the room after it, at least this many bytes in all.
+
+    A process that is killed right after a checkpoint leaves such a segment. Yields its path, where its end begins, and
+    the number of the record after it.
+    """
+    for segment in segments(directory):
+        if segment.path.stat().st_size < least:
+            continue
+        scan, newest = _Scan(segment), deque[Record](maxlen=1)
+        with contextlib.suppress(CheckpointError):  # the reader reports it, if the segment is needed
+            newest.extend(scan.records())
+        if scan.is_finished and not scan.is_damaged and scan.has_room:
+            yield segment.path, scan.stopped_at - RECORD.size, newest[0].number
 
 
 def _with_ends(current: list[Segment]) -> Iterable[tuple[Segment, int | None]]:
@@ -230,6 +249,11 @@ class _Scan:
     def lost(self) -> int:
         """Bytes from where reading stopped to the last that is not 0."""
         return max(0, len(self._data.rstrip(b"\0")) - self.stopped_at)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether anything follows what was read."""
+        return len(self._data) > self.stopped_at
 
     def records(self) -> Iterator[Record]:
         """The records, up to the first that is damaged."""

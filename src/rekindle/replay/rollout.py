@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rekindle.agent import State, StreamSlots
-from rekindle.checks import are_distinct, refuses_misfits
+from rekindle.checks import are_distinct, is_rising, refuses_misfits
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
 from rekindle.replay.columns import ObservationColumns, fitted, space_column
 from rekindle.replay.layout import same_rows
 from rekindle.replay.links import NONE, RowNumbers
 from rekindle.replay.rows import Rows
-from rekindle.spaces import ArraySpec
+from rekindle.spaces import ArraySpec, rows_at
 
 __all__ = ["Advantages", "Rollout", "Steps"]
 
@@ -104,9 +104,9 @@ class _LastSteps(NamedTuple):
     steps: RowNumbers
     observations: list[Array]
 
-    def some(self, places: NDArray[np.int64] | NDArray[np.bool_]) -> _LastSteps:
+    def some(self, places: NDArray[np.int64]) -> _LastSteps:
         """The steps at these indices."""
-        return _LastSteps(self.steps[places], [part[places] for part in self.observations])
+        return _LastSteps(self.steps[places], [part.take(places, axis=0) for part in self.observations])
 
     @staticmethod
     def joined(parts: Sequence[_LastSteps]) -> _LastSteps:
@@ -137,12 +137,13 @@ class _Tails:
         """Whether no stream occurs twice; if so, makes room for all of them."""
         name = len(streams), streams.tobytes()
         if name != self._admitted:
-            if not are_distinct(streams):
+            rises = is_rising(streams)
+            if not (rises or are_distinct(streams)):
                 return False
-            end = int(np.maximum.reduce(streams, initial=-1)) + 1
+            end = int(streams[-1] if rises else np.maximum.reduce(streams, initial=-1)) + 1
             self._make_room(end)
             first = end - len(streams)
-            is_range = first >= 0 and bool((streams == np.arange(first, end)).all())
+            is_range = rises and first >= 0 and streams[0] == first
             self._admitted, self._places = name, slice(first, end) if is_range else streams.copy()
         return True
 
@@ -155,15 +156,22 @@ class _Tails:
         None if there are none.
         """
         places = self._places
-        steps, there = self._step[places], [part[places] for part in self._after]
-        same, follows = same_rows(before, there), self._is_open[places]
+        steps, there = self._step[places], [rows_at(part, places) for part in self._after]
+        # A step after the end of an episode follows none, whatever its observation.
+        following = self._is_open[places].nonzero()[0]
+        if len(following) == len(steps):
+            same = same_rows(before, there)
+        else:
+            same = same_rows(*([part.take(following, axis=0) for part in parts] for parts in (before, there)))
         if same is not True:
-            follows = follows & same
-        if np.count_nonzero(follows) == len(steps):
+            following = following[same]
+        if len(following) == len(steps):
             previous, left = steps.copy(), None
         else:
-            previous = np.where(follows, steps, NONE)
-            left = _LastSteps(steps, there).some(previous != steps)
+            previous = np.empty_like(steps)
+            previous.fill(NONE)  # faster than np.full
+            previous[following] = steps[following]
+            left = _LastSteps(steps, there).some((previous != steps).nonzero()[0])
         self._step[places], self._is_open[places] = np.arange(first, first + len(steps)), statuses == _CONTINUING
         for part, others in zip(self._after, after, strict=True):
             part[places] = others
@@ -188,7 +196,7 @@ class _Tails:
 
     def last_steps(self) -> _LastSteps:
         """The last step of each stream that has one."""
-        return _LastSteps(self._step, self._after).some(self._step != NONE)
+        return _LastSteps(self._step, self._after).some((self._step != NONE).nonzero()[0])
 
     def _make_room(self, streams: int) -> None:
         """Grow the arrays to at least `streams` entries."""
@@ -352,5 +360,5 @@ class Rollout:
         every = _LastSteps(np.array(saved.last_steps, np.int64), list(last.read(0, len(last)).values()))
         streams, heads = np.array(saved.heads, np.int64).reshape(-1, 2).T
         is_head = np.isin(every.steps, heads)
-        self._tails, self._left = _Tails(self._seen), [every.some(~is_head)]
+        self._tails, self._left = _Tails(self._seen), [every.some((~is_head).nonzero()[0])]
         self._tails.put(streams, every.some(np.searchsorted(every.steps, heads)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.agent import ChecksLearner, LearningAgent, Stateful, WarmsUp, is_offline, session_steps
 from rekindle.checkpoint.retention import RetentionPolicy, retention
-from rekindle.checks import checked_choice, checked_count
+from rekindle.checks import checked_choice, checked_count, checked_flag
 from rekindle.errors import ConfigError, StorageError
 from rekindle.events import Event, Recorder, RunRecorder
 from rekindle.experience import ActionMapper, ObservationEncoder
@@ -83,7 +83,8 @@ def assemble(  # noqa: PLR0913, PLR0915 - the options and parts of a session
     keep_data: bool,
 ) -> Assembled:
     """Check the options, create every part, and restore them if the run is resumed."""
-    journal.check(run)
+    journal = journal.checked(run)
+    strict, keep_data = checked_flag("strict", strict), checked_flag("keep_data", keep_data)
     _check_agent(agent, learner)
     if is_offline(agent) and (learner != "inline" or journal.is_on or keep_data):
         raise ConfigError("the agent learns from data alone: use learner='inline', and neither journal nor keep_data")

@@ -64,9 +64,12 @@ class Calls:
         match record.kind:
             case Kind.ANNOUNCE | Kind.START_EPISODE | Kind.CLOSE_EPISODE | Kind.CLOSE_STREAM:
                 self._end(record)
+            case Kind.ANNOUNCE_MANY:
+                ends = msgspec.msgpack.decode(record.body, type=list[tuple[int, dict[str, float]]])
+                self._flow.announce_many({self._table.id_of(slot): extras for slot, extras in ends})
             case Kind.LEARN:
                 self._flow.learn(None, msgspec.msgpack.decode(record.body, type=list[int]))
-            case Kind.CAUGHT_UP:
+            case Kind.CAUGHT_UP | Kind.DUE_AGAIN:
                 self._catch_up(record)
             case _:
                 self._report(record)
@@ -135,9 +138,9 @@ class Calls:
 
     def _catch_up(self, record: Decoded) -> None:
         try:
-            self._flow.do_owed()
+            self._flow.do_owed(record.kind)
         except Interrupted:
-            logger.debug("the work that was due at the resume before call %d was interrupted", record.number)
+            logger.debug("the work that was due before call %d was interrupted", record.number)
 
     def _report(self, record: Decoded) -> None:
         match record.kind:

@@ -6,7 +6,6 @@ from rekindle.errors import StorageError
 from rekindle.session.episodes import Episodes
 from rekindle.session.learner import DirectLearner
 from rekindle.session.parts import Parts
-from rekindle.session.records import Context
 from rekindle.session.replayed_learner import ReplayedLearner
 from rekindle.session.updating import Updater
 
@@ -32,25 +31,32 @@ class Closing:
         parts.skipped_before += learner.skipped
         self._is_background = not isinstance(learner, DirectLearner)
         if self._is_background:
+            self._record()
             Updater(parts).add_all(learner.learned())
 
     def end_episodes(self) -> None:
         """End every episode whose end was not announced."""
-        parts = self._parts
-        if parts.inputs is not None and (self._is_background or parts.streams.ended_slots()):
-            try:
-                parts.inputs.closed()
-            except StorageError as error:  # the last checkpoint, which follows, has all that the record would say
-                parts.outbox.warn(f"the input journal ends before the end of the session: {error}")
-        Episodes(parts).announce_all()
+        if not self._is_background and self._parts.streams.ended_slots():
+            self._record()
+        Episodes(self._parts).announce_all()
 
-    def close_again(self, context: Context) -> None:
+    def _record(self) -> None:
+        """Record the end of the session before the calls that callbacks make in it."""
+        parts = self._parts
+        if parts.inputs is None or parts.direct.failure is not None:
+            return
+        parts.outbox.emitted = 0
+        try:
+            parts.inputs.closed()
+        except StorageError as error:  # the last checkpoint, which follows, has all that the record would say
+            parts.outbox.warn(f"the input journal ends before the end of the session: {error}")
+
+    def close_again(self) -> None:
         """Do what closing did, while the calls of a journal are replayed; the session then continues."""
         parts, learner = self._parts, self._parts.learner
+        parts.outbox.emitted = 0
         try:
             if isinstance(learner, ReplayedLearner):
-                learner.prepare(context, None)
-                learner.look()
                 learner.finish()
                 parts.learner = parts.direct
                 Updater(parts).add_all(learner.learned())

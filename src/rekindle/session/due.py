@@ -25,18 +25,25 @@ class Due:
         """Whether what is due waits for the end of a group of calls."""
         self.raised: BaseException | None = None
         """What a hook or a checkpoint raised last; everything due before it was done."""
+        self._interrupted_at: int | None = None
+        """The env step at which a stop interrupted a hook that is still due."""
 
     @property
     def is_inside_a_call(self) -> bool:
         """Whether a callback or a hook is running, so that the current call is not over."""
         return self._is_running or self._parts.outbox.is_emitting
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether what is due waits for a later call: the end of a group, or the announced end of an episode."""
+        return self.is_held or self._parts.streams.unannounced_ends > 0
+
     def finish_call(self) -> bool:
         """Do what is due at the end of a call, unless an episode end is unannounced; returns whether anything was."""
         parts = self._parts
-        if parts.counts.env_steps < parts.schedule.next or parts.streams.unannounced_ends:
+        if parts.counts.env_steps < parts.schedule.next or self.is_waiting:
             return False
-        if self._is_running or self.is_held or parts.owed.updates:
+        if self._is_running or parts.owed.updates:
             return False
         self._run()
         return True
@@ -47,6 +54,7 @@ class Due:
         try:
             if schedule.metrics.is_due(steps):
                 self.flush_metrics()
+            self._grade_interruption(steps)
             try:
                 for place, hook in schedule.due_hooks(steps):
                     self._call(place, hook, steps)
@@ -56,8 +64,9 @@ class Due:
                         schedule.checkpoint_taken(steps)
                     else:
                         self.take_checkpoint(parts.saver)
+                self._interrupted_at = None
             except Interrupted:  # what was interrupted, and everything after it, stays due
-                pass
+                self._interrupted_at = steps
             except BaseException as error:
                 self.raised = error
                 raise
@@ -65,6 +74,18 @@ class Due:
             self._is_running = False
             schedule.plan()
         parts.outbox.deliver()
+
+    def _grade_interruption(self, env_steps: int) -> None:
+        """Mark the session as inexact if the host made steps although a hook was due before them.
+
+        With a journal, these steps and their order are recorded.
+        """
+        at = self._interrupted_at
+        if at not in (None, env_steps) and self._parts.inputs is None and self._parts.grading.is_exact:
+            self._parts.grading.mark_inexact(
+                f"a stop interrupted a function of every() at step {at}, and the host made steps after it: the "
+                f"function is called at step {env_steps} or later"
+            )
 
     def _call(self, place: int, hook: Hook, env_steps: int) -> None:
         """Call a hook; while a journal is replayed, replay its calls instead."""

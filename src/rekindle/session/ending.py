@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import cast
 
 from rekindle.errors import InputError, Interrupted, RekindleError
@@ -33,7 +33,8 @@ class Ending:
         self._functions: list[Callable[[], object]] = []
         self._refusal: str | None = None
         """Why the session accepts no more calls; None while it does."""
-        self._is_running_functions = False
+        self._may_log = False
+        """Whether callbacks and functions of `at_end` may still log, while the session is being closed."""
 
     @property
     def is_closed(self) -> bool:
@@ -41,8 +42,8 @@ class Ending:
         return self._refusal is not None
 
     def check_open(self) -> None:
-        """Raise if the session is closed; the functions of `at_end` may still log."""
-        if self._refusal is not None and not self._is_running_functions:
+        """Raise if the session is closed; what is called while it is being closed may still log."""
+        if self._refusal is not None and not self._may_log:
             raise InputError(self._refusal)
 
     def add(self, function: Callable[[], object]) -> None:
@@ -91,6 +92,9 @@ class Ending:
         try:
             self._close("stopped" if is_interrupt else "failed", reason, save=self._parts.learner.failure is None)
         except Exception as second:
+            failure = self._parts.direct.failure
+            if failure is not None and failure in (second, second.__cause__):  # the caller knows it
+                return
             logger.error("while closing after %s: %s", reason, second)
 
     def _close(self, status: Status, reason: str, *, save: bool) -> None:
@@ -100,7 +104,8 @@ class Ending:
         parts, problem = self._parts, cast("Exception | None", None)
         try:
             try:
-                self._closing.end_learner()
+                with self._logging():  # callbacks hear of the last updates
+                    self._closing.end_learner()
                 if save and not self._save_last(is_finished=status == "finished") and status == "finished":
                     status, reason = "stopped", parts.interrupter.interruption or "interrupted"
             except Exception as error:
@@ -130,10 +135,11 @@ class Ending:
         Returns whether the run is finished; it is not if the work at the end was interrupted.
         """
         parts = self._parts
-        self._closing.end_episodes()
+        with self._logging():  # and of the last episodes
+            self._closing.end_episodes()
         if parts.saver is not None:
             parts.saver.settle()
-            if self._due.is_unsaved or parts.saver.is_behind or parts.attached.has_changed():
+            if self._due.is_unsaved or self._has_records or parts.saver.is_behind or parts.attached.has_changed():
                 self._due.take_checkpoint(parts.saver)
             if (error := parts.saver.settle()) is not None:
                 raise error
@@ -141,23 +147,39 @@ class Ending:
             parts.inputs.close()  # what follows belongs to the end, so a resume does not make it again
         is_finished = is_finished and self._run_functions()
         if self._is_logging and not parts.logbook.window.is_empty:
-            self._due.flush_metrics()
+            with self._logging():
+                self._due.flush_metrics()
         return is_finished
+
+    @property
+    def _has_records(self) -> bool:
+        """Whether the input journal has records after the newest checkpoint, such as those of a resume."""
+        inputs, saver = self._parts.inputs, self._parts.saver
+        if inputs is None or saver is None or not saver.positions:  # until its records are replayed, none is added
+            return False
+        return saver.positions[-1] != inputs.number
 
     def _run_functions(self) -> bool:
         """Call the functions of `at_end`; returns False if a stop interrupted one of them."""
-        self._is_running_functions = True
         try:
-            for function in self._functions:
-                function()
+            with self._logging():
+                for function in self._functions:
+                    function()
         except Interrupted:
             return False
-        finally:
-            self._is_running_functions = False
         saver = self._parts.saver
         if saver is not None and (error := saver.settle_best()) is not None:
             raise error
         return True
+
+    @contextlib.contextmanager
+    def _logging(self) -> Generator[None]:
+        """Inside `with`, callbacks and functions of the host may log, although the session is being closed."""
+        self._may_log = True
+        try:
+            yield
+        finally:
+            self._may_log = False
 
     def _write_status(self, run: TrainingRun, status: Status, reason: str) -> None:
         counts = self._parts.counts

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from rekindle.checks import checked_extras
+from rekindle.checks import checked_extras, is_mapping
 from rekindle.errors import InputError
 from rekindle.events import EpisodeEnded
 from rekindle.session.parts import Ended, Parts
@@ -15,6 +15,9 @@ from rekindle.session.taken import Claims
 from rekindle.stats import EpisodeRecord
 
 __all__ = ["Episodes"]
+
+_SHOWN = 5
+"""The number of lost episodes that a message names."""
 
 
 class Episodes:
@@ -35,18 +38,23 @@ class Episodes:
 
     def checked(self, ended: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, dict[str, float]]:
         """Check that the episodes of several streams can be ended, all of them before the first one is."""
-        if not isinstance(ended, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - the host gave it
+        if not is_mapping(ended):
             raise InputError(f"on_episodes takes a dict of the extras of each stream, not {ended!r:.80}")
         numbers = {stream: checked_extras(extras) for stream, extras in ended.items()}
-        for stream, extras in numbers.items():
+        for stream, extras in numbers.items() if len(numbers) > 1 else ():  # a single one is checked when it is ended
             self._streams.check_end(self._streams.table.slot(stream), Claims(), extras)
         return numbers
 
     def end_many(self, ended: Mapping[StreamId, dict[str, float]]) -> dict[StreamId, EpisodeRecord]:
         """End the episodes of several streams, each with its extras, and write their rows together."""
-        slot, claims = self._streams.table.slot, Claims()
+        if len(ended) < 2 or self._parts.logbook.is_deferred:  # a deferred log writes rows together anyway
+            return self._end_each(ended)
         with self._parts.logbook.rows_together():
-            return {stream: self.end(slot(stream), claims, extras) for stream, extras in ended.items()}
+            return self._end_each(ended)
+
+    def _end_each(self, ended: Mapping[StreamId, dict[str, float]]) -> dict[StreamId, EpisodeRecord]:
+        slot, claims = self._streams.table.slot, Claims()
+        return {stream: self.end(slot(stream), claims, extras) for stream, extras in ended.items()}
 
     def announce_all(self) -> None:
         """End every episode whose end was not announced."""
@@ -56,18 +64,22 @@ class Episodes:
             lost = f"the end of an episode of {name} was never announced; its extras are missing"
             self._parts.grading.mark_inexact(lost)
 
-    def close_open(self, slot: int) -> None:
-        """Close an open episode at its last complete transition, as truncated."""
-        closed = self._streams.close_open(slot)
-        if closed is None:
-            return
-        self._parts.learner.cut([slot])
-        if self._parts.kept is not None:
-            self._parts.kept.cut(slot)
-        if closed.lost is not None:
-            self._parts.grading.mark_inexact(closed.lost)
-        if closed.record.length:
-            self.add(closed.stream, closed.record)
+    def close_open(self, *slots: int) -> None:
+        """Close open episodes at their last complete transitions, as truncated."""
+        lost: list[str] = []
+        for slot in slots:
+            closed = self._streams.close_open(slot)
+            if closed is None:
+                continue
+            self._parts.learner.cut([slot])
+            if self._parts.kept is not None:
+                self._parts.kept.cut(slot)
+            if closed.lost is not None:
+                lost.append(closed.lost)
+            if closed.record.length:
+                self.add(closed.stream, closed.record)
+        if lost:
+            self._parts.grading.mark_inexact(_closed(lost))
 
     def add(self, stream: StreamId, counted: EpisodeRecord) -> EpisodeRecord:
         """Count and log an episode; one that ends while updates are owed waits for them."""
@@ -82,3 +94,12 @@ class Episodes:
         self._parts.learner.start_episode()
         self._parts.outbox.emit(EpisodeEnded(stamp, stream, record))
         return record
+
+
+def _closed(episodes: Sequence[str]) -> str:
+    """A sentence about episodes that a resume could not continue."""
+    if len(episodes) == 1:
+        return f"the open episode of {episodes[0]} was closed as truncated"
+    shown, more = ", ".join(episodes[:_SHOWN]), len(episodes) - _SHOWN
+    rest = f" and {more:,} more" if more > 0 else ""
+    return f"the open episodes of {len(episodes):,} streams were closed as truncated: {shown}{rest}"

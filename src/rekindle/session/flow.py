@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rekindle.checks import checked_extras
-from rekindle.errors import InputError, Interrupted
+from rekindle.errors import InputError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
 from rekindle.rng import episode_seed
 from rekindle.session.due import Due
 from rekindle.session.episodes import Episodes
 from rekindle.session.host_call import HostCall
 from rekindle.session.inputs import InputLog
+from rekindle.session.owed import OwedWork
 from rekindle.session.parts import Parts
 from rekindle.session.records import Kind
 from rekindle.session.table import Phase, StreamId
@@ -39,10 +40,10 @@ class Flow:
     def __init__(self, parts: Parts, due: Due, *, seed: int, max_steps: int | None) -> None:
         self._parts, self.due = parts, due
         self._updater, self._episodes = Updater(parts), Episodes(parts)
+        self._owed = OwedWork(parts, due, self._updater, self._episodes)
         self._inputs: InputLog | None = parts.inputs
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
-        self._counts, self._interrupter = parts.counts, parts.interrupter
-        self._kept, self._seed = parts.kept, seed
+        self._counts, self._interrupter, self._kept, self._seed = parts.counts, parts.interrupter, parts.kept, seed
         self._most_steps = math.inf if max_steps is None else max_steps
         self.call = HostCall(parts, due, self.catch_up)
         self.make_calls: Callable[[], None] | None = None
@@ -79,35 +80,22 @@ class Flow:
         return self._table.slot(stream)
 
     def catch_up(self) -> None:
-        """Replay the calls of the journal, and do once what was due before a resume and had not been done.
+        """Replay the calls of the journal, and do once what a resume or an exception left due.
 
         Raises `Interrupted` if a stop comes in between: the rest stays due, and no step may be made before it.
         """
         self.replay_journal()
         if self.call.is_behind:
-            self.do_owed()
+            self.do_owed(Kind.DUE_AGAIN if self.call.has_raised else Kind.CAUGHT_UP)
 
-    def do_owed(self) -> None:
-        """Do what was due before a resume and had not been done."""
+    def do_owed(self, kind: Kind) -> None:
+        """Do what was left due: before a resume (`CAUGHT_UP`), or by an exception in this session (`DUE_AGAIN`)."""
         self.call.is_behind = False
-        owed, schedule = self._parts.owed, self._parts.schedule
-        if self._inputs is not None:
-            self._streams.expect_hosts()
-        if owed.updates or schedule.next <= self._counts.env_steps:
-            self.due.is_unsaved = True
-        if owed.updates:
-            owed.updates = False
-            self._updater.learn()
-        if not owed.updates:
-            episodes, owed.episodes = owed.episodes, []
-            for ended in episodes:
-                self._episodes.add(ended.stream, ended.record)
-        if self._inputs is not None:
-            self._inputs.caught_up()
-        self.due.finish_call()
-        if owed.updates or (schedule.next <= self._counts.env_steps and not self.due.is_held):
+        try:
+            self._owed.do(kind)
+        except BaseException:
             self.call.is_behind = True
-            raise Interrupted("stopped before the work that the last stop had interrupted was complete")
+            raise
 
     # Acting
 
@@ -206,8 +194,7 @@ class Flow:
 
     def take(self, taken: Taken) -> None:
         """Pass a checked call to the agent and the table, and learn."""
-        for slot in taken.broken:
-            self._episodes.close_open(slot)
+        self._episodes.close_open(*taken.broken)
         if taken.dropped:
             self._parts.learner.cut(list(taken.dropped))
             if self._kept is not None:
@@ -215,9 +202,10 @@ class Flow:
                     self._kept.cut(slot, is_gap=True)
         # The agent comes first: if it refuses a transition, nothing has changed.
         if taken.transitions is not None:
-            self._parts.learner.observe(taken.transitions, taken.slots)
+            slots = taken.slots if taken.good is None else taken.slots[taken.good]
+            self._parts.learner.observe(taken.transitions, slots)
             if self._kept is not None:
-                self._kept.add(taken.transitions, taken.slots)
+                self._kept.add(taken.transitions, slots)
             self._counts.env_steps += taken.count
         for warning in self._streams.apply(taken):
             self._parts.outbox.warn(warning)
@@ -230,7 +218,7 @@ class Flow:
 
         A replay passes the sizes of the dispatches that were made.
         """
-        self._updater.check_manual()
+        milliseconds = self._updater.checked_time(milliseconds)
         with self.call:
             if milliseconds is not None and self._inputs is None:
                 self._parts.grading.is_exact = False
@@ -249,7 +237,12 @@ class Flow:
         """End an episode whose last transition was terminated or truncated."""
         with self.call:
             numbers = checked_extras(extras)
-            record = self._episodes.end(slot, claims, numbers)
+            try:
+                record = self._episodes.end(slot, claims, numbers)
+            except BaseException as error:
+                if self._inputs is not None and error is self._parts.outbox.raised:  # the episode has ended
+                    self._inputs.announce(slot, claims, numbers)
+                raise
             if self._inputs is not None:
                 self._inputs.announce(slot, claims, numbers)
             self.due.finish_call()
@@ -259,10 +252,16 @@ class Flow:
         """End the episodes of several streams, each with its extras."""
         self.replay_journal()
         numbers = self._episodes.checked(ended)
-        if self._inputs is not None:  # it records calls one by one
-            return {stream: self.announce(self.slot(stream), Claims(), extras) for stream, extras in numbers.items()}
         with self.call:
-            records = self._episodes.end_many(numbers)
+            try:
+                records = self._episodes.end_many(numbers)
+            except BaseException as error:
+                if self._inputs is not None and error is self._parts.outbox.raised:  # the first of them have ended
+                    phase, slot = self._table.phase, self._table.slot
+                    self._inputs.announce_many({name: numbers[name] for name in numbers if phase[slot(name)] != _ENDED})
+                raise
+            if self._inputs is not None:
+                self._inputs.announce_many(numbers)
             self.due.finish_call()
             return records
 

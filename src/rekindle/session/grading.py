@@ -16,6 +16,10 @@ from rekindle.session.outbox import Outbox
 
 __all__ = ["Grading"]
 
+_MOST_LISTED = 20
+"""The number of losses that a resume lists, as each of them is written to the run."""
+_NOT_LISTED = "further losses are not listed"
+
 
 class Grading:
     """Tracks whether the session is exact, and what its resume lost."""
@@ -30,14 +34,20 @@ class Grading:
         self.is_exact = False
         if self._outbox.replaying is not None and not what.startswith("call "):  # reported before
             return
+        if self.resumed is None or self._run is None:
+            self._outbox.warn(what)
+            return
+        lost = self.resumed.lost
+        if len(lost) >= _MOST_LISTED:
+            if lost[-1] == _NOT_LISTED:
+                return
+            what = _NOT_LISTED
         self._outbox.warn(what)
-        if self.resumed is not None and self._run is not None:
-            lost = (*self.resumed.lost, what)
-            self.resumed = msgspec.structs.replace(self.resumed, grade="approximate", lost=lost)
-            try:
-                self._run.add_resume(self.resumed)
-            except StorageError as error:
-                self._outbox.warn(str(error))
+        self.resumed = msgspec.structs.replace(self.resumed, grade="approximate", lost=(*lost, what))
+        try:
+            self._run.add_resume(self.resumed)
+        except StorageError as error:
+            self._outbox.warn(str(error))
 
     @contextlib.contextmanager
     def watching_generators(self, who: str) -> Generator[None]:

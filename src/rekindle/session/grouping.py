@@ -13,7 +13,7 @@ __all__ = ["CallGroup"]
 class CallGroup:
     """Inside `with`, nothing that is due runs: metric rows, hooks and checkpoints follow when the block is left.
 
-    If an exception leaves the block, what is due stays due.
+    If an exception leaves the block, what is due is done before the next call.
     """
 
     def __init__(self, parts: Parts, call: HostCall, due: Due) -> None:
@@ -28,6 +28,8 @@ class CallGroup:
         self._due.is_held = False
         if error is None:
             self.finish()
+        else:
+            self._call.leave_due()
 
     @property
     def is_interrupted(self) -> bool:

@@ -13,7 +13,7 @@ __all__ = ["HostCall"]
 
 
 class HostCall:
-    """One call of the host that changes something. The first one after a resume does what was due before it.
+    """One call of the host that changes something. It first does what a resume or an exception left due.
 
     If an error ends it half-way, the agent has failed: its state may not match the session's, so it is not saved. For
     example, Ctrl-C can come after the agent saw a transition and before the table of streams did. Errors that a
@@ -25,7 +25,9 @@ class HostCall:
         self._inputs = parts.inputs
         self._is_background = not isinstance(parts.learner, DirectLearner)
         self.is_behind = parts.grading.resumed is not None
-        """Whether the first call after a resume has not been made yet."""
+        """Whether the next call must first do what was left due: no call was made since a resume or an exception."""
+        self.has_raised = False
+        """Whether an exception has left something due in this session."""
         self.env_error: BaseException | None = None
         """What the environment of the last `reset` raised."""
 
@@ -50,6 +52,13 @@ class HostCall:
         if self._is_background:
             self._parts.learner.look()
 
+    def leave_due(self) -> None:
+        """After an exception, let the next call begin with what is due, as the first call after a resume does."""
+        if self._due.is_inside_a_call or self._due.is_waiting:
+            return
+        if self._parts.schedule.next <= self._parts.counts.env_steps:
+            self.is_behind = self.has_raised = True
+
     def leave(self, error: BaseException) -> None:
         """End a call with an error."""
         if self._inputs is not None:
@@ -57,6 +66,8 @@ class HostCall:
             if error is self._inputs.failure:  # the call was made, but no record of it: it is saved in a checkpoint
                 self._due.stop_with_checkpoint(f"the input journal cannot be written: {error}")
                 return
+        if error is self._due.raised or error is self._parts.outbox.raised:
+            self.leave_due()
         if isinstance(error, InputError):
             if not self._parts.counts.env_steps and not self._parts.streams.table.open_slots():
                 self._parts.streams.intake.forget_first()

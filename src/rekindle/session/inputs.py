@@ -21,7 +21,7 @@ from rekindle.session.learner import Learner
 from rekindle.session.outbox import Outbox
 from rekindle.session.records import BATCH, ONE, OUTCOME, Context, Flag, Kind, encoded, raw
 from rekindle.session.schedule import Hook
-from rekindle.session.table import StreamTable
+from rekindle.session.table import StreamId, StreamTable
 from rekindle.session.taken import Claims, Taken
 from rekindle.spaces import ArraySpec, Layout
 from rekindle.stats import EpisodeRecord
@@ -159,7 +159,7 @@ class InputLog:
     def act_many(self, slots: Array, places: Any, arrays: Sequence[Array]) -> None:
         """`act_many`."""
         streams, flags = _streams(slots, places)
-        actions = self._table.pending[slots].tobytes()
+        actions = self._table.pending[places].tobytes()
         self._write(Kind.ACT_MANY, flags | _ACTION, BATCH.pack(len(slots)), streams, raw(arrays), actions)
 
     def observe(self, slot: int, taken: Taken) -> None:
@@ -185,6 +185,11 @@ class InputLog:
     def announce(self, slot: int, claims: Claims, extras: Mapping[str, float]) -> None:
         """`on_episode`."""
         self._write(Kind.ANNOUNCE, _NO_FLAGS, _pack((slot, claims, extras)))
+
+    def announce_many(self, extras: Mapping[StreamId, Mapping[str, float]]) -> None:
+        """`on_episodes`."""
+        ends = [(self._table.slot(stream), numbers) for stream, numbers in extras.items()]
+        self._write(Kind.ANNOUNCE_MANY, _NO_FLAGS, _pack(ends))
 
     def slot(self, kind: Kind, slot: int) -> None:
         """A call that has only a stream."""
@@ -229,9 +234,9 @@ class InputLog:
         """The session is being closed, and its learner has ended."""
         self._write(Kind.CLOSED, _NO_FLAGS)
 
-    def caught_up(self) -> None:
-        """The session has been resumed, and has done what was due before."""
-        self._write(Kind.CAUGHT_UP, _NO_FLAGS)
+    def caught_up(self, kind: Kind) -> None:
+        """What a resume (`CAUGHT_UP`) or an exception (`DUE_AGAIN`) left due is done now."""
+        self._write(kind, _NO_FLAGS)
 
     def _write(self, kind: int, flags: int, *parts: bytes) -> None:
         journal = self.journal
@@ -262,8 +267,9 @@ class InputLog:
 
     def _context(self) -> Context:
         table, outbox, polls = self._table, self._outbox, self._polls
-        context = Context(added=table.added or [])
-        table.added = []
+        context = Context()
+        if table.added:
+            context.added, table.added = table.added, []
         if outbox.is_emitting:
             context.callback = (outbox.event, outbox.callback, self.is_recorded)
         elif self.learner is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import threading
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rekindle.agent import LearningAgent
-from rekindle.checks import checked_choice, checked_count
+from rekindle.checks import checked_choice, checked_count, checked_flag, plain_number
 from rekindle.errors import CheckpointError, ConfigError
 from rekindle.run.directory import TrainingRun
 from rekindle.storage import codec
@@ -27,14 +27,17 @@ class JournalOptions(NamedTuple):
     is_elsewhere: bool = False
     """Whether the calls of another run's journal are replayed, and none are recorded."""
 
-    def check(self, run: TrainingRun | None) -> None:
-        """Raise `ConfigError` for options that cannot be right."""
-        if not 0 <= self.sync < math.inf:
-            raise ConfigError(f"journal_sync is {self.sync!r}: give a number of seconds, or 0")
-        checked_count("journal_limit", self.limit, 1)
+    def checked(self, run: TrainingRun | None) -> JournalOptions:
+        """The options as plain values; raises `ConfigError` for options that cannot be right."""
+        is_on, sync = checked_flag("journal", self.is_on), plain_number(self.sync)
+        # A thread cannot wait any longer.
+        if isinstance(sync, bool) or not (isinstance(sync, int | float) and 0 <= sync <= threading.TIMEOUT_MAX):
+            raise ConfigError(f"journal_sync is {self.sync!r:.80}: give a number of seconds, or 0")
+        limit = checked_count("journal_limit", self.limit, 1)
         checked_choice("journal_keep", self.keep, ("needed", "all"))
-        if self.is_on and run is None:
+        if is_on and run is None:
             raise ConfigError("journal=True needs a run: TrainingSession(agent, run=TrainingRun.create(...))")
+        return self._replace(is_on=is_on, sync=float(sync), limit=limit)
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from rekindle.checkpoint.input_journal import InputJournal, finish_segment
+from rekindle.checkpoint.input_journal import InputJournal, finish_segment, shorten_segments
 from rekindle.checkpoint.input_segments import JournalReader, segments
-from rekindle.errors import StorageError
+from rekindle.errors import AgentError, StorageError
 from rekindle.run.directory import TrainingRun
 from rekindle.session.background import BackgroundLearner
 from rekindle.session.first_agent import FirstAgent
@@ -76,12 +76,9 @@ class Journalling:
         def go_live(number: int) -> None:
             if reader.unfinished is not None:
                 finish_segment(*reader.unfinished, reader.number)
+            shorten_segments(self._directory)
             self.open(number)
-            if isinstance(parts.learner, ReplayedLearner):
-                parts.learner.finish()
-                parts.learner = BackgroundLearner(parts.agent, parts.exploration, before=parts.learner)
-                self._inputs.learner = parts.learner
-                self._inputs.restarted()
+            self._restart_learner()
             if self._first == 0 and self._run.metadata.fork is not None:
                 # The world of the fork is not in the state of the checkpoint, and a world with a journal has no other.
                 for slot in sorted(parts.streams.restored):
@@ -94,7 +91,29 @@ class Journalling:
             self._about.check_against(about, parts.agent, has_checkpoint=self._has_checkpoint)
 
         replay = Replay(parts, flow, reports, self._inputs, reader, polls=polls, check=check, go_live=go_live)
-        return replay.run
+
+        def run() -> None:
+            try:
+                replay.run()
+                self._restart_learner()  # the last call may have been the end of a session, which has no learner
+            except AgentError as error:
+                resumed = self._parts.grading.resumed
+                step = 0 if resumed is None else resumed.step
+                raise AgentError(
+                    f"{error}. The calls in the input journal lead to this again and again: to continue from step "
+                    f"{step} without them, fork the run (rekindle fork), or open it once without journal=True"
+                ) from error
+
+        return run
+
+    def _restart_learner(self) -> None:
+        """Let a background learner continue where the replayed one has got to."""
+        parts = self._parts
+        if isinstance(parts.learner, ReplayedLearner):
+            parts.learner.finish()
+            parts.learner = BackgroundLearner(parts.agent, parts.exploration, before=parts.learner)
+            self._inputs.learner = parts.learner
+            self._inputs.restarted()
 
     def _report(self, calls: int) -> None:
         grading = self._parts.grading

@@ -21,6 +21,7 @@ from rekindle.agent import (
     VersionsPolicies,
     numbers_of,
 )
+from rekindle.checks import checked_extras
 from rekindle.experience import Transitions
 from rekindle.session.records import Dispatched
 
@@ -159,7 +160,7 @@ class HostsView:
     def publication(self, number: int, skipped: int, policy: Policy | None) -> Publication:
         """The agent now, as the host may see it."""
         version = 0 if self.versioned is None else self.versioned.policy_version
-        extras = {} if self.reporter is None else dict(self.reporter.episode_extras())
+        extras = {} if self.reporter is None else checked_extras(self.reporter.episode_extras())
         return Publication(number, version, int(self._agent.updates), skipped, extras, policy)
 
     def pass_on(self, transitions: Transitions, streams: StreamSlots, versions: NDArray[np.int64] | None) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from rekindle.agent import Metrics, State, numbers_of
+from rekindle.checks import check_text
 from rekindle.errors import ConfigError, InputError, RowsHeld, StorageError
 from rekindle.events import Histogram, Media, MediaLogged, MetricsFlushed, Recorder, RunRecorder, Stamp, Video
 from rekindle.run.directory import TrainingRun
@@ -22,7 +23,7 @@ from rekindle.session.counts import Counts
 from rekindle.session.outbox import Outbox
 from rekindle.session.table import StreamId
 from rekindle.stats import EpisodeRecord, EvalReport, StatsTracker
-from rekindle.storage.logs import LogPosition
+from rekindle.storage.logs import LogPosition, each_rows
 
 __all__ = ["Logbook", "numbers_to_log"]
 
@@ -42,12 +43,14 @@ class Logbook:
         """The mean of every metric in the last window that has it."""
         self._evaluations: deque[EpisodeRecord] = deque(maxlen=_REMEMBERED_EVALUATIONS)
         self._processor: EventProcessor | None = None
+        self.is_deferred = False
+        """Whether another thread writes all logs."""
         self._memory = ProcessMemory()
         self._started_at, self._started_with = time.perf_counter(), counts.env_steps
 
     def start(self, recorders: Sequence[Recorder | RunRecorder], *, defer: bool) -> None:
         """Start the thread that writes metrics; with `defer` it writes all logs, so that no call waits for them."""
-        run = self._run
+        run, self.is_deferred = self._run, defer
         logs = [run.log(log) for log in ("train_episodes", "eval_episodes", "warnings")] if run and defer else []
         for log in logs:
             log.is_deferred = True
@@ -99,7 +102,7 @@ class Logbook:
     def rows_together(self) -> Generator[None]:
         """Inside `with`, the rows of training episodes wait in memory, so that one write takes all of them."""
         log = None if self._run is None else self._run.log("train_episodes")
-        if log is None or log.is_deferred:
+        if log is None:
             yield
             return
         log.is_deferred = True
@@ -161,8 +164,7 @@ class Logbook:
         own = {"steps_per_sec": self.steps_per_sec, "cpu_seconds": time.process_time(), **timings}
         if (resident := self._memory.resident()) is not None:
             own["memory_mb"] = resident / 1e6
-        self.window.add_all("time/", own)
-        summaries = self.window.flush()
+        summaries = self.window.flush({f"time/{name}": value for name, value in own.items()})
         self.latest.update({name: summary.mean for name, summary in summaries.items()})
         event = MetricsFlushed(self._counts.stamp(), summaries)
         self._events.submit(event)
@@ -206,14 +208,15 @@ class Logbook:
         self.latest = dict(metrics)
         rows = run.reader.last_rows("eval_episodes", _REMEMBERED_EVALUATIONS)
         self._evaluations.extend(map(EpisodeRecord.from_row, rows))
-        restore_store(self.store, run.reader.metric_windows())
+        for windows in each_rows(run.path / "metrics.jsonl"):
+            restore_store(self.store, windows)
 
 
 def numbers_to_log(name: str, value: Any) -> list[float]:
     """A number or an array of numbers from the host, as a list; raises `InputError` for anything else."""
     try:
         return numbers_of("None" if value is None else value)  # numpy would convert None to NaN
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"the metric {_prefixed(name)!r} is not a number: {value!r:.80}") from None
 
 
@@ -221,4 +224,5 @@ def _prefixed(name: str) -> str:
     """The full name of a metric of the host: in the group `train` unless the name has a prefix."""
     if type(name) is not str:
         raise InputError(f"the name of a metric must be a str, not {name!r:.80}")
+    check_text(name, "the name of a metric")
     return name if "/" in name else f"train/{name}"

@@ -67,6 +67,9 @@ class Kind(IntEnum):
     """The session is being closed: a background learner has ended, and unannounced episodes were ended."""
     TICK = 24
     """A batch of calls of many streams, as a server makes it."""
+    DUE_AGAIN = 25
+    """What an exception had left due is done, before the next call."""
+    ANNOUNCE_MANY = 26
 
 
 class Flag:
@@ -134,14 +137,15 @@ _NO_CONTEXT = Context()
 _KINDS = {int(kind): kind for kind in Kind}  # an enum is slow to look up its members
 _FLAGS = [bytes((flags,)) for flags in range(256)]
 _decode_context = msgspec.msgpack.Decoder(Context).decode
+_encode_context = msgspec.msgpack.Encoder().encode  # making an encoder takes as long as using it
 
 
 def encoded(flags: int, context: Context | None, *parts: bytes) -> bytes:
     """A record."""
     if context is None:
         return _FLAGS[flags] + b"".join(parts)
-    data = msgspec.msgpack.encode(context)
-    return b"".join((bytes((flags | Flag.CONTEXT,)), _LENGTH.pack(len(data)), data, *parts))
+    data = _encode_context(context)
+    return b"".join((_FLAGS[flags | Flag.CONTEXT], _LENGTH.pack(len(data)), data, *parts))
 
 
 def decode(number: int, kind: int, data: bytes) -> Decoded:

@@ -168,7 +168,7 @@ class Replay:
             if record.kind is _STREAM:
                 self.reached(_STREAM)
             elif record.kind is _CLOSED:
-                self._closing.close_again(record.context)
+                self._closing.close_again()
             else:
                 self._calls.make(record)
         finally:
@@ -189,6 +189,8 @@ class Replay:
         if isinstance(self._parts.learner, ReplayedLearner):
             acted = self._calls.recorded_actions(record) if record.flags & Flag.ACTION else None
             self._parts.learner.prepare(context, acted)
+            # Now: a refused call, which has no record, may have noticed what the record of a metric or a stream says.
+            self._parts.learner.look()
 
     def _end(self, number: int) -> None:
         """Go on with the host; `number` is that of the next record."""
@@ -279,6 +281,8 @@ class Replay:
 
     def _pass_restarts(self, *, is_between_calls: bool = False) -> None:
         """If a background learner was restarted here, after an earlier resume, bring it to the same place."""
+        if self._current is not None and self._current.kind is _CLOSED:
+            return  # it was restarted by the session after the one that is being closed
         while (record := self._records.peek()) is not None and record.kind is Kind.RESTARTED:
             if self._stops is not None and record.number in self._stops.numbers and not is_between_calls:
                 return  # look at the session first
@@ -338,7 +342,8 @@ class _Records:
     @property
     def number(self) -> int:
         """The number of the next record."""
-        return self._ahead[0].number if self._ahead else self._reader.number
+        record = self.peek()  # the reader counts a record when the one after it is asked for
+        return self._reader.number if record is None else record.number
 
     def peek(self, place: int = 0) -> Decoded | None:
         """A record ahead, without taking it; None after the last one."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rekindle.checks import checked_extras, checked_number, checked_status
+from rekindle.errors import InputError
 from rekindle.events import Evaluated
 from rekindle.session.due import Due
 from rekindle.session.parts import Parts
@@ -20,6 +22,7 @@ class Reports:
 
     def add_evaluation(self, record: EpisodeRecord, *, final: bool) -> None:
         """Log an evaluation episode."""
+        record = _checked(record)
         self._due.is_unsaved = True
         self._parts.logbook.add_evaluation(record, final=final)
         if self._parts.inputs is not None:
@@ -50,3 +53,14 @@ class Reports:
         self._parts.grading.mark_inexact(what)
         if self._parts.inputs is not None:
             self._parts.inputs.inexact(what)
+
+
+def _checked(record: EpisodeRecord) -> EpisodeRecord:
+    """A record of the host with plain values, as logs and a journal hold them."""
+    if not isinstance(record, EpisodeRecord):  # pyright: ignore[reportUnnecessaryIsInstance] - the host gave it
+        raise InputError(f"on_eval_episode takes an EpisodeRecord, not {record!r:.80}")
+    length = checked_number("the length of an episode", record.length)
+    if not length.is_integer():
+        raise InputError(f"the length of an episode is not a whole number: {record.length!r:.80}")
+    total_reward = checked_number("the total_reward of an episode", record.total_reward)
+    return EpisodeRecord(total_reward, int(length), checked_status(record.status), checked_extras(record.extras))

@@ -12,11 +12,12 @@ from typing import Any, Literal, Self, Unpack
 
 from rekindle.agent import LearningAgent, Stateful
 from rekindle.checkpoint.retention import RetentionPolicy
-from rekindle.checks import checked_count, checked_mode, required_count
+from rekindle.checks import checked_count, checked_mode, checked_number, required_count
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Event, Media, Recorder, RunRecorder, TrainingStarted
 from rekindle.experience import ActionMapper, ActMode, Array, EpisodeStatus, Experience, ObservationEncoder, Transitions
 from rekindle.interrupt import Interrupter
+from rekindle.run.creation import name_and_version
 from rekindle.run.directory import TrainingRun
 from rekindle.run.metadata import Resume
 from rekindle.run.metrics import EventStore
@@ -168,8 +169,7 @@ class TrainingSession:
 
         So the same script works the first time and after a crash. The options are those of `TrainingSession`.
         """
-        run_name, _, version = name.partition("/")
-        run = TrainingRun.create_or_resume(run_name, version or "v1", root=root, seed=seed)
+        run = TrainingRun.create_or_resume(*name_and_version(name), root=root, seed=seed)
         with run.let_go_on_failure():
             return cls(agent, run=run, seed=seed, **options)
 
@@ -214,7 +214,7 @@ class TrainingSession:
         stream: StreamId = 0,
     ) -> EpisodeRecord:
         """Announce that a stream's episode has ended; totals, if given, must agree with the counted ones."""
-        return self._flow.announce(self._flow.slot(stream), Claims(total_reward, steps, status), extras)
+        return self._flow.announce(self._flow.slot(stream), Claims.of(total_reward, steps, status), extras)
 
     def on_episodes(self, extras: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, EpisodeRecord]:
         """Announce that the episodes of several streams have ended, each with its extras; returns their records."""
@@ -254,7 +254,7 @@ class TrainingSession:
     def maybe_save_best(self, mean_reward: float) -> bool:
         """Save the current agent as the best if the score beats every earlier one; returns whether it does."""
         self._prepare_call()
-        return self._reports.save_if_best(float(mean_reward))
+        return self._reports.save_if_best(checked_number("mean_reward", mean_reward))
 
     def eval_report(self, n_episodes: int) -> EvalReport:
         """A report over the last `n_episodes` evaluation episodes, or over fewer if there were fewer."""
@@ -283,8 +283,8 @@ class TrainingSession:
     def every(self, env_steps: int, function: Callable[[], object]) -> None:
         """Call a function every `env_steps` env steps, after logging and before the checkpoint of that step.
 
-        If a batch passes several multiples, the function is called once. A function that raises stays due: the first
-        call after a resume calls it again. A long function can raise `Interrupted` when a stop was requested.
+        If a batch passes several multiples, the function is called once. A function that raises stays due: the next
+        call, here or after a resume, first calls it again. A long function can raise `Interrupted` after a stop.
         """
         self._ending.check_open()
         self._parts.schedule.add_hook(required_count("every", env_steps, 1), function, self._parts.counts.env_steps)
@@ -300,12 +300,12 @@ class TrainingSession:
 
     def warn(self, message: str) -> None:
         """Warn of something that training survives: in the log, in `warnings.jsonl`, and with a `Warned` event."""
-        self._parts.outbox.warn(message)
+        self._parts.outbox.warn(str(message))
 
     def mark_inexact(self, what: str) -> None:
         """Record in the run that it differs from an uninterrupted one, and why."""
         self._prepare_call()
-        self._reports.mark_inexact(what)
+        self._reports.mark_inexact(str(what))
 
     def _prepare_call(self) -> None:
         self._ending.check_open()

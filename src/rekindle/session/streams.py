@@ -70,7 +70,7 @@ class Streams:
         self._check_ends(slots)
         new = self.beginning(places)
         if len(new):
-            first = [array[new] for array in arrays]
+            first = [array.take(new, axis=0) for array in arrays]
             good = finite_rows(first)
             if good is not None:
                 row = int(np.argmin(good))
@@ -112,7 +112,7 @@ class Streams:
             beginning = slots[new]
             table.phase[beginning] = _BEGUN
             for last, array in zip(table.last, arrays, strict=True):
-                last[beginning] = array[new]
+                last[beginning] = array.take(new, axis=0)
         table.pending[places] = actions
         table.has_pending[places] = True
 
@@ -197,7 +197,7 @@ class Streams:
         actions = self.intake.actions(transitions.actions, rows)
         rewards = REWARDS.conform(transitions.rewards, "rewards", rows=rows)
         statuses = STATUSES.conform(transitions.statuses, "statuses", rows=rows)
-        if np.maximum.reduce(statuses) > _LAST_STATUS:
+        if np.count_nonzero(statuses) and np.maximum.reduce(statuses) > _LAST_STATUS:  # counting is faster
             raise InputError(f"statuses must be 0, 1 or 2 (EpisodeStatus), got {statuses}")
         self._check_ends(slots)
         is_continued = table.continue_all(places, arrays)
@@ -384,7 +384,7 @@ class Streams:
         record = self._counted(slot, EpisodeStatus.TRUNCATED, {})
         lost = None
         if slot in self.restored:
-            lost = f"the open episode of {table.name(slot)} ({record.length} steps) was closed as truncated"
+            lost = f"{table.name(slot)} ({record.length} steps)"
         self.restored.discard(slot)
         self.replayed.discard(slot)
         table.finish(slot)

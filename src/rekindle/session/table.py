@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from rekindle.agent import State, StreamSlots
-from rekindle.checks import are_distinct
+from rekindle.checks import are_distinct, check_text, is_rising
 from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, Observations
-from rekindle.spaces import ArraySpec, Layout
+from rekindle.spaces import ArraySpec, Layout, rows_at
 from rekindle.traces import EpisodeTrace
 
 __all__ = ["Phase", "Places", "StreamId", "StreamTable"]
@@ -113,21 +113,31 @@ class StreamTable:
         slots = self._numbered(streams) if isinstance(streams, np.ndarray) else None
         if slots is None:
             slots = self._look_up(streams)
-        if not are_distinct(slots):
-            raise InputError(f"a stream occurs twice in one batch: {list(streams)}")
+            if not are_distinct(slots):
+                raise _twice(streams)
         self._named = name, slots
         return slots, slots
 
     def _numbered(self, streams: Array) -> StreamSlots | None:
-        """The rows of streams that are numbers from 0 on, all of them known; None for others. It is much faster."""
-        if streams.dtype.kind not in "iu" or streams.ndim != 1 or not streams.size or np.minimum.reduce(streams) < 0:
+        """The rows of streams that are numbers from 0 on, all of them known; None for others. It is much faster.
+
+        Raises `InputError` if one occurs twice.
+        """
+        if streams.dtype.kind not in "iu" or streams.ndim != 1 or not streams.size:
             return None
-        most = int(np.maximum.reduce(streams)) + 1
-        known = self._by_number
-        if most > len(known):
-            if most > 2 * len(self.slots):
+        if is_rising(streams):  # which is usual, and faster
+            least, most = streams[0], streams[-1]
+        elif are_distinct(streams):
+            least, most = np.minimum.reduce(streams), np.maximum.reduce(streams)
+        else:
+            raise _twice(streams)
+        known, end = self._by_number, int(most) + 1
+        if least < 0:
+            return None
+        if end > len(known):
+            if end > 2 * len(self.slots):
                 return None
-            known = self._by_number = np.array([self.slots.get(stream, -1) for stream in range(most)], np.int64)
+            known = self._by_number = np.array([self.slots.get(stream, -1) for stream in range(end)], np.int64)
         slots = known[streams]
         return None if np.minimum.reduce(slots) < 0 else slots
 
@@ -223,8 +233,10 @@ class StreamTable:
 
     def continue_all(self, places: Places, observations: Sequence[Array]) -> bool:
         """Whether the observations of a batch equal the newest ones of its streams, with certainty."""
-        pairs = zip(observations, self.last, strict=True)
-        return all(array.tobytes() == last[places].tobytes() for array, last in pairs)
+        for array, last in zip(observations, self.last, strict=True):
+            if array.tobytes() != rows_at(last, places).tobytes():
+                return False
+        return True
 
     def set_last(self, slot: int, observation: Sequence[Array]) -> None:
         """Record the newest observation of a stream."""
@@ -336,6 +348,7 @@ _LARGEST_ID = 2**63 - 1
 
 def _plain(stream: Any) -> StreamId:
     if isinstance(stream, str):
+        check_text(stream, "the name of a stream")
         return str(stream)  # numpy has its own string type, which a checkpoint cannot hold
     if isinstance(stream, int | np.integer) and not isinstance(stream, bool):
         number = int(cast("int", stream))
@@ -343,6 +356,10 @@ def _plain(stream: Any) -> StreamId:
             return number
         raise InputError(f"{number} cannot name a stream: use an int from 0 to {_LARGEST_ID}, or a str")
     raise InputError(f"{stream!r:.80} cannot name a stream: use an int of 0 or more, or a str")
+
+
+def _twice(streams: Sequence[StreamId] | Array) -> InputError:
+    return InputError(f"a stream occurs twice in one batch: {list(streams)}")
 
 
 def _grown(array: Array, room: int) -> Array:

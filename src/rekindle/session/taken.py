@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rekindle.agent import StreamSlots
+from rekindle.checks import checked_number, checked_status
+from rekindle.errors import InputError
 from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.session.table import Places, StreamId
 from rekindle.stats import EpisodeRecord
@@ -48,6 +50,18 @@ class Claims(NamedTuple):
     steps: int | None = None
     status: EpisodeStatus | None = None
 
+    @classmethod
+    def of(cls, total_reward: Any, steps: Any, status: Any) -> Claims:
+        """Claims as plain values, which a journal can record; raises `InputError` for a value that is no number."""
+        if total_reward is not None:
+            total_reward = checked_number("total_reward", total_reward)
+        if steps is not None:
+            counted = checked_number("steps", steps)
+            if not counted.is_integer():
+                raise InputError(f"steps is not a whole number: {steps!r:.80}")
+            steps = int(counted)
+        return cls(total_reward, steps, None if status is None else checked_status(status))
+
     def contradictions(self, counted: EpisodeRecord, *, has_gaps: bool) -> list[str]:
         """Where the claims differ from what was counted; with gaps, the host may have counted dropped transitions."""
         wrong: list[str] = []
@@ -69,7 +83,7 @@ class Closed(NamedTuple):
     stream: StreamId
     record: EpisodeRecord
     lost: str | None
-    """What the resume lost, if the episode was open before a resume."""
+    """The stream and the length of the episode, if it was open before a resume."""
 
 
 class Begun(NamedTuple):

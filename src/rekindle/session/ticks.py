@@ -143,8 +143,7 @@ class Ticks:
         # Clients continue by themselves: no episode is lost in a restart.
         streams.restored.clear()
         streams.replayed.clear()
-        for slot in tick.abandon.tolist():
-            self._episodes.close_open(slot)
+        self._episodes.close_open(*tick.abandon.tolist())
         for slot in tick.close.tolist():
             self._episodes.close_open(slot)
             parts.learner.cut([slot])
@@ -158,9 +157,7 @@ class Ticks:
             else:
                 acting, arrays = tick.steps[going], [array[going] for array in tick.after]
         if len(tick.begins):
-            for slot in tick.begins.tolist():
-                if table.phase[slot] != Phase.IDLE:
-                    self._episodes.close_open(slot)
+            self._episodes.close_open(*(slot for slot in tick.begins.tolist() if table.phase[slot] != Phase.IDLE))
             if len(tick.steps):
                 acting = np.concatenate([acting, tick.begins])
                 arrays = [np.concatenate(pair) for pair in zip(arrays, tick.first, strict=True)]

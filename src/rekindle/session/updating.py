@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from rekindle.agent import Metrics, is_offline
-from rekindle.checks import required_count
+from rekindle.checks import checked_number, required_count
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Updated
 from rekindle.session.due import Due
@@ -32,10 +32,11 @@ class Updater:
         except Interrupted:  # the agent tracks how many updates it made; the rest of this call waits for the others
             self._parts.owed.updates = True
 
-    def check_manual(self) -> None:
-        """Raise unless the learner is manual."""
+    def checked_time(self, milliseconds: float | None) -> float | None:
+        """The time for updates, as a plain number; raises unless the learner is manual."""
         if not self._parts.direct.is_manual:
             raise ConfigError("learn() is for sessions with learner='manual'")
+        return None if milliseconds is None else checked_number("milliseconds", milliseconds)
 
     def learn_now(self, milliseconds: float | None, sizes: Iterable[int] | None) -> list[int]:
         """Make the updates that are due, as many as fit into the time, or dispatches of these sizes; returns sizes."""
