@@ -24,11 +24,15 @@ def space_text(space: Any) -> str:
     return json.dumps(space_tree(space))
 
 
-def space_tree(space: Any) -> dict[str, Any]:
-    """The same as a tree of dicts and lists, with infinite bounds; raises `DataError`."""
+def space_tree(space: Any, *, most_bounds: int | None = None) -> dict[str, Any]:
+    """The same as a tree of dicts and lists, with infinite bounds; raises `DataError`.
+
+    Minari needs a bound for each number. With `most_bounds`, a bound of more numbers than that is written once if it is
+    the same for all.
+    """
     match type(space).__name__:
         case "Box":
-            bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
+            bounds = {"low": _written(space.low, most_bounds), "high": _written(space.high, most_bounds)}
             return {"type": "Box", "dtype": str(space.dtype), "shape": list(space.shape), **bounds}
         case "Discrete":
             return {"type": "Discrete", "dtype": "int64", "start": int(space.start), "n": int(space.n)}
@@ -39,11 +43,17 @@ def space_tree(space: Any) -> dict[str, Any]:
             size = space.n if isinstance(space.n, int) else np.asarray(space.n).tolist()
             return {"type": "MultiBinary", "n": size}
         case "Dict":
-            return {"type": "Dict", "subspaces": {key: space_tree(part) for key, part in space.spaces.items()}}
+            parts = {key: space_tree(part, most_bounds=most_bounds) for key, part in space.spaces.items()}
+            return {"type": "Dict", "subspaces": parts}
         case "Tuple":
-            return {"type": "Tuple", "subspaces": [space_tree(part) for part in space.spaces]}
+            return {"type": "Tuple", "subspaces": [space_tree(part, most_bounds=most_bounds) for part in space.spaces]}
         case _:
             raise DataError(f"the space {space!r:.120} cannot be stored: use Box, Discrete, MultiDiscrete, MultiBinary")
+
+
+def _written(bound: Array, most: int | None) -> Any:
+    is_once = most is not None and bound.size > most and (bound == bound.flat[0]).all()
+    return bound.flat[0].item() if is_once else bound.tolist()
 
 
 def read_space(text: Any, *, name: str) -> Any:

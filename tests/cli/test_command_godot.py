@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from rekindle.cli.entry import run
 ROOMS = {"room": {"size": 4, "space": "discrete"}}
 
 
-def started(*options: str) -> tuple[subprocess.Popen[str], int]:
+def started(*options: str, program: Sequence[str] = ("-m", "rekindle")) -> tuple[subprocess.Popen[str], int]:
     """The command, and the port that it says."""
-    command = [sys.executable, "-m", "rekindle", "serve", "tabular", "--godot", "--port", "0", *options]
+    command = [sys.executable, *program, "serve", "tabular", "--godot", "--port", "0", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -95,3 +96,28 @@ def test_options_without_an_effect_are_refused(capsys: pytest.CaptureFixture[str
     assert "--host would have no effect" in capsys.readouterr().err
     assert run(["serve", "tabular", "--time-limit", "5"]) == 2
     assert "--time-limit would have no effect" in capsys.readouterr().err
+
+
+def test_without_descriptors_new_games_are_refused_and_the_training_lives(tmp_path: Path) -> None:
+    script = tmp_path / "limited.py"
+    script.write_text(
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\n"
+        "from rekindle.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n",
+        encoding="utf-8",
+    )
+    server, port = started("--runs", str(tmp_path), "--checkpoint-every", "5", program=[str(script)])
+    game = FakeGame(port)
+    game.join(1, ROOMS, CHOICE)
+    game.reset({"room": 0})
+    many = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+    for number in range(40):
+        assert game.ask(outcome(number % 4, dones=(number % 10 == 9,))) is not None
+    for one in many:
+        one.close()
+    game.close()
+    server.terminate()
+    said = server.communicate(timeout=60)[1]
+    assert "at 40 steps" in said
+    assert "Too many open files" not in said

@@ -28,6 +28,8 @@ class ScriptedServer:
         self.faults = list(faults)
         self.processed: list[dict[str, Any]] = []
         self.hellos: list[dict[str, Any]] = []
+        self.unanswered_stats = 0
+        """How many requests for statistics get no answer."""
         self.last = 0
         self._next_welcome = ""
         self._loop = asyncio.new_event_loop()
@@ -85,6 +87,8 @@ class ScriptedServer:
         if message["type"] == "hello":
             if not await self._welcomed(send, message):
                 await socket.close(code=4410)
+        elif message["type"] == "stats" and self.unanswered_stats:
+            self.unanswered_stats -= 1
         elif message["type"] == "stats":
             await send(type="stats", ref=message["ref"], steps=len(self.processed))
         elif "seq" in message:

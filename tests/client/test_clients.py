@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,24 @@ def test_composite_spaces_and_images_travel_in_their_structure(tmp_path: Path) -
             assert client.stats()["steps"] == 21
     finally:
         server.stop()
+
+
+def test_threads_can_share_a_client(tmp_path: Path) -> None:
+    def play(client: Client, stream: int) -> None:
+        client.begin(0, stream=stream)
+        for number in range(40):
+            assert client.step(number % STATES, 1.0, stream=stream) in range(ACTIONS)
+        assert client.act(1) in range(ACTIONS)
+
+    with hosted(tmp_path) as server, Client(server.address) as client:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda stream: play(client, stream), range(4)))
+        assert (client.stats()["steps"], client.reconnects) == (160, 0)
+
+
+def test_a_secret_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with hosted(tmp_path) as server, pytest.raises(ConfigError, match=r"secret\.json cannot be written: No such"):
+        Client(server.address, secret_file=tmp_path / "missing" / "secret.json")
 
 
 def test_a_client_that_was_restarted_goes_on_with_its_secret(tmp_path: Path) -> None:

@@ -64,6 +64,46 @@ def test_rekindle_js_reports_lost_episodes_and_continues(fault: str, code: str) 
     assert result["log"] == [[0, 1, 1], [1, 2, 2], [2, code], [3, last, last % 3]]
 
 
+def test_rekindle_js_connects_again_if_stats_are_not_answered(tmp_path: Path) -> None:
+    script = tmp_path / "stats.mjs"
+    script.write_text(
+        f"""
+        const {{ Client }} = await import({str(CLIENT)!r});
+        const client = await Client.connect(process.argv[2], {{ timeout: 300 }});
+        const asking = setInterval(() => client.stats().catch(() => {{}}), 100);
+        const {{ steps }} = await client.stats(); // later questions do not extend its time
+        clearInterval(asking);
+        console.log(steps, client.reconnections);
+        client.close();
+        """
+    )
+    with ScriptedServer([]) as server:
+        server.unanswered_stats = 3
+        assert run_node(script, f"ws://127.0.0.1:{server.port}/session") == "0 1\n"
+
+
+def test_rekindle_js_sends_a_request_that_waits_as_it_was(tmp_path: Path) -> None:
+    script = tmp_path / "reuse.mjs"
+    script.write_text(
+        f"""
+        const {{ Client }} = await import({str(CLIENT)!r});
+        const client = await Client.connect(process.argv[2]);
+        const observations = new Float32Array([1, 1]);
+        const answers = [client.begin(observations)];
+        for (const number of [2, 3]) {{
+          observations.fill(number);
+          answers.push(client.step({{ observations, rewards: [0], statuses: [0] }}));
+        }}
+        observations.fill(9);
+        await Promise.all(answers);
+        client.bye();
+        """
+    )
+    with ScriptedServer([]) as server:
+        run_node(script, f"ws://127.0.0.1:{server.port}/session")
+        assert first_numbers(server) == [1, 2, 3]
+
+
 def composite_session(root: Path) -> TrainingSession:
     sight = gym.spaces.Dict(
         {"eye": gym.spaces.Box(0, 255, (2, 2), np.uint8), "speed": gym.spaces.Box(-1, 1, (1,), np.float32)}

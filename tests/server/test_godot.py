@@ -199,7 +199,8 @@ def test_a_game_that_leaves_is_forgotten_and_another_takes_its_place() -> None:
     assert rewards == [7.0, 1.0, 8.0, 2.0]
 
 
-def test_values_that_are_not_finite_end_the_episode_and_are_counted() -> None:
+@pytest.mark.parametrize("reward", [b"1e99999", b"-1e16"])
+def test_values_that_are_not_finite_end_the_episode_and_are_counted(reward: bytes) -> None:
     with served() as made:
         game = made.game()
         game.join(2)
@@ -209,7 +210,8 @@ def test_values_that_are_not_finite_end_the_episode_and_are_counted() -> None:
         assert reply is not None
         assert reply["action"][0] == {"move": 0}
         game.step([{"obs": [None, 1]}, obs(1, 3)], [2, 2], [False, False])
-        game.send_text(b'{"type":"step","obs":[{"obs":[0,1]},{"obs":[1,4]}],"reward":[3,1e99999],"done":[false,false]}')
+        outcome = b'{"type":"step","obs":[{"obs":[0,1]},{"obs":[1,4]}],"reward":[3,%b],"done":[false,false]}'
+        game.send_text(outcome % reward)
         assert game.receive() is not None
         game.step([obs(0, 2), obs(1, 5)], [4, 4], [False, False])
     assert [(stream, reward) for stream, _, _, reward, _, _ in made.taken] == [(1, 1.0), (1, 2.0), (0, 4.0), (1, 4.0)]
@@ -384,3 +386,40 @@ def test_an_error_of_the_session_ends_the_server() -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with served() as made, pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1:{made.server.port}"):
         GodotServer(lambda *_: TrainingSession(NotingAgent(*_)), port=made.server.port)
+
+
+def test_text_that_cannot_be_written_disconnects_its_game_only(tmp_path: Path) -> None:
+    def open_session(observation_space: Any, action_space: Any) -> TrainingSession:
+        agent = NotingAgent(observation_space, action_space)
+        return TrainingSession.open("text", agent, root=tmp_path, journal=True, signals=False)
+
+    with served(open_session=open_session) as made:
+        good, bad, worse = made.game(), made.game(), made.game()
+        good.join()
+        bad.join()
+        good.reset(obs(0, 0))
+        bad.reset(obs(0, 0))
+        half = "\ud800"
+        end = {"type": "step", "obs": [obs(1, 1)], "reward": [1.0], "done": [True], "info": [{half: 1.0}]}
+        assert bad.ask(end) is None
+        assert worse.join(observation={half: LINE["obs"]}) is None
+        assert good.step([obs(1, 1)], [1.0], [False])
+
+
+def test_infos_of_any_name_leave_the_return_and_the_number_of_metrics_alone(tmp_path: Path) -> None:
+    def open_session(observation_space: Any, action_space: Any) -> TrainingSession:
+        agent = NotingAgent(observation_space, action_space)
+        return TrainingSession.open("infos", agent, root=tmp_path, journal=True, signals=False, metrics_every=100)
+
+    with served(open_session=open_session) as made:
+        game = made.game()
+        game.join()
+        game.reset(obs(0, 0))
+        for number in range(100):
+            info = {"return": 1000.0, "length": 0.0, f"place {number}": 1.0}
+            game.step([obs(1, 1)], [2.0], [True], [info])
+        session = made.server.session
+        assert session is not None
+        session.flush()
+        assert (session.store.latest("episode/return"), session.store.latest("episode/length")) == (2.0, 1.0)
+        assert len([name for name in session.store.names if name.startswith("episode/place")]) == 64

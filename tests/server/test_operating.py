@@ -1,5 +1,6 @@
 """Operating a server: stopping it, playing only, TLS, power cuts, many short streams, no more descriptors."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from rekindle import TrainingSession
 from rekindle.checkpoint.input_segments import segments
 from rekindle.cli import served_run
 from rekindle.client import Client
-from rekindle.errors import ConfigError, InputError, RunLocked, StreamsLost
+from rekindle.errors import ConfigError, InputError, RunLocked, ServerError, StreamsLost
 from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
 from rekindle.server import ServerOptions, SessionServer
@@ -148,6 +150,20 @@ def test_the_first_client_says_what_the_spaces_are(tmp_path: Path) -> None:
             assert client.welcome.observation_space["low"] == [-1.0, None]
     finally:
         server.stop()
+
+
+def test_the_server_says_why_it_has_no_session_for_a_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def made(observation_space: Any, action_space: Any) -> TrainingSession:
+        raise ConfigError("dqn takes Discrete actions")
+
+    server = Hosted(lambda: made, ServerOptions(port=0))
+    try:
+        for _ in range(3):
+            with pytest.raises(ServerError, match="dqn takes Discrete actions"):
+                Client(server.address, **SPACES)
+    finally:
+        server.stop()
+    assert caplog.messages == ["no session for the spaces of a client: dqn takes Discrete actions"]
 
 
 def test_a_session_that_cannot_be_opened_ends_the_server_with_the_reason(tmp_path: Path) -> None:
@@ -318,3 +334,34 @@ def test_requests_without_steps_do_not_let_the_journal_grow_for_ever(
     server.stop()
     assert session.total_steps == 0
     assert min(firsts) > 200
+
+
+def test_a_client_is_not_cut_off_because_the_server_was_busy(tmp_path: Path) -> None:
+    import uvloop
+
+    class OnUvloop(Hosted):  # it runs timers before it reads, and asyncio the other way round
+        def _work(self) -> None:
+            uvloop.run(self._main())
+
+    server = OnUvloop(lambda: session_of(tmp_path), ServerOptions(port=0, hello_seconds=1))
+    connected, busy, said = threading.Event(), threading.Event(), threading.Event()
+
+    async def be_busy() -> None:
+        while not connected.is_set():
+            await asyncio.sleep(0)
+        busy.set()
+        said.wait(60)
+        time.sleep(1.5)
+
+    try:
+        asyncio.run_coroutine_threadsafe(be_busy(), server._loop)
+        with Raw(server.port) as client:
+            connected.set()
+            assert busy.wait(60)
+            client.say({"type": "hello", "versions": [1, 1]})
+            said.set()
+            assert client.heard()["type"] == "welcome"
+        with Raw(server.port) as silent:
+            assert silent.ended() == ("rate", 1008)
+    finally:
+        server.stop()

@@ -10,9 +10,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hosting import ACTIONS, STATES, Hosted, hosted
+from hosting import ACTIONS, STATES, Hosted, RandomAgent, hosted, wait_for
 from raw_socket import Raw
 
+from rekindle import TrainingSession
 from rekindle.checkpoint.input_segments import next_record, segments
 from rekindle.client import Client
 from rekindle.errors import ConfigError, InputError, ServerError
@@ -73,6 +74,8 @@ def test_what_was_executed_is_what_is_learned(server: Hosted) -> None:
         (lambda client: client.step(1, 1.0, stream=5), "no open episode"),
         (lambda client: client.step(STATES, 1.0), "outside of its space"),
         (lambda client: client.step(1, float("nan")), "NaN"),
+        (lambda client: client.step(1, -1e39), "too large"),
+        (lambda client: client.step_many(np.arange(1), [1e16], [0], [0]), "too large"),
         (lambda client: client.abandon(77), "no stream 77"),
         (lambda client: client.begin_many(np.array([1, 1]), [3, 3]), "twice"),
         (lambda client: client.begin(1, stream="12"), "only digits"),
@@ -128,6 +131,8 @@ def test_an_open_address_needs_a_token() -> None:
     with pytest.raises(ConfigError, match="token"):
         ServerOptions(host="0.0.0.0")
     assert ServerOptions(host="0.0.0.0", token="x").token == "x"
+    with pytest.raises(ConfigError, match="at most 512"):  # no client could send it
+        ServerOptions(token="x" * 513)
 
 
 def test_a_session_without_a_journal_is_refused(tmp_path: Path) -> None:
@@ -162,3 +167,35 @@ def test_an_idle_server_adds_nothing_to_its_journal(tmp_path: Path) -> None:
         client.abandon()
         server.call(notes)
         assert records() > before + 1
+
+
+def test_stats_and_metrics_say_how_the_training_is_going(server: Hosted) -> None:
+    with Client(server.address) as client:
+        assert (client.stats()["learning"], client.stats()["return"]) == ({}, None)
+        for _ in range(60):  # a metric window is 100 steps
+            client.begin(1)
+            client.step(2, 0.5)
+            client.step(3, 1.0, terminated=True)
+        wait_for(lambda: client.stats()["return"] == 1.5)
+        learning = client.stats()["learning"]
+        assert learning
+        assert all(name.startswith("agent/") and isinstance(value, float) for name, value in learning.items())
+    assert "rekindle_episode_return 1.5\n" in page(server, "/metrics")[1]
+
+
+def test_a_number_that_is_infinite_for_the_agent_is_refused(tmp_path: Path) -> None:
+    wide = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def made() -> TrainingSession:
+        agent = RandomAgent(wide, gym.spaces.Discrete(2))
+        return TrainingSession.open("wide", agent, root=tmp_path, journal=True, signals=False)
+
+    server = Hosted(made, ServerOptions(port=0))
+    try:
+        with Client(server.address) as client:
+            client.begin(np.array([1e30, -1e30]))
+            with pytest.raises(InputError, match="too large"):
+                client.step(np.array([0.0, 1e39]), 1.0)
+            assert client.step(np.array([0.0, 1.0]), 1.0) in range(2)
+    finally:
+        server.stop()

@@ -13,6 +13,7 @@ from rekindle.errors import ConfigError
 from rekindle.interrupt import Interrupter
 from rekindle.server.godot import DEFAULT_PORT, GodotServer
 from rekindle.server.godot_play import EndRules
+from rekindle.server.listening import raise_descriptor_limit
 from rekindle.session.session import TrainingSession
 from rekindle.text import path_text, printable, whole
 
@@ -36,6 +37,7 @@ def serve_games(
     run.check()
     if time_limit is not None and time_limit < 1:
         raise ConfigError(f"time_limit is {time_limit}: use at least 1")
+    raise_descriptor_limit()
     interrupter = current_interrupter()
     with warnings_printed(), interrupter.signals():
         if run.play is not None:

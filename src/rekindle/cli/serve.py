@@ -14,6 +14,8 @@ from rekindle.cli.served_run import ServedRun, say_stopped
 from rekindle.cli.stopping import current_interrupter, was_signalled
 from rekindle.errors import ConfigError
 from rekindle.server import ServerOptions, SessionServer, serve
+from rekindle.server.listening import check_address
+from rekindle.server.server import tls_context
 from rekindle.text import path_text, whole
 from rekindle.training.rebuilding import read_spaces
 from rekindle.ui.output import complain
@@ -28,6 +30,8 @@ def serve_session(run: ServedRun, *, spaces: Path | None, token_file: Path | Non
     """Serve a run until SIGINT or SIGTERM."""
     settings = ServerOptions(**options, token=_token(token_file))
     run.check()
+    tls_context(settings)
+    check_address(settings.host, settings.port)  # before the run is opened, which replays its journal
     current_interrupter()  # a signal may have come while libraries were imported
     with warnings_printed():
         if run.play is not None:

@@ -9,13 +9,16 @@ import msgspec
 
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.errors import ConfigError
+from rekindle.run.creation import checked_name
 from rekindle.run.directory import TrainingRun
-from rekindle.run.finding import find_run, find_unfinished
+from rekindle.run.finding import find_run, find_runs, find_unfinished
 from rekindle.run.reader import RunReader
+from rekindle.session.journal_options import JournalOptions
 from rekindle.session.session import TrainingSession
 from rekindle.text import path_text, whole
 from rekindle.training.algorithms import agent_settings, config_type, fields_of, make_agent
 from rekindle.training.config import TrainerConfig, read_config
+from rekindle.training.learning_data import NEED_DATA
 from rekindle.training.rebuilding import checkpoint_files, load, read_spaces, rebuild_agent
 from rekindle.ui.output import complain
 from rekindle.wire.space_trees import space_as_tree
@@ -43,14 +46,36 @@ class ServedRun(msgspec.Struct, frozen=True):
     """Settings of the agent; None for the defaults."""
 
     def check(self) -> None:
-        """Raise `ConfigError` if there is no such algorithm: now, and not when the first client comes."""
+        """Raise `ConfigError` for options that cannot be right: now, and not when the first client comes."""
         find_modules_here([*module_of(self.algorithm), *module_of(getattr(self.agent, "network", None))])
         config_type(self.algorithm)
+        checked_name("name", self.name)
+        checked_name("version", self.version)
+        if self.play is not None:
+            return
+        if self.algorithm in NEED_DATA:
+            raise ConfigError(
+                f"{self.algorithm} learns from data, and not from clients: train it with rekindle train "
+                f"{self.algorithm} ENV --data PATH, then serve it with --play"
+            )
+        TrainerConfig(
+            seed=self.seed,
+            steps=self.steps,
+            algorithm=self.algorithm,
+            checkpoint_every=self.session["checkpoint_every"],
+            keep_checkpoints=self.session["keep_checkpoints"],
+            metrics_every=self.session["metrics_every"],
+        )
+        keep, sync = self.session["journal_keep"], self.session["journal_sync"]
+        JournalOptions(is_on=False, sync=sync, limit=_JOURNAL_LIMIT, keep=keep).checked(None)
 
     def known_spaces(self) -> tuple[Any, Any] | None:
         """The spaces of the run to continue; None if there is none."""
-        found = find_unfinished(self.root / self.name / self.version)
+        directory = self.root / self.name / self.version
+        found = find_unfinished(directory)
         if found is None:
+            if finished := find_runs(directory):
+                complain(f"{path_text(finished[-1])} is finished: a new run begins")
             return None
         config = read_config(RunReader(found))
         if config.spaces is None:
@@ -88,6 +113,7 @@ class ServedRun(msgspec.Struct, frozen=True):
         with run.let_go_on_failure():
             if run.is_resumed and (changed := read_config(run.reader).differences(config)):
                 raise ConfigError(f"{run.path} is another training: {'; '.join(changed)}. Use another --name")
+            self._check_steps(run)
             return TrainingSession(
                 agent,
                 run=run,
@@ -97,6 +123,13 @@ class ServedRun(msgspec.Struct, frozen=True):
                 signals=False,
                 **options,
             )
+
+    def _check_steps(self, run: TrainingRun) -> None:
+        """Raise `ConfigError` if a continued run would end at once, before the step at which it was to end."""
+        made, before = run.metadata.total_steps, run.metadata.max_steps
+        is_earlier = self.steps is not None and (before is None or self.steps < before)
+        if run.is_resumed and is_earlier and made >= (self.steps or 0):
+            raise ConfigError(f"--steps {self.steps}: {run.path} has made {made} steps already; use more, or none")
 
     def played(self, checkpoint: str) -> TrainingSession:
         """A session that only acts, with the agent of a checkpoint."""

@@ -84,14 +84,19 @@ class AsyncClient(BaseClient):
         action: Any = None,
         extras: Mapping[str, float] | None = None,
     ) -> Any:
-        """Report the outcome of the last action; returns the next action, or None if the episode ended."""
+        """Report the outcome of the last action; returns the next action, or None if the episode or session ended."""
         await self.connect()
         status = EpisodeStatus.of(terminated, truncated)
         executed = None if action is None else self._talk.one_row(action, is_action=True)
         more = None if extras is None else {0: extras}
         row = self._talk.one_row(observation)
-        found = await self.step_many(row, [reward], [status], [stream], actions=executed, extras=more)
-        return None if status.is_done else found[0]
+        try:
+            found = await self.step_many(row, [reward], [status], [stream], actions=executed, extras=more)
+        except ServerError:
+            if self.stop is None:
+                raise
+            return None
+        return None if status.is_done or self.stop is not None else found[0]
 
     async def begin_many(self, observations: Any, streams: Sequence[StreamKey]) -> list[Any]:
         """Start an episode in each stream; the arrays of observations have a leading axis. Returns the actions."""
@@ -193,6 +198,8 @@ class AsyncClient(BaseClient):
                     raise
                 except (OSError, Retry) as error:
                     await self.close()
+                    if self.stop is not None:
+                        raise self._talk.ended() from None
                     if time.monotonic() > until:
                         text = f"no answer from {self._address.text} in {self._patience:g} s: {error}"
                         raise ServerError(text) from None
@@ -255,9 +262,11 @@ class AsyncClient(BaseClient):
 
     async def _flush(self) -> None:
         if self._protocol is not None and self._streams is not None:
-            for data in self._protocol.outgoing():
-                self._streams[1].write(data)
-            await self._streams[1].drain()
+            # Reading reports that the connection has ended, after the last message of the server.
+            with contextlib.suppress(ConnectionError):
+                for data in self._protocol.outgoing():
+                    self._streams[1].write(data)
+                await self._streams[1].drain()
 
     async def _receive(self) -> bytes:
         protocol, streams = self._protocol, self._streams

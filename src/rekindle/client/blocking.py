@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,8 +29,9 @@ _CHUNK = 1 << 16
 class Client(BaseClient):
     """A client of a session server.
 
-    Each call waits for its answer. If the connection is lost, or the server is killed and started again, the client
-    reconnects and sends its request again, and gets the same answer as without the interruption.
+    Each call waits for its answer; calls of several threads wait for each other. If the connection is lost, or the
+    server is killed and started again, the client reconnects and sends its request again, and gets the same answer as
+    without the interruption.
 
     >>> with Client("ws://127.0.0.1:7654/session") as client:  # doctest: +SKIP
     ...     action = client.begin(observation)
@@ -74,6 +76,7 @@ class Client(BaseClient):
         )
         super().__init__(address, talk, patience=patience, answer_seconds=answer_seconds, tls=tls)
         self._socket: socket.socket | None = None
+        self._turn = threading.Lock()
         self._connected(None, starts_anew=True)
 
     # Public methods
@@ -93,7 +96,9 @@ class Client(BaseClient):
         action: Any = None,
         extras: Mapping[str, float] | None = None,
     ) -> Any:
-        """Report the outcome of the last action; returns the next action, or None if the episode ended.
+        """Report the outcome of the last action; returns the next action, or None if the episode or the session ended.
+
+        If the session ended, `stop` says why.
 
         Args:
             observation: the observation after the action; at the end of an episode, its true last observation.
@@ -107,8 +112,13 @@ class Client(BaseClient):
         status = EpisodeStatus.of(terminated, truncated)
         executed = None if action is None else self._one(action, is_action=True)
         more = None if extras is None else {0: extras}
-        found = self.step_many(self._one(observation), [reward], [status], [stream], actions=executed, extras=more)
-        return None if status.is_done else found[0]
+        try:
+            found = self.step_many(self._one(observation), [reward], [status], [stream], actions=executed, extras=more)
+        except ServerError:
+            if self.stop is None:
+                raise
+            return None
+        return None if status.is_done or self.stop is not None else found[0]
 
     def begin_many(self, observations: Any, streams: Sequence[StreamKey]) -> list[Any]:
         """Start an episode in each stream; the arrays of observations have a leading axis. Returns the actions."""
@@ -196,6 +206,10 @@ class Client(BaseClient):
         return self._talk.one_row(value, is_action=is_action)
 
     def _ask(self, message: Callable[[], bytes]) -> Actions | StatsReply:
+        with self._turn:  # one request at a time is on its way
+            return self._asked(message)
+
+    def _asked(self, message: Callable[[], bytes]) -> Actions | StatsReply:
         if self._protocol is None:
             self._connected(None)
         data, attempts = message(), pauses()
@@ -212,6 +226,8 @@ class Client(BaseClient):
                 raise
             except (OSError, Retry) as error:
                 self.close()
+                if self.stop is not None:
+                    raise self._talk.ended() from None
                 if time.monotonic() > until:
                     raise ServerError(f"no answer from {self._address.text} in {self._patience:g} s: {error}") from None
                 time.sleep(next(attempts))
@@ -280,8 +296,10 @@ class Client(BaseClient):
 
     def _flush(self) -> None:
         if self._protocol is not None and self._socket is not None:
-            for data in self._protocol.outgoing():
-                self._socket.sendall(data)
+            # Reading reports that the connection has ended, after the last message of the server.
+            with contextlib.suppress(ConnectionError):
+                for data in self._protocol.outgoing():
+                    self._socket.sendall(data)
 
     def _receive(self) -> bytes:
         protocol, socket_ = self._protocol, self._socket

@@ -118,9 +118,12 @@ class Conversation:
         if self._secret_file is None:
             return
         temporary = self._secret_file.with_name(f".{self._secret_file.name}.tmp")
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump({"client": self._client, "secret": self._secret}, file)
-        os.replace(temporary, self._secret_file)
+        try:
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                json.dump({"client": self._client, "secret": self._secret}, file)
+            os.replace(temporary, self._secret_file)
+        except OSError as error:  # not a fault of the connection: another attempt would not help
+            raise ConfigError(f"secret_file {self._secret_file} cannot be written: {error.strerror or error}") from None
 
     # Connections
 
@@ -314,6 +317,9 @@ class Conversation:
         self._seq = self._answered
 
     def _error(self, message: ErrorMessage) -> RekindleError:
+        if message.stop is not None:
+            self.stop = message.stop
+            return self.ended()
         text = f"{message.message} ({message.code})"
         if message.code in _REQUEST_ERRORS:
             return InputError(text)
@@ -321,6 +327,10 @@ class Conversation:
             self.forget()
             return StreamsLost(text)
         return Retry(text) if message.code in _RETRIED else ServerError(text)
+
+    def ended(self) -> ServerError:
+        """The error of a request that was not processed because the training is over."""
+        return ServerError(f"the training is over: {self.stop}")
 
     def forget(self) -> None:
         """Become a new client with the next connection."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 import numpy as np
 
 from rekindle.client.blocking import Client
-from rekindle.errors import StreamsLost
+from rekindle.errors import ServerError, StreamsLost
 from rekindle.experience import EpisodeStatus
 from rekindle.nesting import Nesting
 from rekindle.spaces import SpaceParts
@@ -83,6 +83,8 @@ class GymClient:
             list(cast("Sequence[Env]", envs)) if isinstance(envs, (list, tuple)) else [cast("Env", envs)]
         )
         self._seed, self._is_playing = seed, mode == "play"
+        self._totals = [0.0] * len(self.envs)
+        """The return of the open episode of each environment."""
         first = self.envs[0]
         self._nesting = SpaceParts.of(first.observation_space).nesting
         self.client = Client(
@@ -106,7 +108,6 @@ class GymClient:
 
     def _played(self, steps: int | None, episodes: int | None) -> Played:
         made, returns = 0, list[float]()
-        totals = [0.0] * len(self.envs)
         observations = [self._reset(place, is_first=True) for place in range(len(self.envs))]
         actions = self._begin(observations)
         while not (self.client.stop or _reached(made, steps) or _reached(len(returns), episodes)):
@@ -114,12 +115,10 @@ class GymClient:
             made += len(outcomes)
             statuses: list[EpisodeStatus] = []
             for place, (_, reward, terminated, truncated, _) in enumerate(outcomes):
-                totals[place] += float(reward)
+                self._totals[place] += float(reward)
                 statuses.append(EpisodeStatus.of(bool(terminated), bool(truncated)))
             ended = [place for place, status in enumerate(statuses) if status.is_done]
-            for place in ended:
-                returns.append(totals[place])
-                totals[place] = 0.0
+            returns += [self._totals[place] for place in ended]
             actions = self._report(outcomes, statuses, ended)
         return Played(made, returns)
 
@@ -136,6 +135,10 @@ class GymClient:
             actions = self.client.batch(step=step, begin=begin)
         except StreamsLost:
             return self._begin([self._reset(place) for place in streams])
+        except ServerError:
+            if self.client.stop is None:
+                raise
+            return []  # the session ended before this step
         found = actions[: len(streams)]
         for place, action in zip(fresh, actions[len(streams) :], strict=True):
             found[place] = action
@@ -152,6 +155,7 @@ class GymClient:
                 continue  # it is a new client now
 
     def _reset(self, place: int, *, is_first: bool = False) -> Any:
+        self._totals[place] = 0.0
         seed = None if self._seed is None or not is_first else self._seed + place
         return self.envs[place].reset(seed=seed)[0]
 

@@ -188,8 +188,11 @@ export class Client {
       if (this.#failure !== null) reject(this.#failure);
       else if (this.stop !== null) reject(new SessionError("stopped", `the training is over: ${this.stop}`));
       else {
-        this.#waiting.push({ type, fields, resolve, reject });
+        const request = { type, fields, resolve, reject };
+        this.#waiting.push(request);
         this.#next();
+        // A request that waits is sent as it is now, also if the page uses its arrays again in the meantime.
+        if (this.#waiting.includes(request)) request.fields = structuredClone(fields);
       }
     });
   }
@@ -200,6 +203,7 @@ export class Client {
       const asked = { type, fields, resolve, reject, ref: (this.#refs += 1) };
       this.#asked.set(asked.ref, asked);
       if (this.#welcomed) this.#sendAsked(asked);
+      else asked.fields = structuredClone(fields);
     });
   }
 
@@ -229,10 +233,13 @@ export class Client {
 
   #sendAsked(asked) {
     try {
-      const fields = asked.type === "act" ? this.#actFields(asked.fields) : {};
-      const frame = this.#encoded({ type: asked.type, ref: asked.ref, ...fields });
-      this.#checkSize(frame);
-      this.#socket.send(frame);
+      if (asked.frame === undefined) {
+        const fields = asked.type === "act" ? this.#actFields(asked.fields) : {};
+        asked.frame = this.#encoded({ type: asked.type, ref: asked.ref, ...fields });
+      }
+      this.#checkSize(asked.frame);
+      this.#socket.send(asked.frame);
+      if (this.#timer === null) this.#expect("an answer");
     } catch (error) {
       this.#asked.delete(asked.ref);
       asked.reject(error);
@@ -327,6 +334,13 @@ export class Client {
     }, this.#options.timeout);
   }
 
+  /** Expect nothing more, or the answers that are still to come, after something has arrived. */
+  #arrived() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    if (this.#current !== null || this.#asked.size > 0) this.#expect("an answer");
+  }
+
   #lost(reason) {
     clearTimeout(this.#timer);
     this.#socket = null;
@@ -365,6 +379,7 @@ export class Client {
   #receiveWelcome(welcome) {
     const isAgain = this.welcome !== null;
     clearTimeout(this.#timer);
+    this.#timer = null;
     this.welcome = welcome;
     this.name = welcome.client;
     this.#secret = welcome.secret ?? this.#secret; // null in mode play: the secret for training stays
@@ -396,21 +411,23 @@ export class Client {
     if (message.ref !== undefined && message.ref !== null) {
       this.#asked.get(message.ref)?.resolve(message);
       this.#asked.delete(message.ref);
+      if (this.#current === null) this.#arrived(); // otherwise the time of the current request goes on
       return;
     }
     const request = this.#current;
     if (request === null || message.seq !== request.seq) return; // a duplicate
-    clearTimeout(this.#timer);
     this.latency = performance.now() - request.sentAt;
     this.#last = request.seq;
     this.#current = null;
+    this.#arrived();
     this.stop = message.stop ?? null;
     request.resolve({ actions: message.actions ?? null, seq: message.seq, tick: message.tick, stop: this.stop });
     this.#next();
   }
 
-  #receiveError({ code, message, seq, ref }) {
+  #receiveError({ code, message, seq, ref, stop }) {
     const error = new SessionError(code, message);
+    this.stop = stop ?? this.stop; // the connection is closed next
     if (code === "gone") {
       // The client starts anew: what it waited for belongs to streams that are no more.
       this.#secret = null;
@@ -421,10 +438,11 @@ export class Client {
     } else if (ref !== undefined && ref !== null) {
       this.#asked.get(ref)?.reject(error);
       this.#asked.delete(ref);
+      if (this.#current === null) this.#arrived();
     } else if (this.#current !== null && seq === this.#current.seq && !PASSING.has(code)) {
       const request = this.#current;
-      clearTimeout(this.#timer);
       this.#current = null;
+      this.#arrived();
       request.reject(error);
       this.#next();
     }
@@ -568,6 +586,19 @@ export function encodeMessage(message) {
 /** Bytes of a buffer in which most messages fit, learned from those before. */
 let usualSize = 512;
 
+/** The bytes of short texts: every message has the same keys, and encoding them again would leave garbage. */
+const texts = new Map();
+
+function encodedText(text) {
+  if (text.length > 16) return encoder.encode(text);
+  let bytes = texts.get(text);
+  if (bytes === undefined) {
+    bytes = encoder.encode(text);
+    if (texts.size < 256) texts.set(text, bytes);
+  }
+  return bytes;
+}
+
 class Writer {
   #bytes = new Uint8Array(usualSize);
   #view = new DataView(this.#bytes.buffer);
@@ -649,7 +680,7 @@ class Writer {
     else if (typeof value === "boolean") this.#byte(value ? 0xc3 : 0xc2);
     else if (typeof value === "number") this.#number(value);
     else if (typeof value === "string") {
-      const bytes = encoder.encode(value);
+      const bytes = encodedText(value);
       if (bytes.length < 32) this.#byte(0xa0 | bytes.length);
       else this.#head(0xd9, bytes.length);
       this.#data(bytes);
@@ -660,11 +691,11 @@ class Writer {
       this.#sized(0x90, 0xdc, value.length);
       for (const item of value) this.#write(item);
     } else if (typeof value === "object") {
-      const entries = Object.entries(value);
-      this.#sized(0x80, 0xde, entries.length);
-      for (const [key, item] of entries) {
+      const keys = Object.keys(value);
+      this.#sized(0x80, 0xde, keys.length);
+      for (const key of keys) {
         this.#write(key);
-        this.#write(item);
+        this.#write(value[key]);
       }
     } else throw new TypeError(`a ${typeof value} cannot be sent`);
   }

@@ -12,6 +12,7 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from rekindle.server.clients import Client
 from rekindle.server.counting import Counters
 from rekindle.server.desk import Desk
+from rekindle.server.opening import Ready
 from rekindle.server.options import ServerOptions
 from rekindle.server.pages import is_token
 from rekindle.server.refusals import CLOSE_CODES, Refusal
@@ -46,6 +47,12 @@ _TEXT, _BINARY, _CONTINUATION, _CLOSE = (
 )
 _MOST_UNREAD = 1 << 20
 """The most unsent bytes for a client that does not read; beyond this, the connection is closed."""
+_BUSY = 0.2
+"""Seconds after a deadline at which it is clear that the server itself was late."""
+_AFTER_BUSY = 1.0
+"""Seconds that a client has then."""
+_MOST_EARLY = 64
+"""The most messages of a client that waits for the session to be opened."""
 
 
 class House(Protocol):
@@ -60,8 +67,16 @@ class House(Protocol):
         """Whether the server is stopping."""
         ...
 
-    def desk_for(self, hello: Hello) -> Desk:
-        """The desk that processes the requests of a client; raises `Refusal`."""
+    @property
+    def ended(self) -> str | None:
+        """Why the training is over; None if it continues, or may continue after a restart of the server."""
+        ...
+
+    def desk_for(self, hello: Hello, ready: Ready) -> Desk | None:
+        """The desk that processes the requests of a client; raises `Refusal`.
+
+        None while the session is being opened: `ready` is called afterwards.
+        """
         ...
 
     def learns(self) -> bool:
@@ -83,6 +98,10 @@ class ClientConnection(WSListener):
         self._desk: Desk | None = None
         self._client: Client | None = None
         self._is_playing = False
+        self._waiting_hello: Hello | None = None
+        """The `hello` of the client, while the session is being opened."""
+        self._early: list[tuple[bytes, bool]] = []
+        """Messages that arrived meanwhile, and whether each is JSON."""
         self._parts: list[bytes] = []
         self._part_bytes = 0
         self._parts_are_text = False
@@ -111,8 +130,9 @@ class ClientConnection(WSListener):
             self._counters.connections -= 1
         if self._client is not None and self._desk is not None:
             self._desk.disconnected(self._client, self)
-        self._transport = None
+        self._transport = self._waiting_hello = None
         self._parts.clear()
+        self._early.clear()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         """Process a frame."""
@@ -158,10 +178,10 @@ class ClientConnection(WSListener):
             data = b"".join(self._parts)
             self._parts.clear()
             self._part_bytes = 0
-            if self._desk is not None:
-                self._cancel_deadline()
-            else:
+            if self._desk is None and self._waiting_hello is None:
                 self._set_deadline(self._options.hello_seconds, "hello")
+            else:
+                self._cancel_deadline()
             self._message(data, self._parts_are_text)
 
     # Messages
@@ -176,7 +196,10 @@ class ClientConnection(WSListener):
         try:
             client, desk = self._client, self._desk
             if desk is None:
-                self._hello(message, is_json)
+                if self._waiting_hello is None:
+                    self._hello(message, is_json)
+                else:
+                    self._keep(data, is_json)
             elif is_json is not self._is_json:
                 self._fail("bad_message", "text and binary messages must not be mixed")
             elif client is not None and type(message) in _NUMBERED and not self._house.is_leaving:
@@ -185,10 +208,13 @@ class ClientConnection(WSListener):
             else:
                 self._other(message, desk)
         except Exception as error:
-            refusal = error if isinstance(error, Refusal) else self._broken(error)
-            seq, ref = getattr(message, "seq", None), getattr(message, "ref", None)
-            self.refuse(refusal.code, str(refusal), seq=seq, ref=ref)
-            self._spend()
+            self._answer_error(message, error)
+
+    def _answer_error(self, message: Any, error: Exception) -> None:
+        refusal = error if isinstance(error, Refusal) else self._broken(error)
+        seq, ref = getattr(message, "seq", None), getattr(message, "ref", None)
+        self.refuse(refusal.code, str(refusal), seq=seq, ref=ref)
+        self._spend()
 
     def _broken(self, error: Exception) -> Refusal:
         """Log an error of the server itself; only this client is told."""
@@ -209,7 +235,11 @@ class ClientConnection(WSListener):
             raise Refusal("version", f"the server speaks version {VERSION}, you speak {message.versions}")
         if message.mode not in ("train", "play"):
             raise Refusal("bad_message", f"mode is {message.mode!r:.40}: use train or play")
-        desk = house.desk_for(message)
+        desk = house.desk_for(message, self._try_again)
+        if desk is None:
+            self._waiting_hello = message
+            self._cancel_deadline()
+            return
         if message.mode == "play" or not house.learns():
             desk.check_spaces(message)
             self._is_playing = True
@@ -219,6 +249,28 @@ class ClientConnection(WSListener):
         self._desk = desk
         self._cancel_deadline()
         self._send(welcome)
+
+    def _try_again(self, refusal: Refusal | None) -> None:
+        """Answer `hello`, and what came after it, when the session is open; or refuse it."""
+        hello, self._waiting_hello = self._waiting_hello, None
+        early, self._early = self._early, []
+        if hello is None or self._is_over:
+            return
+        try:
+            if refusal is not None:
+                raise refusal
+            self._hello(hello, self._is_json)
+        except Exception as error:
+            self._answer_error(hello, error)
+        for data, is_json in early:
+            if not self._is_over:
+                self._message(data, is_json)
+
+    def _keep(self, data: bytes, is_json: bool) -> None:
+        """Keep a message until the session is open; all of them together may be as long as one."""
+        self._early.append((data, is_json))
+        if sum([len(early) for early, _ in self._early]) > self._options.max_message or len(self._early) > _MOST_EARLY:
+            raise Refusal("rate", "too many messages before welcome: wait for it")
 
     def _other(self, message: Any, desk: Desk) -> None:
         if isinstance(message, Act):
@@ -260,7 +312,8 @@ class ClientConnection(WSListener):
         if self._is_over:
             return
         self._counters.refuse(code)
-        self._send(ErrorMessage(code=code, message=message, seq=seq, ref=ref))
+        stop = self._house.ended if code == "leaving" else None
+        self._send(ErrorMessage(code=code, message=message, seq=seq, ref=ref, stop=stop))
         close_code = CLOSE_CODES.get(code)
         if close_code is not None:
             self._end(close_code, code)
@@ -312,14 +365,19 @@ class ClientConnection(WSListener):
 
     def _set_deadline(self, seconds: float, what: str) -> None:
         self._cancel_deadline()
-        self._deadline = asyncio.get_running_loop().call_later(seconds, self._too_late, what)
+        due = time.monotonic() + seconds
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._too_late, what, due)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _too_late(self, what: str) -> None:
+    def _too_late(self, what: str, due: float) -> None:
+        if time.monotonic() - due > _BUSY:
+            # The server was busy, for example with a long update, and has not read yet what arrived in time.
+            self._set_deadline(_AFTER_BUSY, what)
+            return
         self._fail("rate", f"{what} did not come in time")
 
 

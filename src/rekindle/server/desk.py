@@ -279,7 +279,7 @@ class Desk:
                 request = requests.pop(place)
                 request.client.waiting = 0
                 if request.client.connection is not None:
-                    text = "an observation or reward is NaN, infinite or outside of its space"
+                    text = "an observation or reward is NaN, infinite, too large or outside of its space"
                     request.client.connection.refuse("value", text, seq=request.seq)
             if not requests:
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import selectors
-import socket
 import time
 from collections.abc import Callable, Generator
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from rekindle.server.godot_game import Connection, Game, Reply
 from rekindle.server.godot_play import EndRules, GodotCounts, Play
 from rekindle.server.godot_spaces import EnvInfo, read_env_info
 from rekindle.server.godot_wire import CLOSE, RESET, encode_frame, read_message
+from rekindle.server.listening import listening
 from rekindle.session.session import TrainingSession
 from rekindle.text import compact, decimal, whole
 
@@ -88,11 +88,10 @@ class GodotServer:
         self._play: Play | None = None
         self._selector = selectors.DefaultSelector()
         try:
-            self._listener = socket.create_server((_HOST, required_count("port", port, 0, 2**16 - 1)), backlog=64)
-        except OSError as error:
+            self._listener = listening(_HOST, required_count("port", port, 0, 2**16 - 1))
+        except ConfigError:
             self._selector.close()
-            raise ConfigError(f"cannot listen on {_HOST}:{port}: {error.strerror or error}; use another port") from None
-        self._listener.setblocking(False)
+            raise
         self.port = int(self._listener.getsockname()[1])
         """The port that games connect to."""
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -210,7 +209,7 @@ class GodotServer:
     def _accept(self) -> None:
         try:
             peer, _ = self._listener.accept()
-        except OSError:  # it is gone already
+        except OSError:  # it is gone already, or too few descriptors are left for the files of the run
             return
         if len(self._connections) >= self._max_games:
             logger.warning("a game was refused: %d games are connected (max_games)", len(self._connections))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
 from rekindle.server.godot_game import LAST_OBSERVATION, Game, Reply
 from rekindle.server.godot_spaces import GameSpaces
+from rekindle.server.options import MOST_REWARD
 from rekindle.session.session import TrainingSession
 
 __all__ = ["EndRules", "GodotCounts", "Play"]
@@ -20,6 +21,10 @@ __all__ = ["EndRules", "GodotCounts", "Play"]
 _CONTINUING, _TERMINATED, _TRUNCATED = map(int, EpisodeStatus)
 _TRUNCATED_FLAG = "TimeLimit.truncated"
 """The flag in the info of an agent that marks a truncated episode (the name is that of Stable-Baselines3)."""
+_OTHER_NUMBERS = (_TRUNCATED_FLAG, "return", "length")
+"""What is not logged of an info: the last two are names of our own means over episodes."""
+_MOST_INFO_NAMES = 64
+"""The most names of numbers in infos that are logged: each is a metric of the run."""
 
 
 class EndRules(msgspec.Struct, frozen=True):
@@ -57,7 +62,7 @@ class GodotCounts(msgspec.Struct):
     cut_transitions: int = 0
     """Transitions that were dropped because the game did not send the last observation of a truncated episode."""
     bad_values: int = 0
-    """Transitions that were dropped because an observation or a reward was not finite."""
+    """Transitions that were dropped because an observation or a reward was not finite, or a reward too large."""
 
     @property
     def missing(self) -> dict[str, int]:
@@ -94,6 +99,7 @@ class Play:
         """The returns of the last episodes; only used without learning."""
         self._rules, self._learns = rules, learns
         self._warned: set[str] = set()
+        self._info_names: set[str] = set()
 
     def join(self, game: Game) -> None:
         """Add the agents of a game; open episodes of an earlier game with the same number are closed as truncated."""
@@ -159,7 +165,7 @@ class Play:
         statuses = np.zeros(game.agents, np.uint8)
         following = reply.observations
         extras: dict[str, dict[str, float]] = {}
-        is_known = np.isfinite(reply.rewards)
+        is_known = np.abs(reply.rewards) <= MOST_REWARD  # False for NaN
         is_good = game.spaces.finite(following, game.agents)
         for row in np.flatnonzero(reply.dones & game.is_open).tolist():
             info = reply.infos[row]
@@ -178,13 +184,25 @@ class Play:
             if last is None and status == _TRUNCATED and is_known[row]:
                 self.counts.cut_transitions += 1
             statuses[row] = status
-            extras[game.streams[row]] = {**_numbers(info), "no_last_observation": float(last is None)}
+            extras[game.streams[row]] = {**self._numbers(info), "no_last_observation": float(last is None)}
         bad = game.is_open & ~(is_known & (is_good | reply.dones))
         self.counts.bad_values += int(bad.sum())
         rows = np.flatnonzero(game.is_open & is_known & is_good)
         self.counts.terminated += int((statuses[rows] == _TERMINATED).sum())
         self.counts.truncated += int((statuses[rows] == _TRUNCATED).sum())
         return _Outcome(rows, statuses, following, extras)
+
+    def _numbers(self, info: dict[str, Any]) -> dict[str, float]:
+        """The numbers and flags in the info of an agent, for the record of its episode; new names up to a limit."""
+        names = self._info_names
+        found: dict[str, float] = {}
+        for name, value in info.items():
+            if not isinstance(value, int | float) or name in _OTHER_NUMBERS or not abs(value) < 1e300:
+                continue
+            if name in names or len(names) < _MOST_INFO_NAMES:
+                names.add(name)
+                found[name] = float(value)
+        return found
 
     def _close_rest(self, game: Game, reply: Reply, outcome: _Outcome) -> None:
         """Close open episodes without a new transition, and store the new observations of a game."""
@@ -222,12 +240,3 @@ _ADVICE = {
     f"observation. To send it, return `{LAST_OBSERVATION}` from get_info()",
     "values not finite": "an observation or reward was NaN or infinite; the episode was truncated there",
 }
-
-
-def _numbers(info: dict[str, Any]) -> dict[str, float]:
-    """The numbers and flags in the info of an agent, for the record of its episode."""
-    return {
-        name: float(value)
-        for name, value in info.items()
-        if isinstance(value, int | float) and name != _TRUNCATED_FLAG and abs(value) < 1e300
-    }

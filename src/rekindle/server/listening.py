@@ -14,7 +14,7 @@ from typing import Any
 
 from rekindle.errors import ConfigError
 
-__all__ = ["GuardedSocket", "listening", "raise_descriptor_limit"]
+__all__ = ["GuardedSocket", "check_address", "listening", "raise_descriptor_limit"]
 
 _BACKLOG = 256
 _MOST_KEPT_BACK = 64
@@ -72,17 +72,36 @@ class GuardedSocket(socket.socket):
 
 def listening(host: str, port: int) -> GuardedSocket:
     """A socket that listens on an address; raises `ConfigError`."""
+    opened = _bound(host, port)
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        opened = GuardedSocket(family)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)
         opened.listen(_BACKLOG)
         opened.setblocking(False)
     except OSError as error:
         opened.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise _refusal(host, port, error) from None
     return opened
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise `ConfigError` if a server could not listen on an address; no client notices the check."""
+    _bound(host, port).close()
+
+
+def _bound(host: str, port: int) -> GuardedSocket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        opened = GuardedSocket(family)
+    except OSError as error:
+        raise _refusal(host, port, error) from None
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+    except OSError as error:
+        opened.close()
+        raise _refusal(host, port, error) from None
+    return opened
+
+
+def _refusal(host: str, port: int, error: OSError) -> ConfigError:
+    advice = "; use another port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else ""
+    return ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}{advice}")

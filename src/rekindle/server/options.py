@@ -9,7 +9,12 @@ import msgspec
 
 from rekindle.errors import ConfigError
 
-__all__ = ["ServerOptions", "is_loopback"]
+__all__ = ["MOST_REWARD", "ServerOptions", "is_loopback"]
+
+MOST_REWARD = 1e15
+"""The largest reward: squares of larger ones can overflow in float32, and one of them would end the training."""
+_MOST_TOKEN = 512
+"""The longest token that fits into a `hello`, in characters."""
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +66,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise ConfigError(f"{name} is {value!r}: use a number above 0")
+        if self.token is not None and len(self.token) > _MOST_TOKEN:
+            raise ConfigError(f"the token has {len(self.token)} characters: use at most {_MOST_TOKEN}")
         if not is_loopback(self.host) and not self.token:
             raise ConfigError(
                 f"to listen on {self.host}, where others can connect, set a token: --token-file FILE, "

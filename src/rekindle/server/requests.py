@@ -12,6 +12,7 @@ from rekindle.checks import checked_extras
 from rekindle.errors import InputError
 from rekindle.experience import Array
 from rekindle.server.clients import Client, Entry
+from rekindle.server.options import MOST_REWARD
 from rekindle.server.refusals import Refusal
 from rekindle.session.ticks import Tick, Ticks
 from rekindle.spaces import ActionStructure
@@ -24,6 +25,8 @@ _ONLY = [0]
 """The streams of a message without `streams`."""
 _REWARDS, _STATUSES = RowFormat.of_dtype("float64"), RowFormat.of_dtype("uint8")
 _LAST_STATUS = 2
+_FEW = 32
+"""Up to this many numbers, Python is faster than numpy."""
 _MOST_EXTRAS = 64
 """The most different names of extras, of all clients together."""
 
@@ -243,9 +246,9 @@ def gathered(requests: Sequence[Request], observation: RowFormat) -> Tick:
 
 
 def bad_requests(requests: Sequence[Request], tick: Tick, observation: RowFormat) -> list[int]:
-    """The indices of requests with NaN, infinity or a value outside a discrete space."""
+    """The indices of requests with NaN, infinity, a reward that is too large or a value outside a discrete space."""
     bad: set[int] = set()
-    found = [observation.bad_rows(tick.after), _REWARDS.bad_rows([tick.rewards])] if len(tick.steps) else []
+    found = [observation.bad_rows(tick.after), _bad_rewards(tick.rewards)] if len(tick.steps) else []
     for rows in found:
         if rows is not None:
             bad.update(_owners([len(one.steps) for one in requests])[rows].tolist())
@@ -253,6 +256,14 @@ def bad_requests(requests: Sequence[Request], tick: Tick, observation: RowFormat
     if rows is not None:
         bad.update(_owners([len(one.begins) for one in requests])[rows].tolist())
     return sorted(bad)
+
+
+def _bad_rewards(rewards: Array) -> Array | None:
+    """Which rewards are NaN, infinite or too large; None if none is."""
+    if len(rewards) <= _FEW and all(-MOST_REWARD <= reward <= MOST_REWARD for reward in rewards.tolist()):
+        return None
+    bad = ~(np.abs(rewards) <= MOST_REWARD)
+    return bad if bad.any() else None
 
 
 def _owners(counts: Sequence[int]) -> Array:

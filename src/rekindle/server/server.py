@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -13,17 +14,18 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from rekindle.errors import ConfigError, DataError, MissingExtra, RekindleError
+from rekindle.errors import ConfigError, MissingExtra, RekindleError
 from rekindle.server.counting import Counters
 from rekindle.server.desk import Desk
 from rekindle.server.listening import listening, raise_descriptor_limit
+from rekindle.server.opening import Opening, Ready
 from rekindle.server.options import ServerOptions
 from rekindle.server.pages import Page, Pages, allowed, metrics_text
 from rekindle.server.refusals import Refusal
 from rekindle.session.session import TrainingSession
+from rekindle.signal_stack import use_signal_stack
 from rekindle.text import install_command
 from rekindle.wire.messages import Hello, StatsReply
-from rekindle.wire.space_trees import read_space_tree
 
 try:
     import picows
@@ -35,13 +37,17 @@ except ModuleNotFoundError as missing:
         raise
     raise MissingExtra(f"the server needs {missing.name}: {install_command('server')}", name=missing.name) from None
 
-__all__ = ["SessionServer", "serve"]
+__all__ = ["SessionServer", "serve", "tls_context"]
+
+logger = logging.getLogger("rekindle")
 
 _SessionFactory = Callable[[Any, Any], TrainingSession]
 _SPARE_CONNECTIONS = 64
 """Connections beyond `max_clients`, for those that have not sent `hello` yet."""
 _SWITCH_SECONDS = 0.0005
 _LATENCIES = (("p50", 0.5), ("p99", 0.99))
+_LEARNING = ("agent/", "train/")
+"""The metrics that `stats` reports: those of the agent's updates, and those of the host."""
 
 
 class SessionServer:
@@ -62,7 +68,8 @@ class SessionServer:
         """Serve a session, or a session that is created with the spaces of the first client.
 
         Args:
-            session: the session; or a function that takes an observation space and an action space and returns it.
+            session: the session; or a function that takes an observation space and an action space and returns it. The
+                function is called on another thread, so that the server keeps answering.
             options: the address, who may connect, and limits.
             files: static files to serve over HTTP, by path.
             play: answer only `act`, without learning.
@@ -76,17 +83,26 @@ class SessionServer:
         self.address = ""
         """The address for clients, once the server has started, such as `ws://127.0.0.1:7654/session`."""
         self._is_playing = play
+        self._is_stopped = False
+        self._stop_reason: str | None = None
+        """Why the server was stopped before it had a session."""
         self._logged_requests = 0
-        self._factory: _SessionFactory | None = None
         self._desk: Desk | None = None
         self._pages = Pages(self.options, self._metrics, lambda: not self.is_leaving, files or {})
         self._leaving = asyncio.Event()
         self._server: Any = None
         self._housekeeper: asyncio.Task[None] | None = None
+        self._opening: Opening | None = None
         if isinstance(session, TrainingSession):
-            self._use(session)
+            self._desk = self._desk_of(session)
         else:
-            self._factory = session
+            make = session
+            self._opening = Opening(
+                lambda observed, acted: self._desk_of(make(observed, acted)),
+                most_numbers=self.options.max_message,
+                opened=self._use,
+                failed=self._fail,
+            )
 
     @property
     def session(self) -> TrainingSession | None:
@@ -98,29 +114,29 @@ class SessionServer:
         """The port that the server listens on."""
         return int(self._server.sockets[0].getsockname()[1])
 
-    def _use(self, session: TrainingSession) -> Desk:
-        self._desk = Desk(session, self.options, self.counters, failed=self._fail)
-        return self._desk
+    def _desk_of(self, session: TrainingSession) -> Desk:
+        return Desk(session, self.options, self.counters, failed=self._fail)
+
+    def _use(self, desk: Desk) -> None:
+        self._desk = desk
+        if self._stop_reason is not None:
+            desk.session.stop(self._stop_reason)
 
     # For connections
 
-    def desk_for(self, hello: Hello) -> Desk:
-        """The desk that processes the requests of a client; raises `Refusal`."""
-        if self._desk is not None:
-            return self._desk
-        if self._factory is None or hello.observation_space is None or hello.action_space is None:
-            raise Refusal("spaces", "the server does not know the spaces yet: send observation_space and action_space")
-        try:
-            spaces = [
-                read_space_tree(getattr(hello, name), name=name, most_numbers=self.options.max_message)
-                for name in ("observation_space", "action_space")
-            ]
-            return self._use(self._factory(*spaces))
-        except (DataError, ConfigError) as error:
-            raise Refusal("spaces", str(error)) from None
-        except (RekindleError, OSError) as error:
-            self._fail(error)
-            raise Refusal("internal", f"the session cannot be opened: {error}") from error
+    def desk_for(self, hello: Hello, ready: Ready) -> Desk | None:
+        """The desk that processes the requests of a client; raises `Refusal`.
+
+        None while the session is being opened: `ready` is called afterwards.
+        """
+        if self._desk is None and self._opening is not None:
+            self._opening.wait(hello, ready)
+        return self._desk
+
+    @property
+    def ended(self) -> str | None:
+        """Why the training is over; None if it continues, or may continue after a restart of the server."""
+        return None if self.session is None or self._is_stopped else self.session.stop_reason
 
     def learns(self) -> bool:
         """Whether numbered requests are processed too, not only `act`."""
@@ -129,12 +145,12 @@ class SessionServer:
     def stats(self, ref: int) -> StatsReply:
         """Statistics of the training."""
         desk, session = self._desk, self.session
-        summary = {} if session is None else session.stats_summary()
         learning: dict[str, float | None] = {}
+        mean: float | None = None
         if session is not None:
             store = session.store
-            learning = {name: store.latest(name) for name in store.names if name.startswith("train/")}
-        mean = summary.get("episode_reward_mean")
+            learning = {name: store.latest(name) for name in store.names if name.startswith(_LEARNING)}
+            mean = store.latest("episode/return")
         return StatsReply(
             ref=ref,
             steps=0 if session is None else session.total_steps,
@@ -175,8 +191,9 @@ class SessionServer:
 
     async def start(self) -> None:
         """Start to listen; raises `ConfigError` if that is not possible."""
+        use_signal_stack()  # a session that is opened on another thread cannot do this for the thread that serves it
         options = self.options
-        tls, opened = _tls(options), listening(options.host, options.port)
+        tls, opened = tls_context(options), listening(options.host, options.port)
         try:
             self._server = await cast("Any", picows).ws_create_server(
                 self._route,
@@ -242,9 +259,18 @@ class SessionServer:
             session.log(f"time/server_{name}", value)
 
     def stop(self, reason: str = "stopped") -> None:
-        """Make `run` answer the queued requests, save a checkpoint and return; safe in a signal handler of the loop."""
+        """Make `run` answer the queued requests, save a checkpoint and return; safe in a signal handler of the loop.
+
+        The training can be continued, so clients are not told that it is over: they wait for the next server.
+        """
+        self._is_stopped = self.ended is None
+        if self._desk is not None:
+            with contextlib.suppress(Refusal):  # a tick failed, which is in self.failure
+                self._desk.close()  # before the session stops, because answers after that say so
         if self.session is not None:
             self.session.stop(reason)
+        else:
+            self._stop_reason = reason
         self._leave()
 
     def _leave(self) -> None:
@@ -259,7 +285,10 @@ class SessionServer:
             raise self.failure
 
     async def _drain(self) -> None:
-        """Stop accepting connections, answer the queued requests, and close the connections."""
+        """Stop accepting connections, answer the queued requests, and close the connections.
+
+        If the session is being opened, wait for it, so that it can be closed. Clients are told before that.
+        """
         self.is_leaving = True
         if self._server is not None:
             self._server.close()
@@ -279,6 +308,8 @@ class SessionServer:
             await asyncio.sleep(0.05)
         for connection in list(self.connections):
             connection.abort()
+        if self._opening is not None:
+            await self._opening.settle()
 
     async def __aenter__(self) -> SessionServer:
         await self.start()
@@ -310,7 +341,8 @@ def _quiet_logger() -> logging.Logger:
     return quiet
 
 
-def _tls(options: ServerOptions) -> ssl.SSLContext | None:
+def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
+    """The TLS context of a server, None without TLS; raises `ConfigError` if the certificate cannot be used."""
     if options.tls_cert is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -332,6 +364,7 @@ def serve(server: SessionServer, *, announce: Callable[[str], object]) -> None:
     raise_descriptor_limit()
     # A learner on another thread yields to a request after 0.5 ms instead of Python's default of 5 ms.
     sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.freeze()  # a collection that visits what was imported takes 0.1 s, and no request is answered meanwhile
 
     def handle(number: int) -> None:
         if server.is_leaving:  # the second signal ends the process at once
@@ -354,5 +387,7 @@ def serve(server: SessionServer, *, announce: Callable[[str], object]) -> None:
             with contextlib.suppress(RekindleError):  # the first error says more
                 server.session.close()
         raise
+    finally:
+        gc.unfreeze()
     if server.session is not None:
         server.session.close()

@@ -223,6 +223,8 @@ class ErrorMessage(_Message, tag="error"):
     message: str
     seq: int | None = None
     ref: int | None = None
+    stop: str | None = None
+    """With the code `leaving`: why the training is over; None if the server may be started again."""
 
 
 _RawRequest = Hello | Begin[_Raw] | Step[_Raw] | Abandon | Close | Batch[_Raw] | Act[_Raw] | StatsRequest | Bye

@@ -28,6 +28,7 @@ class PartFormat(msgspec.Struct, frozen=True):
     shape: tuple[int, ...] = ()
 
 
+_MOST = float(np.finfo(np.float32).max)
 _DTYPES = tuple(
     f"{kind}{bits}"
     for kind, widths in (("float", (16, 32, 64)), ("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)))
@@ -45,6 +46,8 @@ class _Part:
             raise WireError(f"{form.dtype!r:.40} is not a dtype of the protocol")
         self.sent = np.dtype(np.uint8) if is_flag else np.dtype(form.dtype).newbyteorder("<")
         self.nbytes = self.sent.itemsize * math.prod(form.shape)
+        self.is_wide = self.sent == np.float64
+        """Whether it has numbers that agents, which compute in float32, would take for infinite."""
         self.bounds = bounds
         """The smallest and the largest value of each element of a discrete part."""
 
@@ -80,7 +83,7 @@ class RowFormat:
         self._parts = tuple(parts)
         self._plain = self._parts[0] if len(self._parts) == 1 and not self._parts[0].name else None
         self._names = {part.name for part in self._parts}
-        self._has_bounds = any(part.bounds is not None for part in self._parts)
+        self._has_bounds = any(part.bounds is not None or part.is_wide for part in self._parts)
 
     @classmethod
     def of_space(cls, space: Any) -> RowFormat:
@@ -169,7 +172,7 @@ class RowFormat:
         return [part.read(b"".join(column), rows) for part, column in columns]
 
     def bad_rows(self, arrays: Sequence[Array]) -> Array | None:
-        """Which rows contain NaN, infinity, or a value outside a discrete space; None if no row does."""
+        """Which rows contain NaN, infinity (in float32), or a value outside a discrete space; None if no row does."""
         if not self._has_bounds and all_finite(arrays):
             return None
         bad: Array | None = None
@@ -179,7 +182,7 @@ class RowFormat:
                 if not wrong.any():
                     continue
             elif array.dtype.kind == "f":
-                finite = np.isfinite(array)
+                finite = np.abs(array) <= _MOST if part.is_wide else np.isfinite(array)
                 if finite.all():
                     continue
                 wrong = ~finite

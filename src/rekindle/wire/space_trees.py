@@ -10,10 +10,16 @@ from rekindle.space_json import read_space, space_tree
 
 __all__ = ["read_space_tree", "space_as_tree"]
 
+_MOST_BOUNDS = 64
+"""A bound of more numbers is written once, if it is the same for all."""
+
 
 def space_as_tree(space: Any) -> dict[str, Any]:
-    """Convert a Gymnasium space to a tree for a message; infinite bounds become null. Raises `DataError`."""
-    return _without_infinities(space_tree(space))
+    """Convert a Gymnasium space to a tree for a message or a config; infinite bounds become null. Raises `DataError`.
+
+    The bounds of an image are two numbers, so that a message and a config can hold them.
+    """
+    return _without_infinities(space_tree(space, most_bounds=_MOST_BOUNDS))
 
 
 def _without_infinities(tree: Any) -> Any:

@@ -154,9 +154,28 @@ _NOT_GODOT = ("host", "token-file", "tls-cert", "tls-key", "origin", "allow-host
 _ONLY_GODOT = ("done", "time-limit")
 
 
+_TRAINING = (
+    "steps",
+    "seed",
+    "spaces",
+    "learner",
+    "checkpoint-every",
+    "keep-checkpoints",
+    "metrics-every",
+    "journal-sync",
+    "journal-keep",
+)
+
+
 def _check_protocol(arguments: Sequence[str]) -> None:
-    """Refuse options of the other protocol; raises `ConfigError`."""
+    """Refuse options of the other protocol, or of a server that learns or plays; raises `ConfigError`."""
     given = {word.partition("=")[0].removeprefix("--").replace("_", "-") for word in arguments if word.startswith("--")}
+    if "play" not in given and "checkpoint" in given:
+        raise ConfigError("--checkpoint would have no effect: it is for --play; a training continues with the newest")
+    if "play" in given and (
+        found := given.intersection(_TRAINING) or {word for word in given if word.startswith("agent.")}
+    ):
+        raise ConfigError(f"--{min(found)} would have no effect: with --play, nothing is learned")
     if "godot" in given:
         wrong, advice = given.intersection(_NOT_GODOT), "games connect to this machine only, and say their spaces"
     else:
