@@ -62,13 +62,21 @@ def page() -> Generator[Page]:
         assert failures == []
 
 
+def wait_for_a_checkpoint(page: Page, runs: Path) -> None:
+    for _ in range(WAIT // 100):
+        if any(runs.glob("game/v1/*/checkpoints/latest.mpk")):
+            return
+        page.wait_for_timeout(100)  # time.sleep would stop the page
+    raise AssertionError("the server saved no checkpoint")
+
+
 def test_creatures_go_on_where_they_were_after_the_server_is_killed_and_play_on_without_it(
     game: tuple[str, Path], page: Page
 ) -> None:
     address, runs = game
     page.goto(address)
     page.locator("#time").fill("5")
-    page.wait_for_function("() => game.pilot.moves > 4200", timeout=WAIT)  # the first checkpoint is made at 4,000
+    wait_for_a_checkpoint(page, runs)  # without one, there is no policy to play with
 
     page.get_by_role("button", name="Kill the server").click()
     expect(page.locator("#notice")).to_contain_text("Every creature waits where it is", timeout=WAIT)
@@ -92,3 +100,21 @@ def test_creatures_go_on_where_they_were_after_the_server_is_killed_and_play_on_
     run = find_run(runs / "game" / "v1")
     assert RunReader(run).metadata.name == "game"
     assert verify(run).ok
+
+
+def test_a_second_page_is_not_taken_for_moves_that_count_twice(game: tuple[str, Path], page: Page) -> None:
+    address, _ = game
+    page.goto(address)
+    page.wait_for_function(SAME, timeout=WAIT)
+    assert page.context.browser is not None
+    second = page.context.browser.new_page()
+    second.goto(address)
+    for one in (page, second):
+        expect(one.locator("#ledger")).to_have_text(
+            "2 pages play in this run, which has the moves of all of them.", timeout=WAIT
+        )
+        expect(one.locator("#ledger")).to_have_class("ledger")
+    second.close()
+    page.bring_to_front()
+    expect(page.locator("#ledger")).to_have_text("", timeout=WAIT)
+    page.wait_for_function(SAME, timeout=WAIT)

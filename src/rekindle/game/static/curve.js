@@ -7,6 +7,11 @@ export class Curve {
   #points = [];
   #marks = [];
   #baseline;
+  #width = 0;
+  #height = 0;
+  #ratio = 1;
+  #colours = {};
+  #font = "";
 
   /** `baseline` is what creatures that move at random reach. */
   constructor(canvas, baseline) {
@@ -39,20 +44,32 @@ export class Curve {
     this.draw();
   }
 
-  draw() {
+  /** Read the colours of the page again. */
+  restyle() {
+    const style = getComputedStyle(document.documentElement);
+    const names = ["faint", "line", "bad", "accent"];
+    this.#colours = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    this.#font = `10px ${style.getPropertyValue("--sans").trim()}`;
+    this.draw();
+  }
+
+  /** Fit the bitmap to the size on the page. */
+  resize() {
     const canvas = this.#canvas;
-    const ratio = Math.min(2, globalThis.devicePixelRatio || 1);
     const { width, height } = canvas.getBoundingClientRect();
-    const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
-    const context = canvas.getContext("2d");
-    if (canvas.width !== wide || canvas.height !== high) {
-      canvas.width = wide; // a new bitmap
-      canvas.height = high;
-    }
+    this.#ratio = Math.min(2, globalThis.devicePixelRatio || 1);
+    this.#width = width;
+    this.#height = height;
+    canvas.width = Math.round(width * this.#ratio);
+    canvas.height = Math.round(height * this.#ratio);
+    this.draw();
+  }
+
+  draw() {
+    const context = this.#canvas.getContext("2d");
+    const [width, height, ratio, colours] = [this.#width, this.#height, this.#ratio, this.#colours];
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
     const left = 22;
     const right = width - 6;
     const top = 8;
@@ -61,9 +78,9 @@ export class Curve {
     const end = Math.max(10_000, this.#points.at(-1)?.[0] ?? 0);
     const x = (moves) => left + ((right - left) * moves) / end;
     const y = (value) => bottom - ((bottom - top) * value) / most;
-    context.font = `10px ${colour("--sans")}`;
-    context.fillStyle = colour("--faint");
-    context.strokeStyle = colour("--line");
+    context.font = this.#font;
+    context.fillStyle = colours.faint;
+    context.strokeStyle = colours.line;
     context.lineWidth = 1;
     context.textBaseline = "middle";
     context.textAlign = "right";
@@ -79,7 +96,7 @@ export class Curve {
     context.textAlign = "left";
     context.fillText("0", left, height - 2);
     context.setLineDash([3, 3]);
-    context.strokeStyle = colour("--faint");
+    context.strokeStyle = colours.faint;
     context.beginPath();
     context.moveTo(left, y(this.#baseline));
     context.lineTo(right, y(this.#baseline));
@@ -87,7 +104,7 @@ export class Curve {
     context.setLineDash([]);
     context.textAlign = "right";
     context.fillText("random moves", right - 2, y(this.#baseline) - 4);
-    context.strokeStyle = colour("--bad");
+    context.strokeStyle = colours.bad;
     for (const mark of this.#marks) {
       context.beginPath();
       context.moveTo(x(mark), top);
@@ -97,14 +114,14 @@ export class Curve {
     if (this.#points.length === 0) return;
     context.lineJoin = "round";
     context.lineWidth = 2;
-    context.strokeStyle = colour("--accent");
+    context.strokeStyle = colours.accent;
     context.beginPath();
     for (const [moves, value] of this.#points) context.lineTo(x(moves), y(value));
     context.stroke();
     context.lineTo(x(this.#points.at(-1)[0]), bottom);
     context.lineTo(x(this.#points[0][0]), bottom);
     context.globalAlpha = 0.1;
-    context.fillStyle = colour("--accent");
+    context.fillStyle = colours.accent;
     context.fill();
     context.globalAlpha = 1;
   }

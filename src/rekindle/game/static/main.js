@@ -19,10 +19,25 @@ const FENCE = 34;
 const EXPLORATION = { start: 1, end: 0.02, steps: 20_000 };
 
 const element = (id) => document.getElementById(id);
-/** Show a text in place of another; replacing the text node itself would cost more. */
-function write(id, text) {
-  const { firstChild } = element(id);
-  if (firstChild.data !== text) firstChild.data = text;
+/** Texts by id that wait to be shown, by the first id. */
+const unshown = new Map();
+/** Show texts in place of others soon: in one frame, but not in one with others, which would make it long. */
+function write(texts) {
+  unshown.set(Object.keys(texts)[0], texts);
+}
+/** Show the next texts that have changed; replacing the text nodes themselves would cost more. */
+function showNext() {
+  for (const [name, texts] of unshown) {
+    unshown.delete(name);
+    let hasChanged = false;
+    for (const id in texts) {
+      const { firstChild } = element(id);
+      if (firstChild.data === texts[id]) continue;
+      firstChild.data = texts[id];
+      hasChanged = true;
+    }
+    if (hasChanged) return;
+  }
 }
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const whole = (number) => grouped.format(Math.round(number));
@@ -39,6 +54,7 @@ let killed = null;
 let lostAt = 0;
 /** Steps in the run that this page did not make. */
 let before = null;
+let isShared = false;
 let noticeTimer = null;
 
 /** Milliseconds of work in each of the newest frames. */
@@ -51,7 +67,7 @@ let extraWork = 0;
 function useTheme(theme) {
   document.documentElement.dataset.theme = theme;
   painter.restyle();
-  curve.draw();
+  curve.restyle();
 }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
@@ -66,13 +82,14 @@ element("theme").addEventListener("click", () => {
   useTheme(chosenTheme);
 });
 new ResizeObserver(() => painter.resize()).observe(element("world"));
+new ResizeObserver(() => curve.resize()).observe(element("curve"));
 
 // The connection
 
 function show(state, text) {
   const lamp = element("lamp");
   if (lamp.className !== `lamp ${state}`) lamp.className = `lamp ${state}`;
-  write("lamp", text);
+  write({ "lamp-text": text });
 }
 
 function tell(kind, html, seconds = 0) {
@@ -229,8 +246,8 @@ function addPoint() {
   rate = (100 * (world.meals - point.meals)) / moves;
   const hits = (1000 * (world.deaths - point.deaths)) / moves;
   curve.add(pilot.moves, rate);
-  write("food-rate", rate.toFixed(1));
-  write("thorn-rate", hits.toFixed(1));
+  write({ "food-rate": rate.toFixed(1) });
+  write({ "thorn-rate": hits.toFixed(1) });
   point = { moves: pilot.moves, meals: world.meals, deaths: world.deaths };
 }
 
@@ -238,11 +255,11 @@ let isLookDue = true;
 
 function look() {
   const now = performance.now();
-  write("speed", whole((1000 * (pilot.moves - looked.moves)) / (now - looked.time)));
+  write({ speed: whole((1000 * (pilot.moves - looked.moves)) / (now - looked.time)) });
   looked = { moves: pilot.moves, time: now };
   if (pilot.brain instanceof Playing) {
     show("alone", "this page plays alone");
-    write("exploration", `${Math.round(100 * pilot.curiosity)} %`);
+    write({ exploration: `${Math.round(100 * pilot.curiosity)} %` });
   } else if (client?.state === "open") show("live", `connected · ${client.latency.toFixed(1)} ms`);
   isLookDue = true;
 }
@@ -252,9 +269,9 @@ async function askServer() {
   const { reconnections } = client;
   const made = pilot.moves;
   const stats = await client.stats();
-  write("updates", whole(stats.updates));
-  write("exploration", `${Math.round(100 * explorationAt(stats.steps))} %`);
-  if (client?.reconnections === reconnections && pilot.brain instanceof Learning) compare(made, stats.steps);
+  write({ updates: whole(stats.updates) });
+  write({ exploration: `${Math.round(100 * explorationAt(stats.steps))} %` });
+  if (client?.reconnections === reconnections && pilot.brain instanceof Learning) compare(made, stats);
 }
 
 pilot.onAnswer = () => {
@@ -264,21 +281,27 @@ pilot.onAnswer = () => {
 };
 
 /** Compare the moves that were made here with those that are in the run. */
-function compare(made, steps) {
+function compare(made, { steps, clients }) {
+  if (isShared && clients === 1) before = null; // count from here on: the moves of other pages are in the run too
+  const wasShared = isShared;
+  isShared = clients > 1;
   before ??= steps - made;
   const recorded = steps - before;
-  write("moves", whole(made));
-  write("recorded", whole(recorded));
-  const ledger = element("ledger");
+  write({ moves: whole(made), recorded: whole(recorded) });
   const { reconnections } = client;
-  if (made !== recorded) {
-    ledger.className = "ledger bad";
-    ledger.textContent = `The page and the run differ by ${whole(Math.abs(made - recorded))} moves.`;
+  if (isShared) note("ledger", `${clients} pages play in this run, which has the moves of all of them.`);
+  else if (made !== recorded) {
+    note("ledger bad", `The page and the run differ by ${whole(Math.abs(made - recorded))} moves.`);
   } else if (reconnections > 0) {
-    ledger.className = "ledger good";
     const times = reconnections === 1 ? "once" : `${reconnections} times`;
-    ledger.textContent = `The server was lost ${times}: no move is missing, and none counts twice.`;
-  }
+    note("ledger good", `The server was lost ${times}: no move is missing, and none counts twice.`);
+  } else if (wasShared) note("ledger", "");
+}
+
+function note(className, text) {
+  const ledger = element("ledger");
+  if (ledger.className !== className) ledger.className = className;
+  if (ledger.textContent !== text) ledger.textContent = text;
 }
 
 function explorationAt(steps) {
@@ -300,6 +323,7 @@ function frame(now) {
   pilot.advance(Math.max(0, (elapsed * 60 * speed) / 1000));
   painter.draw(now, pilot.brain === null || (pilot.isWaiting && lostAt > 0));
   addPoint();
+  showNext();
   work[frames % work.length] = performance.now() - start + extraWork;
   extraWork = 0;
   frames += 1;

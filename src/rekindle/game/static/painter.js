@@ -270,7 +270,9 @@ class Trail {
   distanceTo(x, y) {
     if (this.length === 0) return 0;
     const newest = (this.#next + TRAIL - 1) % TRAIL;
-    return Math.hypot(this.#places[2 * newest] - x, this.#places[2 * newest + 1] - y);
+    const dx = this.#places[2 * newest] - x;
+    const dy = this.#places[2 * newest + 1] - y;
+    return Math.sqrt(dx * dx + dy * dy); // hypot leaves garbage
   }
 
   /** Add the places to the path of a context, the oldest first. */

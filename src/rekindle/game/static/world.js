@@ -275,7 +275,7 @@ export class World {
     const dx = thing.x - x;
     const dy = thing.y - y;
     if (Math.abs(dx) > range + radius || Math.abs(dy) > range + radius) return;
-    const distance = Math.hypot(dx, dy);
+    const distance = Math.sqrt(dx * dx + dy * dy); // hypot leaves garbage
     const nearness = 1 - Math.max(0, distance - radius - CREATURE_RADIUS) / range;
     if (nearness <= 0) return;
     const middle = angleBetween(Math.atan2(dy, dx), heading);
