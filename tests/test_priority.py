@@ -1,6 +1,7 @@
 """Threads that work in the background let the host's thread run first."""
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 from toys import PolicyAgent, line
 
 from rekindle import TrainingSession
-from rekindle.priority import LEARNER_NICENESS, lower_priority
+from rekindle.priority import LEARNER_NICENESS, lower_priority, lower_priority_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 
@@ -59,3 +60,13 @@ def test_the_background_learner_is_nice_and_the_host_is_not(tmp_path: Path) -> N
         assert learner.native_id is not None
         assert os.getpriority(os.PRIO_PROCESS, learner.native_id) == max(before, LEARNER_NICENESS)
         assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_another_process_lets_others_run_first_with_the_threads_that_it_starts() -> None:
+    program = "import os, threading\ninput()\n"
+    program += "threading.Thread(target=lambda: print(os.sched_getscheduler(0), os.nice(0), flush=True)).start()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1, text=True) as process:
+        niceness = os.getpriority(os.PRIO_PROCESS, 0) + 3
+        lower_priority_of(process.pid, niceness)
+        output, _ = process.communicate("\n", timeout=60)
+    assert output.split() == [str(os.SCHED_BATCH), str(niceness)]

@@ -28,7 +28,7 @@ class Owner:
 
     def check(self, what: object) -> None:
         """Raise `RunLocked` in a forked child. Call it before taking a lock: a fork may have copied a held one."""
-        if not self.is_here:
+        if os.getpid() != self._process:
             raise RunLocked(
                 f"{what} belongs to process {self._process}: a process forked from it cannot use it, "
                 "but can open a run of its own"

@@ -29,10 +29,17 @@ def lower_priority(niceness: int = 0) -> None:
 
 
 def lower_priority_of(process: int, niceness: int) -> None:
-    """Make every thread of another process as nice as this, and with them the threads that they start."""
+    """Let no thread of another process interrupt others when it wakes up, and make all as nice as this.
+
+    The same goes for the threads that they start. Does nothing where threads have no priority of their own.
+    """
+    if sys.platform != "linux":
+        return
     threads = [process]
     with contextlib.suppress(OSError):  # it ends just now, or there is no /proc
         threads = [int(thread) for thread in os.listdir(f"/proc/{process}/task")]
     for thread in threads:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))

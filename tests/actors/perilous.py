@@ -23,7 +23,7 @@ from rekindle.policy.policy import NetworkPolicy
 
 
 class Perilous(env_worlds.Path):
-    """The walk; a file `kill`, `stop`, `hang` or `raise` in the directory is taken by the first step that sees it."""
+    """The walk; a file such as `kill`, `hang` or `raise` in the directory is taken by the first step that sees it."""
 
     def __init__(self, *, directory: str, limit: int = 12) -> None:
         super().__init__(limit=limit)
@@ -56,6 +56,8 @@ def _suffer(peril: str) -> None:
             time.sleep(3600)
         case "exit":
             os._exit(3)
+        case "leave":
+            sys.exit(3)
         case _:
             raise ZeroDivisionError("by nothing")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import signal
@@ -177,6 +176,32 @@ def test_an_environment_that_raises_is_reported_with_its_traceback(tmp_path: Pat
     assert "in the worker process:\nTraceback" in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("place", ["processes", "here"])
+def test_an_environment_that_calls_sys_exit_is_named_and_the_work_is_saved(tmp_path: Path, place: str) -> None:
+    training = trainer(tmp_path, tmp_path / "perils", actors_on=place)
+    warnings = endangered(training, tmp_path / "perils", {30: "leave"})
+    message = r"perilous:Perilous, env \d, failed in step: it called sys.exit\(3\) \(perilous.py:"
+    with pytest.raises(EnvError, match=message):
+        training.train()
+    assert not [text for text in warnings if "is started again" in text]
+    assert RunReader(tmp_path / "t").status == "failed"
+    assert RunReader(tmp_path / "t").metadata.total_steps > 0
+    assert not workers_of(os.getpid())
+
+
+@pytest.mark.parametrize("eval_workers", [None, 2])
+def test_an_environment_that_calls_sys_exit_in_an_evaluation_is_named(tmp_path: Path, eval_workers: int | None) -> None:
+    training = trainer(tmp_path, tmp_path / "perils", eval_workers=eval_workers)
+
+    def at_evaluation(event: MetricsFlushed) -> None:
+        if event.stamp.env_steps == 600:  # an evaluation follows
+            (tmp_path / "perils" / "leave").touch()
+
+    training.on(MetricsFlushed, at_evaluation)
+    with pytest.raises(EnvError, match=r"failed in step: it called sys.exit\(3\) \(perilous.py:"):
+        training.train()
+
+
 def test_an_evaluation_goes_on_if_its_worker_dies(tmp_path: Path, expected: dict[str, Any]) -> None:
     training = trainer(tmp_path, tmp_path / "perils", eval_workers=2)
     warnings = endangered(training, tmp_path / "perils", {})
@@ -243,13 +268,16 @@ def test_a_learner_that_is_killed_takes_its_actors_along_and_goes_on_elsewhere(
 
 
 def test_free_actors_learn_from_everything_and_are_approximate(tmp_path: Path) -> None:
-    training = trainer(tmp_path, tmp_path / "perils", free=True, eval_episodes=0)
+    training = trainer(tmp_path, tmp_path / "perils", free=True, eval_episodes=0, steps=10**6)
     warnings = endangered(training, tmp_path / "perils", {15: "kill"})
-    for _ in itertools.islice(training.steps(), 400):
-        pass
-    report = trainer(tmp_path, tmp_path / "perils", free=True, eval_episodes=0, workers=1).train()
+    made = 0
+    for made, _ in enumerate(training.steps(), 1):  # a death is noticed up to half a second late
+        if made >= 400 and any("is started again" in text for text in warnings):
+            break
+    steps = made + 800
+    report = trainer(tmp_path, tmp_path / "perils", free=True, eval_episodes=0, workers=1, steps=steps).train()
     assert report.status == "finished"
-    assert report.env_steps >= 1200
+    assert report.env_steps >= steps
     found = rekindle.verify(tmp_path / "t")
     assert (found.ok, found.grade) == (True, "approximate")
     assert [text for text in warnings if "was killed by signal 9 in chunk" in text]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import signal
@@ -19,6 +21,7 @@ from perilous import digests, trainer
 from rekindle import EpisodeEnded, Transitions, Warned
 from rekindle.actors import ActorProcesses, Cast, Order, RoundShape, supervision
 from rekindle.actors.policies import packed_policy
+from rekindle.actors.processes import start_patience
 from rekindle.actors.rounds import first_start
 from rekindle.envs import Determinism, EnvFactory
 from rekindle.policy.actions import ActionHead
@@ -143,25 +146,55 @@ def test_a_free_worker_that_dies_is_started_again_although_the_learner_never_wai
     assert "actor 0 was killed by signal 9 in chunk 0: it is started again" in reports[0]
 
 
-def test_no_transition_of_free_actors_is_lost_or_learned_from_twice(tmp_path: Path) -> None:
-    perils = tmp_path / "perils"
-    seen: dict[int, tuple[Any, bool]] = {}
-    gaps: list[int] = []
-    count = 0
+def test_many_workers_on_few_processors_get_longer_to_start() -> None:
+    alone, crowded = start_patience(4, 4), start_patience(128, 2)
+    assert alone < 130
+    assert crowded > 64 * 4  # each needs a second or two of a processor
 
-    def check(transitions: Transitions, rows: Any) -> Any:
-        """The walk counts its steps in each observation: a stream must go on where it was."""
-        nonlocal count
-        count += len(transitions)
+
+class SlowStart(env_worlds.Path):
+    """Takes a while to be created, and to be reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(0.3)
+
+    def reset(self, **options: Any) -> Any:
+        time.sleep(0.3)
+        return super().reset(**options)
+
+
+def test_many_environments_that_start_slowly_do_not_count_as_silence(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"actors": 1, "envs_each": 10, "steps": 100, "eval_episodes": 0, "actor_patience": 2}
+    training = trainer(tmp_path, tmp_path / "perils", env=SlowStart, **options)
+    warnings: list[str] = []
+    training.on(Warned, lambda event: warnings.append(event.message))
+    training.train()
+    assert not [text for text in warnings if "is started again" in text]
+
+
+class Continuity:
+    """A step processor that finds gaps: the walk counts its steps, so each stream must go on where it was."""
+
+    def __init__(self) -> None:
+        self.gaps: list[int] = []
+        self.count = 0
+        self._ends: dict[int, tuple[Any, bool]] = {}
+
+    def __call__(self, transitions: Transitions, rows: Any) -> Any:
+        self.count += len(transitions)
         for place, row in enumerate(rows):
-            before, is_over = seen.get(row, (None, True))
+            before, is_over = self._ends.get(row, (None, True))
             now: Any = transitions.observations[place]  # type: ignore[index]
             if (now[1] != 0) if is_over else not np.array_equal(before, now):
-                gaps.append(row)
+                self.gaps.append(row)
             following: Any = transitions.next_observations[place]  # type: ignore[index]
-            seen[row] = following, bool(transitions.statuses[place])
+            self._ends[row] = following, bool(transitions.statuses[place])
         return transitions.rewards
 
+
+def test_no_transition_of_free_actors_is_lost_or_learned_from_twice(tmp_path: Path) -> None:
+    perils, check = tmp_path / "perils", Continuity()
     training = trainer(tmp_path, perils, free=True, eval_episodes=0, step_processor=check)
     warnings: list[str] = []
     training.on(Warned, lambda event: warnings.append(event.message))
@@ -171,4 +204,15 @@ def test_no_transition_of_free_actors_is_lost_or_learned_from_twice(tmp_path: Pa
     )
     report = training.train()
     assert [text for text in warnings if "is started again" in text]
-    assert (gaps, count) == ([], report.env_steps)
+    assert (check.gaps, check.count) == ([], report.env_steps)
+
+
+def test_free_actors_that_are_left_in_the_middle_of_a_chunk_continue_there(tmp_path: Path) -> None:
+    check = Continuity()
+    options: dict[str, Any] = {"free": True, "eval_episodes": 0, "step_processor": check}
+    for steps in (50, 101, 150):  # a chunk has 20
+        with contextlib.closing(trainer(tmp_path, tmp_path / "perils", **options).steps()) as made:
+            for _ in itertools.islice(made, steps):
+                pass
+    report = trainer(tmp_path, tmp_path / "perils", **options).train()
+    assert (check.gaps, check.count) == ([], report.env_steps)

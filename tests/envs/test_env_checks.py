@@ -7,7 +7,7 @@ from typing import Any
 import env_worlds
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
 from rekindle.envs import Determinism, EnvFactory, Finding, check_env, probe
 from rekindle.envs.determinism import LEAST_PROBE_STEPS
@@ -100,9 +100,40 @@ def test_odd_spaces_are_told() -> None:
     assert any("the observation space's part 'level' is float64" in message for message in messages)
 
 
+def test_actions_that_only_agents_of_your_own_take_are_told() -> None:
+    class Odd(env_worlds.Path):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = Box(0, 1, (), np.int32)
+
+    messages = [finding.message for finding in check_env(Odd) if finding.level == "warning"]
+    assert any("the action space is a Box of int32" in message for message in messages)
+
+
+@pytest.mark.parametrize("empty", [Dict({}), Tuple([])])
+def test_spaces_without_a_part_are_an_error(empty: Any) -> None:
+    class Odd(env_worlds.Path):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = self.action_space = empty
+
+        def _observation(self) -> Any:
+            return empty.sample()
+
+        def step(self, action: Any) -> Any:
+            assert action == empty.sample()
+            return super().step(0)
+
+    messages = [finding.message for finding in check_env(Odd) if finding.level == "error"]
+    assert [message.partition(":")[0] for message in messages] == [
+        f"no agent supports the action space {empty!r}",
+        f"{empty!r} has no part to learn from",
+    ]
+
+
 def test_images_are_told() -> None:
     messages = [finding.message for finding in check_env(env_worlds.Camera) if finding.level == "good"]
-    assert "the observation space's part 'picture' is an image of 7 x 9 pixels and 1 channels" in messages
+    assert "the observation space's part 'picture' is an image of 7 x 9 pixels and 1 channel" in messages
 
 
 def test_bytes_that_are_not_uint8_are_told() -> None:
@@ -220,3 +251,33 @@ def test_what_fails_only_when_it_is_repeated_is_told() -> None:
             return super().step(action)
 
     assert "failed in step: RuntimeError: no more" in check_env(Tired)[-1].message
+
+
+class NoInfo(env_worlds.Path):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros(3, np.float32)
+
+
+class NoSeed(env_worlds.Path):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class FourResults(env_worlds.Path):
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (NoInfo, r"failed in reset: ValueError.*must return \(observation, info\)"),
+        (NoSeed, r"failed in reset: TypeError.*'seed'; reset\(\*, seed=None, options=None\) must"),
+        (FourResults, r"failed in step: ValueError.*must return \(observation, reward, terminated, truncated, info\)"),
+    ],
+)
+def test_the_interface_of_old_gym_is_answered_with_that_of_gymnasium(env: type[env_worlds.Path], message: str) -> None:
+    with pytest.raises(EnvError, match=message) as raised:
+        probe(EnvFactory(env))
+    assert ".py:" not in str(raised.value)

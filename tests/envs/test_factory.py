@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import env_worlds
 import numpy as np
 import pytest
@@ -47,6 +49,28 @@ class TestWrappers:
         assert first.shape == (3, 2)
         assert (first == first[0]).all()
         assert (second[:2] == first[1:]).all()
+
+    @pytest.mark.parametrize("named", [False, True])
+    def test_stacked_frames_keep_what_was_in_an_array_that_the_environment_uses_again(self, named: bool) -> None:
+        class Same(env_worlds.Path):
+            def __init__(self) -> None:
+                super().__init__(named=named)
+                self._shown: Any = None
+
+            def _observation(self) -> Any:
+                new = super()._observation()
+                if self._shown is None:
+                    self._shown = new
+                kept, given = (self._shown["place"], new["place"]) if named else (self._shown, new)
+                kept[:] = given
+                return self._shown
+
+        def stacked(source: Any) -> list[bytes]:
+            env = EnvFactory(source, frame_stack=3)()
+            seen = [env.reset(seed=0)[0], *(env.step(0)[0] for _ in range(3))]
+            return [(each["place"] if named else each).tobytes() for each in seen]
+
+        assert stacked(Same) == stacked(lambda: env_worlds.Path(named=named))
 
     def test_the_sign_of_rewards_is_for_training_only(self) -> None:
         factory = EnvFactory("Pendulum-v1", sign_rewards=True)
@@ -107,6 +131,16 @@ class TestRefusals:
 
         with pytest.raises(ConfigError, match=r"the observation space Tuple.* is not supported"):
             EnvFactory(Odd)()
+
+    @pytest.mark.parametrize("missing", ["observation_space", "action_space"])
+    def test_an_environment_without_a_space_is_refused(self, missing: str) -> None:
+        class Bare(env_worlds.Path):
+            def __init__(self) -> None:
+                super().__init__()
+                delattr(self, missing)
+
+        with pytest.raises(ConfigError, match=rf"Bare.* has no {missing}: set self.{missing} in its __init__"):
+            EnvFactory(Bare)()
 
 
 def test_a_vector_environment_of_its_own_is_made_where_there_is_one() -> None:

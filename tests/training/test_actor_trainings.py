@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -257,7 +258,9 @@ def test_metrics_tell_what_rounds_cost(tmp_path: Path) -> None:
         ({"vectorization": "async", "actors_on": "processes"}, "vectorization is async: actors on processes"),
         ({"pipeline": 2}, "pipeline is 2: use 0 or 1"),
         ({"actor_patience": 0}, "actor_patience is 0"),
+        ({"actor_patience": math.inf}, "actor_patience is inf: use a finite number"),
         ({"actors": 0}, "actors is 0"),
+        ({"sampler": lambda session, envs: None}, "sampler: with actors, they step the environments"),
         ({"actors": 2**12, "envs_each": 2}, "actors x envs_each is 8192"),
     ],
 )

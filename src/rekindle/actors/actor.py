@@ -21,13 +21,17 @@ from rekindle.actors.rounds import (
 )
 from rekindle.agent import State
 from rekindle.envs import Envs
+from rekindle.envs.factory import ENV_ERRORS
 from rekindle.envs.vector import SingleEnv, failed, numbers_in
-from rekindle.errors import EnvError, Interrupted
+from rekindle.errors import EnvError, Interrupted, StateError
 from rekindle.experience import Array
 from rekindle.rng import episode_seed
+from rekindle.storage.advice import advice_on, type_name
 from rekindle.traces import frozen_options
 
 __all__ = ["LogicalActor", "ResetOptions"]
+
+_PLAIN = frozenset({type(None), bool, int, float, str})
 
 ResetOptions = Callable[[int, int, int], dict[str, Any] | None]
 """Returns the options of a reset for a stream, an episode number and the env steps before the round."""
@@ -51,7 +55,7 @@ class LogicalActor:
         extras: Sequence[str] | None = None,
         beat: Callable[[], object] = lambda: None,
     ) -> None:
-        """`beat` is called after every step, to show that the actor is alive."""
+        """`beat` is called after every step and reset, to show that the actor is alive."""
         self.index = index
         self._envs, self._shape, self._seed = envs, shape, seed
         self._options_of, self._extras, self._beat = reset_options, extras, beat
@@ -97,18 +101,20 @@ class LogicalActor:
         try:
             if before.state is not None and before.observation is not None and self._saves_states:
                 single.reset(seed=seed, options=before.options)
-                single.set_state(before.state)
+                single.set_state(_own_copy(before.state, ""))
+                self._beat()
                 self._show(env, before.observation)
                 return True
             return before.actions is not None and self._is_replayed(env, single, seed, before)
         except (EnvError, Interrupted):
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise failed(self._envs.name, self._rows[env], "a replay of its episode", error) from error
 
     def _is_replayed(self, env: int, single: SingleEnv, seed: int, before: EnvStart) -> bool:
         layout, structure = self._shape.layout, self._shape.structure
         observation, _ = single.reset(seed=seed, options=before.options)
+        self._beat()
         arrays = layout.conform(observation, "the observation")
         chain = _first_link(arrays)
         actions = np.concatenate(cast("tuple[Array, ...]", before.actions))
@@ -151,7 +157,9 @@ class LogicalActor:
             newest = self._newest
             for column, array in zip(out.observations, newest, strict=True):
                 column[step] = array
-            actions = act(shape.layout.observations(newest), self._rng, self._streams)
+            chosen = act(shape.layout.observations(newest), self._rng, self._streams)
+            # An environment gets the numbers that are learned from, and that a replay repeats.
+            actions = shape.action.conform(chosen, "the actions of the policy", rows=len(rows))
             out.actions[step] = actions
             executed = actions if shape.structure is None else [shape.structure.nested(row) for row in actions]
             outcome = envs.step(executed)
@@ -198,14 +206,35 @@ class LogicalActor:
                 arrays = self._shape.layout.conform(observation, "the observation")
             except EnvError:
                 raise
-            except Exception as error:
+            except ENV_ERRORS as error:
                 raise failed(self._envs.name, row, "reset", error) from error
+            self._beat()
             self._show(env, arrays)
             self._chains[env] = _first_link(arrays)
             self._is_open[env], begun[env] = True, step
 
     def _states(self) -> list[State | None]:
-        return [self._envs.one(env).get_state() if is_open else None for env, is_open in enumerate(self._is_open)]
+        states: list[State | None] = []
+        for env, is_open in enumerate(self._is_open):
+            try:
+                states.append(_own_copy(self._envs.one(env).get_state(), "") if is_open else None)
+            except ENV_ERRORS as error:
+                raise failed(self._envs.name, self._rows[env], "get_state", error) from error
+        return states
+
+
+def _own_copy(state: object, path: str) -> Any:
+    """A copy of the state of an environment, which may change its own; raises `StateError` if it cannot be saved."""
+    kind, where = type(state), path or "the state"
+    if kind is dict:
+        return {key: _own_copy(value, f"{where}[{key!r}]") for key, value in cast("State", state).items()}
+    if kind is list:
+        return [_own_copy(value, f"{where}[{place}]") for place, value in enumerate(cast("list[Any]", state))]
+    if kind is np.ndarray and cast("Array", state).dtype.kind in "biufc":
+        return cast("Array", state).copy()
+    if kind in _PLAIN and (kind is not int or -(2**63) <= cast("int", state) < 2**64):
+        return state
+    raise StateError(f"{where} is a {type_name(state)}, which cannot be saved: {advice_on(state)}")
 
 
 def _first_link(arrays: Sequence[Array]) -> bytes:

@@ -42,7 +42,7 @@ class Cast(msgspec.Struct, frozen=True, eq=False):
         envs: Envs
         if vectorization == "sync":
             first_row = index * shape.envs_each
-            envs = LocalEnvs(self.factory, shape.envs_each, rebuilds=rebuilds, first_row=first_row)
+            envs = LocalEnvs(self.factory, shape.envs_each, rebuilds=rebuilds, first_row=first_row, when_made=beat)
         else:
             envs = make_envs(
                 self.factory,

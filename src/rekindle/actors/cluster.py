@@ -28,6 +28,7 @@ from rekindle.actors.rounds import ActorEnd, Order, RoundArrays
 from rekindle.actors.stage import Stage, error_report
 from rekindle.actors.supervision import Silence, Supervised
 from rekindle.agent import Policy, State
+from rekindle.envs.factory import ENV_ERRORS
 from rekindle.envs.pickling import pickled_by_value, unpickled
 from rekindle.errors import ConfigError, EnvError, MissingExtra
 from rekindle.experience import Array
@@ -39,7 +40,7 @@ __all__ = ["ActorsOnRay"]
 _LOOK = 0.5
 """Seconds between two looks at whether to stop."""
 _START = 120.0
-"""Seconds that a worker gets to find a processor, and to start."""
+"""Seconds that a worker gets to find a processor, and at least to start, and then to create each environment."""
 _GET = 60.0
 """Seconds to fetch what is ready."""
 
@@ -137,8 +138,9 @@ class ActorsOnRay(Supervised["_Worker"]):
 
         return self._evaluated(self._workers, parts, ask, should_stop)
 
-    def _wait(self, waiting: Sequence[_Worker]) -> None:
+    def _wait(self, waiting: Sequence[_Worker]) -> Sequence[_Worker]:
         self._ray.wait([worker.answer for worker in waiting], num_returns=1, timeout=_LOOK)
+        return list(waiting)
 
     def _answered(self, worker: _Worker) -> None:
         self._compare(worker)
@@ -195,9 +197,9 @@ class RayStage:
         self._stage: Stage | None = None
         self._beats = 0
 
-    def beats(self) -> int:
-        """Steps so far."""
-        return self._beats
+    def beats(self) -> tuple[int, bool]:
+        """Steps so far, and whether all environments are created."""
+        return self._beats, self._stage is not None
 
     def _beat(self) -> None:
         self._beats += 1
@@ -214,7 +216,7 @@ class RayStage:
             stage = self._made()
             arrays = RoundArrays.empty(self._cast.shape, stage.rows)
             ends = stage.play(order, _policy(policy), arrays)
-        except Exception as error:
+        except ENV_ERRORS as error:
             return error_report(error)
         return {"ends": ends, "arrays": arrays.each, "machine": self._machine}
 
@@ -222,7 +224,7 @@ class RayStage:
         """Play evaluation episodes."""
         try:
             return {"played": self._made().evaluate(order, _policy(policy)), "machine": self._machine}
-        except Exception as error:
+        except ENV_ERRORS as error:
             return error_report(error)
 
 
@@ -242,7 +244,7 @@ class _Worker:
             self._pickled, [self.actors.start, self.actors.stop], [path for path in sys.path if path]
         )
         self._is_at_start, self.is_lost, self.is_compared = True, False, False
-        self._is_up = False
+        self._is_up = self._is_ready = False
         self._silence = Silence()
         self._beats = 0
         self._asked: Any = self._handle.beats.remote()
@@ -309,7 +311,7 @@ class _Worker:
         ready, _ = ray.wait([self._asked], timeout=0)
         if ready:
             try:
-                self._beats = int(ray.get(self._asked, timeout=_GET))
+                self._beats, self._is_ready = ray.get(self._asked, timeout=_GET)
             except ray.exceptions.RayError as error:
                 return f"died ({type(error).__name__})"
             if not self._is_up:
@@ -324,7 +326,7 @@ class _Worker:
                     "or add a node"
                 )
             return None
-        allowed = max(patience, _LOOK * 4 if self._beats else _START)
+        allowed = max(patience, _LOOK * 4 if self._is_ready else _START)
         if silent > allowed:
             return f"made no step for {allowed:g} s"
         return None

@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.agent import Policy
 from rekindle.checks import checked_reward
 from rekindle.envs import EnvFactory, EnvSlot
-from rekindle.envs.factory import has_time_limit
+from rekindle.envs.factory import ENV_ERRORS, has_time_limit
 from rekindle.envs.vector import failed, numbers_in
 from rekindle.errors import Interrupted
 from rekindle.experience import EpisodeStatus
@@ -47,7 +47,7 @@ class EpisodePlayer:
         self._most = math.inf if has_time_limit(self._slot.env) else plan.max_steps
 
     def play(self, policy: Policy, numbers: Sequence[int], beat: Callable[[], object]) -> list[PlayedEpisode]:
-        """Play the episodes with these numbers; `beat` is called after every step."""
+        """Play the episodes with these numbers; `beat` is called after every step and reset."""
         return [self._episode(policy, number, beat) for number in numbers]
 
     def _episode(self, policy: Policy, number: int, beat: Callable[[], object]) -> PlayedEpisode:
@@ -57,6 +57,7 @@ class EpisodePlayer:
         extras: dict[str, float] = {}
         try:
             observation, _ = slot.reset(seed=episode_seed(plan.seed, "evaluation", number))
+            beat()
             what = "step"
             while True:
                 action = self._action(policy, observation)
@@ -70,7 +71,7 @@ class EpisodePlayer:
                     break
         except Interrupted:
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise failed(name, 0, what, error) from error
         return number, total, length, int(EpisodeStatus.of(terminated, truncated)), extras
 

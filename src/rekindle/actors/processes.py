@@ -29,7 +29,7 @@ from rekindle.errors import AgentError, ConfigError, EnvError, RekindleError
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop
 
-__all__ = ["ActorProcesses", "raise_report"]
+__all__ = ["ActorProcesses", "raise_report", "start_patience"]
 
 # A new interpreter, not a fork: the learner has threads of JAX, and a lock on the run. It does not import the script of
 # the learner, and `-P` keeps the working directory off its path; see `rekindle.envs.workers`.
@@ -38,7 +38,9 @@ serve(sys.argv[1])"
 _LOOK = 0.5
 """Seconds between two looks at whether workers make steps."""
 _START = 120.0
-"""Seconds that a worker gets at least to start, and to create its environments."""
+"""Seconds that a worker gets at least to start alone, and then to create each of its environments."""
+_START_EACH = 5.0
+"""Seconds to add for each worker that starts on the same processor."""
 _GRACE = 5.0
 """Seconds that a worker gets to end by itself."""
 
@@ -76,9 +78,10 @@ class ActorProcesses(Supervised["_Worker"]):
             printing = Printing()
             self._undo.callback(printing.close)
             pickled = pickled_by_value(cast, "--actors-on here")
+            start = start_patience(count, os.cpu_count() or 1)
             self._workers: list[_Worker] = []
             for first, end in itertools.pairwise(ends):
-                self._workers.append(_Worker(cast, range(first, end), pickled, self._policies, printing))
+                self._workers.append(_Worker(cast, range(first, end), pickled, self._policies, printing, start))
             undo.pop_all()
 
     @property
@@ -165,8 +168,8 @@ class ActorProcesses(Supervised["_Worker"]):
 
         return self._evaluated(self._workers, parts, ask, should_stop)
 
-    def _wait(self, waiting: Sequence[_Worker]) -> None:
-        _wait(waiting, _LOOK)
+    def _wait(self, waiting: Sequence[_Worker]) -> Sequence[_Worker]:
+        return _wait(waiting, _LOOK)
 
     def close(self) -> None:
         """End the workers."""
@@ -184,6 +187,11 @@ _EVALUATED = 2
 """The place of the policy that is evaluated."""
 
 
+def start_patience(workers: int, processors: int) -> float:
+    """Seconds that a worker gets to start, as all of them start at the same time."""
+    return _START + _START_EACH * (workers / processors)
+
+
 def raise_report(answer: State, name: str) -> None:
     """Raise the error that a worker has reported instead of an answer, if it has."""
     if "error" in answer:
@@ -196,8 +204,16 @@ def raise_report(answer: State, name: str) -> None:
 class _Worker:
     """One worker process, and what it shares with the learner."""
 
-    def __init__(self, cast: Cast, actors: range, pickled: bytes, policies: list[Region], printing: Printing) -> None:
-        shape = cast.shape
+    def __init__(
+        self,
+        cast: Cast,
+        actors: range,
+        pickled: bytes,
+        policies: list[Region],
+        printing: Printing,
+        start_patience: float,
+    ) -> None:
+        shape, self._start_patience = cast.shape, start_patience
         self.actors, self._pickled, self._policies, self._printing = actors, pickled, policies, printing
         self._shape, self._rows = shape, shape.rows_of(actors)
         self.name = f"actor {actors.start}" if len(actors) == 1 else f"actors {actors.start} to {actors.stop - 1}"
@@ -287,9 +303,8 @@ class _Worker:
         code = self._process.poll()
         if code is not None:
             return f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-        beats = self._link.beats
-        allowed = patience if beats else max(patience, _START)
-        if self._silence.seconds(beats) > allowed:
+        allowed = patience if self._link.is_ready else max(patience, self._start_patience)
+        if self._silence.seconds(self._link.beats) > allowed:
             return f"made no step for {allowed:g} s"
         return None
 
@@ -345,10 +360,11 @@ def _started(arguments: str, descriptors: list[int], printing: Printing) -> subp
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait(workers: Sequence[_Worker], seconds: float) -> None:
-    """Wait until a worker has an answer or dies."""
+def _wait(workers: Sequence[_Worker], seconds: float) -> Sequence[_Worker]:
+    """Wait until a worker has an answer or dies; returns those that did, or all if none did in time: one may hang."""
     poll = select.poll()
     for worker in workers:
         poll.register(worker.done, select.POLLIN)
         poll.register(worker.watch, select.POLLIN)
-    poll.poll(seconds * 1e3)
+    ready = {descriptor for descriptor, _ in poll.poll(seconds * 1e3)}
+    return [worker for worker in workers if {worker.done, worker.watch} & ready] if ready else list(workers)

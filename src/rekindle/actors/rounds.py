@@ -379,6 +379,7 @@ def next_starts(
                 if sum(map(len, pieces)) > _MOST_ACTIONS:
                     pieces = None
             state = None if end.states is None else end.states[env]
+            newest = None if state is None else tuple(np.array(part[last, row]) for part in arrays.following)
             envs.append(
                 EnvStart(
                     episode,
@@ -387,7 +388,7 @@ def next_starts(
                     actions=pieces,
                     chain=end.chains[env],
                     state=state,
-                    observation=None if state is None else tuple(part[last, row].copy() for part in arrays.following),
+                    observation=newest,
                 )
             )
         following.append(ActorStart(end.generator, tuple(envs)))

@@ -14,10 +14,14 @@ from rekindle.actors.packing import aligned, pack, packed_size, unpack, write
 from rekindle.errors import ConfigError
 from rekindle.experience import Array
 
-__all__ = ["Link", "Region"]
+__all__ = ["Link", "Region", "WorkerEnded"]
 
-_FIELDS = ("beats", "inbox", "outbox", "quits")
+_FIELDS = ("beats", "ready", "inbox", "outbox", "quits")
 _PAGE = mmap.PAGESIZE
+
+
+class WorkerEnded(BaseException):
+    """The learner asked this worker to end; no `SystemExit`, which an environment may raise."""
 
 
 class Region:
@@ -106,6 +110,11 @@ class Link:
         """Steps of the worker so far: while it grows, the worker is alive."""
         return int(self._head["beats"][0])
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker has created its environments."""
+        return bool(self._head["ready"][0])
+
     def ask_to_quit(self) -> None:
         """Let the worker end with its next step, or at once if it waits."""
         self._head["quits"][0] = 1
@@ -131,11 +140,15 @@ class Link:
         self._head["outbox"][0] = self._regions["outbox"].put(message)
         os.eventfd_write(self.done, 1)
 
+    def set_ready(self) -> None:
+        """Say that all environments are created."""
+        self._head["ready"][0] = 1
+
     def beat(self) -> None:
         """Show that the worker is alive; ends it if it should."""
         self._head["beats"][0] += 1
         if self._head["quits"][0]:
-            raise SystemExit(0)
+            raise WorkerEnded
 
     def close(self) -> None:
         """Close it on this side."""

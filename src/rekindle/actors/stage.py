@@ -23,13 +23,12 @@ class Stage:
     """Plays rounds and evaluations."""
 
     def __init__(self, cast: Cast, actors: range, *, beat: Callable[[], object]) -> None:
-        """`beat` is called after every step, to show that the worker is alive."""
+        """`beat` is called after everything that takes long, to show that the worker is alive."""
         self._cast, self._beat = cast, beat
         self._player: EpisodePlayer | None = None
         self._actors: list[LogicalActor] = []
         for index in actors:
             self._actors.append(cast.actor(index, beat=beat))
-            beat()
         rows = cast.shape.rows_of(actors)
         self.rows = rows.stop - rows.start
         """Environments of all actors."""
@@ -61,7 +60,7 @@ class Stage:
             self._player.close()
 
 
-def error_report(error: Exception) -> State:
+def error_report(error: Exception | SystemExit) -> State:
     """An error as data, for the learner: of the environment, of its creation, or of the policy."""
     kind = "policy"
     if isinstance(error, EnvError):

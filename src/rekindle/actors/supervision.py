@@ -95,8 +95,8 @@ class Supervised(Generic[SomeWorker]):
         worker.start_again()
 
     @abstractmethod
-    def _wait(self, waiting: Sequence[SomeWorker]) -> None:
-        """Wait a while, at most until one has an answer."""
+    def _wait(self, waiting: Sequence[SomeWorker]) -> Sequence[SomeWorker]:
+        """Wait a while, at most until one has an answer or died; returns those to look at."""
 
     def _answered(self, worker: SomeWorker) -> None:
         """A worker has an answer."""
@@ -124,18 +124,15 @@ class Supervised(Generic[SomeWorker]):
         again: Callable[[SomeWorker], object],
         should_stop: ShouldStop,
     ) -> None:
-        while True:
-            for worker in list(waiting):
+        while waiting:
+            for worker in self._wait(waiting):
                 if worker.has_answer():
                     waiting.remove(worker)
                     self._answered(worker)
                 elif (death := worker.death(self._patience)) is not None:
                     self._start_again(worker, f"{death} {when}")
                     again(worker)
-            if not waiting:
-                return
-            self._wait(waiting)
-            if should_stop():
+            if waiting and should_stop():
                 raise Interrupted(f"stopped {when}")
 
     def _evaluated(

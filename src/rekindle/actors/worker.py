@@ -16,9 +16,10 @@ import numpy as np
 from rekindle.actors.packing import aligned
 from rekindle.actors.policies import unpacked_policy
 from rekindle.actors.rounds import RoundArrays
-from rekindle.actors.shared import Link, Region
+from rekindle.actors.shared import Link, Region, WorkerEnded
 from rekindle.actors.stage import Stage, error_report
 from rekindle.agent import Policy, State
+from rekindle.envs.factory import ENV_ERRORS
 from rekindle.envs.pickling import unpickled
 from rekindle.envs.worker import IGNORED
 from rekindle.experience import Array
@@ -37,11 +38,11 @@ def serve(arguments: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # they were blocked when this process started
     cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # it is a pipe, behind which may be a terminal
     worker = _Worker(Link(given["link"]), [Region(descriptor) for descriptor in given["policies"]])
-    with contextlib.suppress(SystemExit):
+    with contextlib.suppress(WorkerEnded):
         while (message := worker.link.wait(given["alive"])) is not None:
             try:
                 answer = worker.answer(cast("State", message))
-            except Exception as error:
+            except ENV_ERRORS as error:
                 answer = error_report(error)
             worker.link.answer(answer)
     worker.close()
@@ -67,6 +68,7 @@ class _Worker:
             # Only the learner writes to this memory, so nobody else can send a pickle.
             made = unpickled(order["cast"])
             self._stage = Stage(made, range(*order["actors"]), beat=self.link.beat)
+            self.link.set_ready()
             size = RoundArrays.size(made.shape, self._stage.rows)
             self._arrays = RoundArrays.in_memory(made.shape, self._stage.rows, self.link.arrays(size))
         policy = self._policy(order["policy"])

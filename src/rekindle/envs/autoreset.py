@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
-from rekindle.envs.factory import close_env
+from rekindle.envs.factory import ENV_ERRORS, close_env
 from rekindle.envs.vector import Outcome, failed, numbers_in
 from rekindle.errors import ConfigError
 from rekindle.experience import Array, EpisodeStatus, Observations
@@ -73,7 +73,7 @@ class AutoresetEnvs:
                 if not everything:
                     raise
                 observations, _ = self._env.reset(seed=seeds[0], options=chosen)  # one generator for all rows
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise failed(self.name, int(np.argmax(rows)), "reset", error) from error
         self.resting &= ~rows
         return self._observations(observations)
@@ -82,7 +82,7 @@ class AutoresetEnvs:
         """Step all rows; rows that were resting are now at the first observation of an episode."""
         try:
             raw, rewards, terminated, truncated, infos = self._env.step(actions)
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise failed(self.name, 0, "step", error) from error
         observations = self._observations(raw)
         statuses = np.zeros(self.num_envs, np.uint8)
@@ -99,7 +99,7 @@ class AutoresetEnvs:
             observations = self._with_final(observations, infos, ended)
             final_infos = infos.get("final_info", {})
         if self._resets_next:
-            self.resting = statuses != 0
+            self.resting = statuses.astype(np.bool_)
         extras = {row: numbers_in(_row_info(final_infos, row)) if final_infos else {} for row in ended.tolist()}
         return Outcome(observations, np.asarray(rewards, np.float64), statuses, extras, following)
 

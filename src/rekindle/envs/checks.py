@@ -13,8 +13,8 @@ import numpy as np
 from rekindle.checks import all_finite
 from rekindle.envs.actions import RandomActions
 from rekindle.envs.determinism import PROBE_STEPS, Determinism, judge, play, probe_lengths
-from rekindle.envs.factory import EnvFactory, has_time_limit
-from rekindle.envs.vector import EnvSlot
+from rekindle.envs.factory import ENV_ERRORS, EnvFactory, has_time_limit
+from rekindle.envs.vector import EnvSlot, error_text
 from rekindle.envs.wrappers import stateful_wrappers
 from rekindle.errors import ConfigError, EnvError, InputError, Interrupted
 from rekindle.experience import Array
@@ -71,7 +71,8 @@ def check_env(source: Any, *, steps: int = PROBE_STEPS, should_stop: ShouldStop 
 
 def _spaces(slot: EnvSlot) -> Iterator[Finding]:
     yield Finding("good", "spaces", f"observations {slot.observation_space!r:.100}, actions {slot.action_space!r:.100}")
-    if Layout.of_space(slot.action_space) is None:
+    layout = Layout.of_space(slot.action_space)
+    if layout is None or not any(math.prod(spec.shape) for spec in layout.leaves.values()):
         yield Finding(
             "error",
             "spaces",
@@ -79,7 +80,14 @@ def _spaces(slot: EnvSlot) -> Iterator[Finding]:
             "MultiDiscrete, MultiBinary or Box, or a Dict or Tuple of those",
         )
     for name, space in _boxes(slot.action_space, "the action space"):
-        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        if space.dtype.kind != "f":
+            yield Finding(
+                "warning",
+                "spaces",
+                f"{name} is a Box of {space.dtype}, which only agents of your own take: use "
+                "Discrete, MultiDiscrete or MultiBinary",
+            )
+        elif not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             yield Finding("warning", "spaces", f"{name} is unbounded: agents other than PPO need finite bounds")
         elif (space.low != -1).any() or (space.high != 1).any():
             yield Finding("good", "spaces", f"{name} is not -1 to 1; rescale_actions can change that")
@@ -100,7 +108,11 @@ def _spaces(slot: EnvSlot) -> Iterator[Finding]:
     for part in images:
         channels, rows, columns = image_shape(part.shape, part.channels)
         name = _named("the observation space", part.name)
-        yield Finding("good", "spaces", f"{name} is an image of {rows} x {columns} pixels and {channels} channels")
+        yield Finding(
+            "good",
+            "spaces",
+            f"{name} is an image of {rows} x {columns} pixels and {channels} channel{'s' * (channels > 1)}",
+        )
 
 
 def _boxes(space: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -144,8 +156,8 @@ class _Examination:
         self._actions.seed(seed)
         try:
             answer: Any = slot.reset(seed=seed, options=None)
-        except Exception as error:
-            self._complain("reset", f"reset(seed=...) raised {type(error).__name__}: {error}")
+        except ENV_ERRORS as error:
+            self._complain("reset", f"reset(seed=...) {_raised(error)}")
             return
         if not _has_length(answer, 2):
             self._complain("reset", f"reset returned {answer!r:.80}, not (observation, info)")
@@ -162,8 +174,8 @@ class _Examination:
                 return
             try:
                 answer = slot.step(self._actions.executed(action))
-            except Exception as error:
-                self._complain("step", f"step raised {type(error).__name__}: {error}")
+            except ENV_ERRORS as error:
+                self._complain("step", f"step {_raised(error)}")
                 return
             if not _has_length(answer, 5):
                 self._complain(
@@ -202,6 +214,12 @@ class _Examination:
 
     def _complain(self, what: str, complaint: str) -> None:
         self._complaints.setdefault(complaint, what)
+
+
+def _raised(error: Exception | SystemExit) -> str:
+    if isinstance(error, SystemExit):
+        return error_text(error).removeprefix("it ")
+    return f"raised {type(error).__name__}: {error}"
 
 
 def _has_length(answer: Any, length: int) -> bool:

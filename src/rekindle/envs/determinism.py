@@ -8,7 +8,7 @@ from typing import cast
 
 from rekindle.checks import checked_reward, required_count
 from rekindle.envs.actions import RandomActions
-from rekindle.envs.factory import EnvFactory
+from rekindle.envs.factory import ENV_ERRORS, EnvFactory
 from rekindle.envs.vector import EnvSlot, failed
 from rekindle.envs.wrappers import refuse_stateful_wrappers
 from rekindle.errors import Interrupted
@@ -121,6 +121,6 @@ def play(
                 break
     except Interrupted:
         raise
-    except Exception as error:
+    except ENV_ERRORS as error:
         raise failed(slot.name, 0, what, error) from error
     return trace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import importlib
 import inspect
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 __all__ = [
+    "ENV_ERRORS",
     "EnvFactory",
     "EnvSettings",
     "EnvWrapping",
@@ -38,6 +40,9 @@ __all__ = [
 
 logger = logging.getLogger("rekindle")
 
+
+ENV_ERRORS = (Exception, SystemExit)
+"""What counts as a failure of an environment: a call of `sys.exit()` must not end the process without a message."""
 
 _MINATAR = "MinAtar/"
 """What its ids begin with."""
@@ -126,6 +131,9 @@ class EnvFactory:
         """Create an environment for training, or (with the original rewards) for evaluation."""
         with _explained(self.name):
             env = self._wrapped(self._made(), training=training)
+        for name in ("observation_space", "action_space"):
+            if getattr(env, name, None) is None:
+                raise ConfigError(f"{self.name} has no {name}: set self.{name} in its __init__")
         if Layout.of_space(env.observation_space) is None:
             close_env(env, self.name)
             raise ConfigError(
@@ -228,6 +236,8 @@ class EnvFactory:
         if known.frame_stack is not None:
             # The same padding as the Atari vector environment, so that agents see the same in both.
             padding = "zero" if known.atari else "reset"
+            if not known.atari:  # the wrapper keeps the frames, and an environment may overwrite the one it returned
+                env = wrappers.TransformObservation(env, copy.deepcopy, None)
             env = wrappers.FrameStackObservation(env, known.frame_stack, padding_type=padding)
         if known.sign_rewards and training:
             env = wrappers.TransformReward(env, _sign)
@@ -255,7 +265,7 @@ def close_env(env: Any, name: str) -> None:
     """Close an environment. If that fails, log a warning: nothing depends on it any more."""
     try:
         env.close()
-    except Exception as error:
+    except ENV_ERRORS as error:
         _warn_once(f"{name} failed in close: {type(error).__name__}: {error}")
 
 
@@ -331,7 +341,7 @@ def has_time_limit(env: gymnasium.Env[Any, Any]) -> bool:
 def required_modules(settings: EnvSettings) -> list[str]:
     """The modules named in the settings that are imported to create an environment."""
     module, colon, _ = settings.id.partition(":")
-    return [*settings.modules, *([module] if colon else [])]
+    return list(dict.fromkeys([*settings.modules, *([module] if colon else [])]))
 
 
 def required_files(settings: EnvSettings) -> list[str]:
@@ -401,5 +411,5 @@ def _explained(name: str) -> Generator[None]:
         ) from unknown
     except (ConfigError, MissingExtra):
         raise
-    except (Exception, SystemExit) as failure:
+    except ENV_ERRORS as failure:
         raise ConfigError(f"{name} could not be created: {type(failure).__name__}: {failure}") from failure

@@ -5,20 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from rekindle.agent import State
-from rekindle.envs.factory import EnvFactory, close_env
+from rekindle.envs.factory import ENV_ERRORS, EnvFactory, close_env
 from rekindle.errors import ConfigError, EnvError, InputError, RekindleError
 from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.spaces import Layout
 from rekindle.traces import ResettableEnv
 
-__all__ = ["EnvSlot", "Envs", "LocalEnvs", "Outcome", "SingleEnv", "error_text", "failed", "joined", "numbers_in"]
-
+__all__ = [
+    "EnvSlot",
+    "Envs",
+    "LocalEnvs",
+    "Outcome",
+    "SingleEnv",
+    "error_text",
+    "failed",
+    "joined",
+    "numbers_in",
+]
 
 _TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNCATED)  # members are slow to look up
 
@@ -130,7 +139,9 @@ class LocalEnvs:
         rebuilds: bool = False,
         training: bool = True,
         first_row: int = 0,
+        when_made: Callable[[], object] = lambda: None,
     ) -> None:
+        """`when_made` is called whenever an environment was created, which may take long."""
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}: use at least 1")
         self.name = factory.name
@@ -142,6 +153,7 @@ class LocalEnvs:
             for _ in range(num_envs):
                 self.slots.append(EnvSlot(factory, rebuilds=rebuilds, training=training))
                 undo.callback(self.slots[-1].close)
+                when_made()
             self.observation_space, self.action_space = self.slots[0].observation_space, self.slots[0].action_space
             self._layout = cast("Layout", Layout.of_space(self.observation_space))
             for slot in self.slots:
@@ -174,7 +186,7 @@ class LocalEnvs:
                 if terminated or truncated:
                     statuses[row] = _TERMINATED if terminated else _TRUNCATED
                     extras[row] = numbers_in(info)
-            except Exception as error:
+            except ENV_ERRORS as error:
                 raise failed(self.name, self.first_row + row, "step", error) from error
         return Outcome(self._layout.observations(columns), rewards, statuses, extras)
 
@@ -184,17 +196,39 @@ class LocalEnvs:
             slot.close()
 
 
-def failed(name: str, row: int, what: str, error: Exception) -> EnvError:
+def failed(name: str, row: int, what: str, error: Exception | SystemExit) -> EnvError:
     """An error of an environment, with its name and row."""
-    return EnvError(f"{name}, env {row}, failed in {what}: {error_text(error)}")
+    text = error_text(error)
+    if what in _CONTRACTS and _breaks_contract(error):
+        text = f"{type(error).__name__}: {error}; {_CONTRACTS[what]}; `rekindle check` says more"
+    return EnvError(f"{name}, env {row}, failed in {what}: {text}")
 
 
-def error_text(error: Exception) -> str:
+_CONTRACTS = {
+    "reset": "reset(*, seed=None, options=None) must return (observation, info)",
+    "step": "step(action) must return (observation, reward, terminated, truncated, info)",
+}
+
+
+def _breaks_contract(error: Exception | SystemExit) -> bool:
+    """Whether a call of the environment, or the use of what it returned, failed in this package and not inside it."""
+    if isinstance(error, RekindleError) or not isinstance(error, TypeError | ValueError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(_PACKAGE)
+
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+
+
+def error_text(error: Exception | SystemExit) -> str:
     """The error, and the line of code that raised it."""
     if isinstance(error, RekindleError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({'' if error.code is None else repr(error.code)}){where}"
     return f"{type(error).__name__}: {error}{where}"
 
 

@@ -9,6 +9,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from rekindle.envs.factory import ENV_ERRORS
 from rekindle.envs.vector import LocalEnvs, error_text, failed, numbers_in
 
 __all__ = ["IGNORED", "serve"]
@@ -30,7 +31,7 @@ def serve(descriptor: int) -> None:
             call, *arguments = pickle.loads(connection.recv_bytes())  # noqa: S301
             try:
                 answer = (True, getattr(host, call)(*arguments))
-            except Exception as error:
+            except ENV_ERRORS as error:
                 answer = (False, (error_text(error), traceback.format_exc()))
             connection.send(answer)
 
@@ -72,5 +73,5 @@ class _Host:
     def _explained(self, row: int, what: str) -> Any:
         try:
             yield
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise failed(self._envs.name, self._envs.first_row + row, what, error) from error

@@ -32,10 +32,12 @@ def default_strategy(config: TrainerConfig) -> Strategy:
     return Actors(actors=config.actors)
 
 
-def check_actors(agent: LearningAgent, config: TrainerConfig) -> None:
-    """Raise `ConfigError` if an agent cannot train with the actors of the settings."""
+def check_actors(agent: LearningAgent, config: TrainerConfig, *, has_sampler: bool) -> None:
+    """Raise `ConfigError` if an agent, or a sampler of the host, cannot train with the actors of the settings."""
     if config.actors is None:
         return
+    if has_sampler:
+        raise ConfigError("sampler: with actors, they step the environments; leave out sampler, or actors")
     if config.is_offline:
         raise ConfigError("actors: a training from data alone steps no environment; leave out --actors")
     if isinstance(agent, ChecksLearner):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rekindle.actors.blas import one_thread
 from rekindle.actors.casting import Crew
 from rekindle.actors.evaluating import EpisodePlayer, EvalPlan, PlayedEpisode, records_of
 from rekindle.actors.policies import packed_policy, policy_of, unpacked_policy
@@ -35,7 +36,8 @@ class ActorEvaluator:
             played = self.crew.evaluate(self._plan, packed, parts, self.should_stop)
         if played is None:
             self._player = self._player or EpisodePlayer(self._plan)
-            played = self._player.play(unpacked_policy(packed), numbers, self._check)
+            with one_thread():  # as in workers: with several, the last bits of an action may differ
+                played = self._player.play(unpacked_policy(packed), numbers, self._check)
         records = records_of(played)
         return Evaluation(sum(record.total_reward for record in records) / episodes, records)
 

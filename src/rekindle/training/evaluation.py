@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.agent import LearningAgent
 from rekindle.checks import checked_reward
 from rekindle.envs import EnvFactory
-from rekindle.envs.factory import has_time_limit
+from rekindle.envs.factory import ENV_ERRORS, has_time_limit
 from rekindle.envs.vector import EnvSlot, failed, numbers_in
 from rekindle.errors import Interrupted
 from rekindle.experience import ActMode, EpisodeStatus, Observations
@@ -126,7 +126,7 @@ class EpisodeEvaluator:
                     truncated = truncated or episode.length >= most
                     is_over = bool(terminated or truncated)
                     extras = numbers_in(info, self._extras) if is_over else {}
-                except Exception as error:
+                except ENV_ERRORS as error:
                     raise failed(f"{self._factory.name} (evaluation)", row, "step", error) from error
                 if is_over:
                     records[episode.number] = episode.record(EpisodeStatus.of(terminated, truncated), extras)
@@ -141,7 +141,7 @@ class EpisodeEvaluator:
     def _reset(self, slot: EnvSlot, episode: int, row: int) -> Any:
         try:
             return slot.reset(seed=episode_seed(self._seed, "evaluation", episode))[0]
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise failed(f"{self._factory.name} (evaluation)", row, "reset", error) from error
 
     def close(self) -> None:

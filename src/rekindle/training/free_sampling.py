@@ -55,6 +55,8 @@ class FreeSampler:
         self._queue: deque[_Chunk] = deque()
         self._queued: Counter[int] = Counter()
         """Chunks in the queue, by worker."""
+        self._learning: tuple[_Chunk, int] | None = None
+        """The chunk that is being learned from, and the env steps of the training before it."""
         self._playing: dict[int, tuple[Order, int]] = {}
         """What each worker plays, and the updates of its policy."""
         self._number = 0
@@ -90,21 +92,31 @@ class FreeSampler:
 
     def _chunk(self) -> Iterator[Round]:
         self._receive(0.0)
-        with self._metrics.waiting():
-            while not self._queue:
-                if self._should_stop():
-                    return
-                self._receive(_WAIT)
-        chunk = self._queue.popleft()
-        self._queued[chunk.place] -= 1
+        if self._learning is None:
+            with self._metrics.waiting():
+                while not self._queue:
+                    if self._should_stop():
+                        return
+                    self._receive(_WAIT)
+            self._learning = self._queue.popleft(), self._session.total_steps
+            self._queued[self._learning[0].place] -= 1
+        chunk, _ = self._learning
         staleness = int(self._session.agent.updates) - chunk.updates
         with self._session.together:
-            for index in range(self._shape.steps):
+            for index in range(self._learned(), self._shape.steps):
                 yield self._learn(chunk, index)
                 if self._session.together.is_interrupted:
                     return
                 self._receive(0.0)
+            self._learning = None
             self._metrics.log(chunk.actors, staleness, len(self._queue))
+
+    def _learned(self) -> int:
+        """How many steps of the chunk that is being learned from the session has seen."""
+        if self._learning is None:
+            return 0
+        chunk, before = self._learning
+        return (self._session.total_steps - before) // (len(chunk.actors) * self._shape.envs_each)
 
     def _receive(self, seconds: float) -> None:
         """Take what workers have played, and let them play on at once."""
@@ -161,10 +173,11 @@ class FreeSampler:
 
     def state(self) -> State:
         """Where actors stand, and what was received of them and not learned from."""
+        chunks = [*self._queue] if self._learning is None else [self._learning[0], *self._queue]
         queue = [
-            {"actors": [chunk.actors.start, chunk.actors.stop], "played": chunk.played.state()} for chunk in self._queue
+            {"actors": [chunk.actors.start, chunk.actors.stop], "played": chunk.played.state()} for chunk in chunks
         ]
-        return {"starts": [start.tree() for start in self._starts], "queue": queue}
+        return {"starts": [start.tree() for start in self._starts], "queue": queue, "learned": self._learned()}
 
     @refuses_misfits
     def load_state(self, state: State) -> None:
@@ -180,3 +193,10 @@ class FreeSampler:
                 raise StateError(f"a chunk is of the actors {saved['actors']!r:.40}")
             played = Played.of_state(saved["played"], shape, rows=rows.stop - rows.start)
             self._queue.append(_Chunk(-1, actors, played, int(self._session.agent.updates)))
+        learned = state.get("learned", 0)
+        if type(learned) is not int or not 0 <= learned <= shape.steps or (learned and not self._queue):
+            raise StateError(f"{learned!r:.40} steps of a chunk were learned from")
+        if learned:
+            chunk = self._queue.popleft()
+            rows = len(chunk.actors) * shape.envs_each
+            self._learning = chunk, self._session.total_steps - learned * rows

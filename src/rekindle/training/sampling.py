@@ -10,6 +10,7 @@ import numpy as np
 
 from rekindle.agent import State
 from rekindle.envs import AutoresetEnvs, Envs, Outcome
+from rekindle.envs.factory import ENV_ERRORS
 from rekindle.envs.vector import failed, numbers_in
 from rekindle.errors import EnvError, InputError, Interrupted
 from rekindle.experience import Array, EpisodeStatus, Observations, Transitions
@@ -118,7 +119,7 @@ class _Starts:
             return stream.reset(env, options=None if stream.is_open else self.options(stream))
         except (EnvError, Interrupted):
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise self.failure(row, "reset", error) from error
 
     def options(self, stream: Stream) -> dict[str, Any] | None:
@@ -127,7 +128,7 @@ class _Starts:
             return None
         return self._options(cast("int", stream.id), stream.episode, self._session.total_steps)
 
-    def failure(self, row: int, what: str, error: Exception) -> EnvError:
+    def failure(self, row: int, what: str, error: Exception | SystemExit) -> EnvError:
         """An error of an environment, with its row and env step."""
         return EnvError(f"{failed(self._envs.name, row, what, error)} (env step {self._session.total_steps})")
 
@@ -204,7 +205,7 @@ class StreamSampler:
             is_over = bool(terminated or truncated)
         except EnvError:
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise self._starts.failure(0, "step", error) from error
         try:
             if not is_over:
@@ -347,5 +348,5 @@ def _taken(values: _Values, rows: Array | None) -> _Values:
     if rows is None:
         return values
     if isinstance(values, Mapping):
-        return cast("_Values", {name: column[rows] for name, column in values.items()})
-    return cast("_Values", values[rows])
+        return cast("_Values", {name: column.take(rows, axis=0) for name, column in values.items()})
+    return cast("_Values", values.take(rows, axis=0))
