@@ -1,5 +1,6 @@
 """Data that cannot be learned from are refused, with the field and the row."""
 
+import io
 import json
 import os
 import pickle
@@ -87,6 +88,18 @@ def test_terminals_that_are_time_limits_are_refused_unless_the_task_ends_there(t
         with pytest.raises(DataError, match=r"all 5 episodes terminate after exactly 4 steps.*first is row 3"):
             Dataset.open(path)
         assert Dataset.open(path, fixed_length=True).num_episodes == 5
+
+
+def test_terminals_of_the_longest_episodes_that_may_be_time_limits_are_doubted(tmp_path: Path) -> None:
+    ends = [(30, TERMINATED), (12, TERMINATED), (30, TERMINATED), (5, TERMINATED), (30, TERMINATED)]
+    path = write_npz(tmp_path / "set.npz", flat(episodes(ends)))
+    doubt = Dataset.open(path).doubt
+    assert doubt is not None
+    assert "terminals: 3 of 5 episodes terminate after exactly 30 steps, and none is longer" in doubt
+    assert doubt in Dataset.open(path).notes
+    assert Dataset.open(path, fixed_length=True).doubt is None
+    for number, other in enumerate((ends[:-1], [*ends, (31, TERMINATED)], [*ends, (7, TRUNCATED)])):
+        assert Dataset.open(write_npz(tmp_path / f"{number}.npz", flat(episodes(other)))).doubt is None
 
 
 def test_actions_outside_of_the_space_are_refused(tmp_path: Path) -> None:
@@ -247,6 +260,64 @@ def test_a_zip_member_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> Non
         archive.getinfo("observations.npy").file_size = 2**50
     with pytest.raises(DataError):
         Dataset.open(path)
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminals"])
+@pytest.mark.parametrize("shape", [(13, 2**34), (13, 2**31, 2**31, 4), (13, -2), (-1, 2), (13, *[1] * 70)])
+def test_a_shape_that_the_bytes_of_an_npz_file_do_not_fill_is_refused(
+    name: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    fields = flat(episodes())
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    del fields[name]
+    path = write_npz(tmp_path / "set.npz", fields)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{name}.npy", header.getvalue() + b"\0" * 104)
+    with pytest.raises(DataError, match=rf"set\.npz: {name} (declares|has) the shape \(-?\d+, "):
+        Dataset.open(path)
+
+
+def test_an_npz_file_with_two_arrays_of_one_name_is_refused(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "set.npz", flat(episodes()))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("rewards", archive.read("rewards.npy"))
+    with pytest.raises(DataError, match=r"set\.npz: it has two arrays rewards: remove one"):
+        Dataset.open(path)
+
+
+def test_an_npz_file_with_another_compression_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "set.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("observations.npy", b"")
+        archive.writestr("actions.npy", b"")
+        archive.writestr("rewards.npy", b"")
+    with pytest.raises(DataError, match=r"rewards has another compression than np\.savez_compressed"):
+        Dataset.open(path)
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminals", "timeouts"])
+def test_an_hdf5_array_without_a_shape_is_refused(name: str, tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path / "set.hdf5", flat(episodes()))
+    with h5py.File(path, "a") as file:
+        del file[name]
+        file.create_dataset(name, data=h5py.Empty("f4"))
+    with pytest.raises(DataError, match=rf"set\.hdf5: {name} has no rows"):
+        Dataset.open(path)
+
+
+def test_a_name_in_an_hdf5_file_that_is_not_text_is_ignored(tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path / "set.hdf5", flat(episodes()))
+    with h5py.File(path, "a") as file:
+        file.create_group(b"\xff\xfe")
+    assert "ignored what is not part of transitions" in Dataset.open(path).notes[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_rewards_of_half_precision_are_read(tmp_path: Path) -> None:
+    fields = flat(episodes())
+    fields["rewards"] = fields["rewards"].astype(np.float16)
+    assert len(Dataset.open(write_npz(tmp_path / "set.npz", fields))) == 13
 
 
 @pytest.mark.parametrize("form", ["d4rl", "npz"])

@@ -30,7 +30,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rekindle.data import Dataset, export_npz
-from rekindle.errors import DataError, Interrupted, MissingExtra
+from rekindle.errors import DataError, Interrupted, MissingExtra, StorageError
 from rekindle.experience import EpisodeStatus
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
@@ -91,6 +91,13 @@ def test_a_damaged_cache_is_noticed(tmp_path: Path, cache: Path) -> None:
     column.write_bytes(data)
     with pytest.raises(DataError, match=r"the cache is damaged, delete .* its bytes have changed"):
         Dataset.open(path)
+
+
+def test_a_cache_that_cannot_be_written_says_how_to_choose_another(tmp_path: Path) -> None:
+    path = WRITERS["npz"](tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file.*: data sets are converted there; set REKINDLE_CACHE to a directory"):
+        Dataset.open(path, cache=tmp_path / "file")
 
 
 def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, cache: Path) -> None:

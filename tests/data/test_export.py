@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import gymnasium
+import h5py
 import numpy as np
 import pytest
 from data_files import ACTIONS, TERMINATED, TRUNCATED, assert_holds, episodes, flat, write_minari, write_npz
@@ -16,6 +17,7 @@ from data_files import ACTIONS, TERMINATED, TRUNCATED, assert_holds, episodes, f
 from rekindle.data import Dataset, export_minari, export_npz
 from rekindle.data.export import MinariWriter
 from rekindle.errors import ConfigError, Interrupted, StorageError
+from rekindle.replay.links import FRAGMENT
 
 BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 SPACES = {
@@ -24,6 +26,10 @@ SPACES = {
     "nested": (
         gymnasium.spaces.Dict({"arm": gymnasium.spaces.Tuple([BOX, gymnasium.spaces.Discrete(4)]), "eye": BOX}),
         gymnasium.spaces.Tuple([BOX, gymnasium.spaces.Discrete(2), gymnasium.spaces.MultiBinary(3)]),
+    ),
+    "a part without numbers": (
+        gymnasium.spaces.Dict({"eye": BOX, "nothing": gymnasium.spaces.Box(-1, 1, (0,), np.float32)}),
+        ACTIONS,
     ),
 }
 
@@ -59,6 +65,26 @@ def test_an_exported_data_set_has_the_same_digest_and_spaces(dataset: Dataset, t
         assert again.inferred == ()
 
 
+def test_a_long_episode_is_stored_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Dataset.open(write_npz(tmp_path / "set.npz", flat(episodes())))
+    monkeypatch.setattr("rekindle.data.export._MOST_CHUNK", 20)  # an observation has 8 bytes
+    export_minari(dataset, tmp_path / "exported")
+    with h5py.File(tmp_path / "exported/data/main_data.hdf5") as file:
+        arrays: Any = [file[f"episode_1/{name}"] for name in ("observations", "rewards", "truncations")]
+        assert [array.chunks for array in arrays] == [(2, 2), (2,), (5,)]
+    assert Dataset.open(tmp_path / "exported").digest == dataset.digest
+
+
+def test_a_part_without_a_name_is_refused_in_minaris_layout(tmp_path: Path) -> None:
+    fields = flat(episodes())
+    parts = {f"{name}/": fields.pop(name) for name in ("observations", "next_observations")}
+    space = gymnasium.spaces.Dict({"": gymnasium.spaces.Box(-np.inf, np.inf, (2,))})
+    dataset = Dataset.open(write_npz(tmp_path / "set.npz", {**fields, **parts}), observation_space=space)
+    with pytest.raises(ConfigError, match="HDF5 cannot hold observations with the key ''"):
+        export_minari(dataset, tmp_path / "exported")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "set.npz"]
+
+
 def test_an_open_episode_is_exported_to_minari_as_truncated(tmp_path: Path) -> None:
     fields = flat(episodes())
     fields["timeouts"][-1] = False
@@ -67,6 +93,19 @@ def test_an_open_episode_is_exported_to_minari_as_truncated(tmp_path: Path) -> N
     assert_holds(Dataset.open(tmp_path / "exported"), episodes())
     export_npz(dataset, tmp_path / "again.npz")
     assert Dataset.open(tmp_path / "again.npz").digest == dataset.digest
+
+
+def test_the_digest_of_what_is_written_is_returned(tmp_path: Path) -> None:
+    fields = flat(episodes())
+    fields["timeouts"][-1] = False
+    plain = Dataset.open(write_npz(tmp_path / "set.npz", fields))
+    status = np.array(plain.columns["status"])
+    status[0] = FRAGMENT
+    columns = {**plain.columns, "status": status}
+    dataset = Dataset(plain.path, "npz", plain._converted._replace(columns=columns))
+    found = export_minari(dataset, tmp_path / "exported"), export_npz(dataset, tmp_path / "exported.npz")
+    assert found == tuple(Dataset.open(tmp_path / name).digest for name in ("exported", "exported.npz"))
+    assert found[1] == plain.digest != found[0]
 
 
 def test_an_existing_directory_is_never_replaced(tmp_path: Path) -> None:

@@ -65,17 +65,18 @@ def use_data(
                 raise
             write_json({"path": path_text(path), "ok": False, "problem": str(error)})
             return 1
+    digest = dataset.digest
     if output is not None:
         with interrupter.signals(), _progress("writing", "episodes") as progress:
             if output.suffix == ".npz":
-                export_npz(dataset, output, should_stop=interrupter.should_stop)
+                digest = export_npz(dataset, output, should_stop=interrupter.should_stop)
             else:
-                export_minari(dataset, output, progress=progress, should_stop=interrupter.should_stop)
+                digest = export_minari(dataset, output, progress=progress, should_stop=interrupter.should_stop)
     if as_json:
-        written = {} if output is None else {"written": path_text(output)}
+        written = {} if output is None else {"written": path_text(output), "written_digest": digest}
         write_json({**_facts(dataset), "ok": True, **written})
     elif output is not None:
-        print(f"{path_text(output)}: {whole(len(dataset))} transitions, digest {dataset.digest}")
+        print(f"{path_text(output)}: {whole(len(dataset))} transitions, digest {digest}")
     else:
         _print(dataset, is_check=action == "check")
     return 0
@@ -203,7 +204,7 @@ def record_data(  # noqa: PLR0913 - these are the options of a command
             raise ConfigError(f"{name} is {count}: use at least {least}")
     find_modules_here([*modules, *module_of(env)])
     parent = find_parent(source, with_optimiser=False)
-    rebuilt = rebuild(parent.directory, modules=modules, files=files)
+    rebuilt = rebuild(parent.directory, modules=modules, files=files, env=env)
     step = load(rebuilt.agent, parent.directory / "checkpoints" / parent.file)
     factory, config = _factory(env, rebuilt), rebuilt.config
     mode = ActMode.EXPLOIT if greedy else ActMode.EXPLORE

@@ -11,11 +11,12 @@ import hashlib
 import io
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import msgspec
+import numpy as np
 
 from rekindle.data.columns import DataLayout, check_statuses
 from rekindle.errors import DataError, FileRefused, StateError, StorageError
@@ -25,7 +26,7 @@ from rekindle.spaces import ArraySpec
 from rekindle.storage import files, npy
 from rekindle.storage.lock import Lock
 
-__all__ = ["Cache", "Check", "Converted", "Plan", "Progress", "file_digest"]
+__all__ = ["Cache", "Check", "Converted", "Plan", "Progress", "SavedColumn", "file_digest"]
 
 Progress = Callable[[int, int], None]
 """Called with the rows that are done, and all rows."""
@@ -54,7 +55,9 @@ class Plan(NamedTuple):
     """Closes the source."""
 
 
-class _SavedColumn(msgspec.Struct, frozen=True):
+class SavedColumn(msgspec.Struct, frozen=True):
+    """A column in `dataset.json`."""
+
     file: str
     dtype: str
     shape: list[int]
@@ -65,7 +68,7 @@ class _Saved(msgspec.Struct, frozen=True):
     """The contents of `dataset.json`."""
 
     rows: int
-    columns: dict[str, _SavedColumn]
+    columns: dict[str, SavedColumn]
     observation_space: str
     action_space: str
     inferred: tuple[str, ...] = ()
@@ -80,7 +83,17 @@ class Converted(NamedTuple):
     action_space: Any
     inferred: tuple[str, ...]
     notes: tuple[str, ...]
-    digest: str
+    saved: dict[str, SavedColumn]
+
+    def digest(self, status: Array | None = None) -> str:
+        """The digest of the names, dtypes, shapes and bytes of the columns, and of nothing else.
+
+        With `status`, the digest of the same data set with these statuses.
+        """
+        content = {name: [column.dtype, column.shape, column.sha256] for name, column in self.saved.items()}
+        if status is not None:
+            content["status"][2] = hashlib.sha256(status.astype(np.uint8).tobytes()).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
 
 def file_digest(path: Path, check: Check) -> str:
@@ -115,9 +128,13 @@ class Cache:
         return _opened(path, check)
 
     def _convert(self, path: Path, plan: Plan, progress: Progress | None, check: Check) -> None:
-        files.make_directory(self.directory)
         with contextlib.ExitStack() as undo:
-            building, lock = self._begin()
+            try:
+                files.make_directory(self.directory)
+                building, lock = self._begin()
+            except StorageError as error:
+                advice = "data sets are converted there; set REKINDLE_CACHE to a directory that you can write to"
+                raise StorageError(f"{error}: {advice}") from error
             undo.callback(lock.release)
             undo.callback(files.remove_directory, building)
             _write(building, plan, progress, check)
@@ -156,12 +173,12 @@ def _write(directory: Path, plan: Plan, progress: Progress | None, check: Check)
             progress(done, plan.rows)
 
     plan.fill(columns, report)
-    saved: dict[str, _SavedColumn] = {}
+    saved: dict[str, SavedColumn] = {}
     for name, spec in specs.items():
         npy.sync(directory / names[name])
         digest = npy.data_digest(directory / names[name])
         check()
-        saved[name] = _SavedColumn(names[name], spec.dtype.newbyteorder("<").str, list(spec.shape), digest)
+        saved[name] = SavedColumn(names[name], spec.dtype.newbyteorder("<").str, list(spec.shape), digest)
     spaces = (space_text(plan.layout.observation_space), space_text(plan.layout.action_space))
     document = msgspec.json.encode(_Saved(plan.rows, saved, *spaces, plan.inferred, plan.notes))
     files.write_atomic(directory / "dataset.json", document)
@@ -188,11 +205,5 @@ def _opened(path: Path, check: Check) -> Converted:
         read_space(saved.action_space, name=f"{path}: action_space"),
         saved.inferred,
         saved.notes,
-        content_digest(saved.columns.items()),
+        saved.columns,
     )
-
-
-def content_digest(columns: Iterable[tuple[str, _SavedColumn]]) -> str:
-    """The digest of a data set: of the names, dtypes, shapes and bytes of its columns, and of nothing else."""
-    content = {name: [column.dtype, column.shape, column.sha256] for name, column in columns}
-    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()

@@ -24,6 +24,7 @@ from rekindle.errors import DataError, Interrupted
 from rekindle.experience import Array, EpisodeStatus, Observations
 from rekindle.interrupt import ShouldStop, never
 from rekindle.replay.columns import ObservationColumns
+from rekindle.replay.links import FRAGMENT, NO_STEP
 from rekindle.space_json import space_text
 from rekindle.storage import files
 from rekindle.storage.user_cache import user_cache
@@ -88,8 +89,11 @@ class Dataset:
         """Which of the spaces were inferred from the values, because the source does not store them."""
         self.notes = converted.notes
         """What a user should know: transitions that are left out, and why."""
-        self.digest = converted.digest
+        self.doubt: str | None = None
+        """A sentence, if some terminations look like a time limit."""
+        self.digest = converted.digest()
         """A digest of the columns: equal for two data sets if and only if they hold the same bits."""
+        self._converted = converted
 
     @classmethod
     def open(
@@ -158,7 +162,8 @@ class Dataset:
         dataset = cls(where, kind, converted, timeout_after=timeout_after, fixed_length=fixed_length)
         if kind != "run" and not fixed_length:
             fields = ("terminations", "truncations") if kind == "minari" else ("terminals", "timeouts")
-            check_fixed_length(dataset.lengths, dataset._table.final, name=str(where), fields=fields)
+            dataset.doubt = check_fixed_length(dataset.lengths, dataset._table.final, name=str(where), fields=fields)
+            dataset.notes += () if dataset.doubt is None else (dataset.doubt,)
         return dataset
 
     def __len__(self) -> int:
@@ -222,6 +227,14 @@ class Dataset:
     def statistics(self) -> Statistics:
         """Transitions, episodes, how they ended, returns and lengths."""
         return self._table.statistics(self.nbytes)
+
+    def exported_digest(self, *, closes: bool) -> str:
+        """The digest of what an export writes: it keeps no fragments, and `closes` episodes without an end."""
+        status, ends = np.array(self.columns["status"]), self._table.ends - 1
+        status[status == FRAGMENT] = NO_STEP
+        if closes:
+            status[ends[self._table.final == EpisodeStatus.CONTINUING]] = EpisodeStatus.TRUNCATED
+        return self._converted.digest(status)
 
     # Learning
 

@@ -34,14 +34,17 @@ _MINARI_VERSION = "0.5.0"
 _ERRNO = re.compile(r"errno = (\d+)")
 """In a message of HDF5."""
 _NAME = re.compile(r"[-_\w]+-v\d+")
+_MOST_CHUNK = 2**30
+"""Bytes of an array above which it is stored in several chunks."""
 
 
 def export_minari(
     dataset: Dataset, directory: str | Path, *, progress: Progress | None = None, should_stop: ShouldStop = never
-) -> None:
+) -> str:
     """Write a data set in Minari's layout to a directory that does not exist yet; needs the extra `data`.
 
-    An episode whose end is not in the data is marked as truncated at its last transition, as Minari does.
+    An episode whose end is not in the data is marked as truncated at its last transition, as Minari does. Returns the
+    digest of what was written, which is another one then.
     """
     layout = DataLayout(
         dataset.observation_space, dataset.action_space, dataset.columns["reward"].dtype, name=str(dataset.path)
@@ -53,6 +56,7 @@ def export_minari(
             writer.add(episode.observations, episode.actions, episode.rewards, episode.statuses)
             if progress is not None:
                 progress(number + 1, dataset.num_episodes)
+    return dataset.exported_digest(closes=True)
 
 
 @contextlib.contextmanager
@@ -144,19 +148,26 @@ class MinariWriter:
 def _put(group: Any, name: str, values: Observations, nesting: Nesting | None) -> None:
     if nesting is None or not isinstance(values, Mapping):
         array = np.asarray(values)
-        # Arrays that Minari could extend later; small ones are stored in one chunk.
-        group.create_dataset(name, data=array, maxshape=(None, *array.shape[1:]), chunks=array.shape)
+        if not array.size:
+            group.create_dataset(name, data=array)  # HDF5 has no empty chunks
+            return
+        # Arrays that Minari could extend later; small ones are stored in one chunk. HDF5 limits a chunk to 4 GB.
+        rows = min(len(array), max(1, _MOST_CHUNK * len(array) // array.nbytes))
+        chunks = (rows, *array.shape[1:])
+        group.create_dataset(name, data=array, maxshape=(None, *array.shape[1:]), chunks=chunks)
         return
     for leaf, keys in zip(nesting.names, leaf_keys(nesting.tree), strict=True):
+        if unnamed := [key for key in keys if key in ("", ".")]:
+            raise ConfigError(f"HDF5 cannot hold {name} with the key {unnamed[0]!r}: rename it, or export to npz")
         path = "/".join(f"_index_{key}" if isinstance(key, int) else key for key in keys)
         _put(group, f"{name}/{path}", values[leaf], None)
 
 
-def export_npz(dataset: Dataset, file: str | Path, *, should_stop: ShouldStop = never) -> None:
+def export_npz(dataset: Dataset, file: str | Path, *, should_stop: ShouldStop = never) -> str:
     """Write a data set as a new npz file, with `episode_lengths` and one more observation than transitions an episode.
 
     The fields are those that `Dataset.open` reads (see `rekindle.data.flat`). An episode whose end is not in the data
-    has neither of the two flags.
+    has neither of the two flags. Returns the digest of what was written.
     """
     path, columns = files.absolute(Path(file)), dataset.columns
     if os.path.lexists(path):
@@ -197,6 +208,7 @@ def export_npz(dataset: Dataset, file: str | Path, *, should_stop: ShouldStop = 
     finally:
         files.remove([temporary])
     files.sync_directory(path.parent)
+    return dataset.exported_digest(closes=False)
 
 
 def _observed(dataset: Dataset) -> list[str]:

@@ -62,7 +62,8 @@ class Hdf5:
         """The names in a group, in the order of the file; empty if there is no such group."""
         with self.reading(group):
             found = self._item(group)
-            return list(found) if isinstance(found, self._h5py.Group) else []
+            # A name that is not UTF-8 comes as bytes; none of the names that are read is one.
+            return [str(name) for name in found] if isinstance(found, self._h5py.Group) else []
 
     def is_group(self, name: str) -> bool:
         """Whether there is a group of this name."""
@@ -119,6 +120,8 @@ class Hdf5:
         if unknown:
             known = ", ".join(_FILTERS.values())
             raise DataError(f"{self.path}: {name} is compressed by the filter {unknown[0]}; known are {known}")
+        if item.shape is None:
+            raise DataError(f"{self.path}: {name} has no rows")
         stored = item.id.get_storage_size()
         if item.nbytes > _EMPTY + _MOST_COMPRESSED * stored:
             raise DataError(f"{self.path}: {name} declares {item.nbytes} bytes, but {stored} are stored")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ __all__ = ["Npz"]
 
 _MOST_COMPRESSED = 1_100
 _EMPTY = 2**26
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The compression of `np.savez` and `np.savez_compressed`."""
+_MOST_AXES = 32
 
 
 class Npz:
@@ -26,10 +30,16 @@ class Npz:
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, OSError, ValueError) as error:
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise DataError(f"{path} is not an npz file, or is damaged: {error}") from None
         self._members: list[IO[bytes]] = []
-        self._names = {name.removesuffix(".npy"): name for name in self._zip.namelist()}
+        self._names: dict[str, str] = {}
+        for member in self._zip.namelist():
+            name = member.removesuffix(".npy")
+            if name in self._names:
+                self._zip.close()
+                raise DataError(f"{path}: it has two arrays {name}: remove one")
+            self._names[name] = member
 
     def close(self) -> None:
         """Close the file, and what is still being read."""
@@ -44,8 +54,7 @@ class Npz:
     def spec(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """The shape and dtype of an array; raises `DataError` for anything but numbers, or text."""
         with self._opened(name) as file:
-            shape, dtype, _ = self._header(name, file)
-        return shape, dtype
+            return self._header(name, file)
 
     def text(self, name: str) -> str:
         """An array that is one text."""
@@ -57,8 +66,8 @@ class Npz:
     def pieces(self, name: str, rows: int) -> Iterator[Array]:
         """The rows of an array in order, at most `rows` at a time."""
         with self._opened(name) as file:
-            shape, dtype, _ = self._header(name, file)
-            size = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+            shape, dtype = self._header(name, file)
+            size = math.prod(shape[1:]) * dtype.itemsize
             for first in range(0, shape[0], rows):
                 count = min(rows, shape[0] - first)
                 data = self._bytes(name, file, count * size)
@@ -76,13 +85,15 @@ class Npz:
             info = self._zip.getinfo(self._names[name])
             if info.file_size > _EMPTY + _MOST_COMPRESSED * info.compress_size:
                 raise DataError(f"{self.path}: {name} declares {info.file_size} bytes in {info.compress_size}")
+            if info.compress_type not in _METHODS:
+                raise DataError(f"{self.path}: {name} has another compression than np.savez_compressed: use that")
             member = self._zip.open(info)
         except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
             raise self._damaged(name, error) from None
         self._members.append(member)
         return member
 
-    def _header(self, name: str, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    def _header(self, name: str, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         try:
             version = np.lib.format.read_magic(file)
             if version == (1, 0):
@@ -95,7 +106,12 @@ class Npz:
             raise DataError(f"{self.path}: {name} has the dtype {dtype}, not numbers; objects are never unpickled")
         if is_fortran and len(shape) > 1:
             raise DataError(f"{self.path}: {name} is in Fortran order: save it as np.ascontiguousarray(array)")
-        return tuple(shape), dtype, version[0]
+        if len(shape) > _MOST_AXES or min(shape, default=0) < 0:
+            raise DataError(f"{self.path}: {name} has the shape {shape!r:.80}, which no array has")
+        stored = self._zip.getinfo(self._names[name]).file_size - file.tell()
+        if math.prod(shape) * dtype.itemsize > stored:
+            raise DataError(f"{self.path}: {name} declares the shape {shape!r:.80}, but {stored} bytes are stored")
+        return tuple(shape), dtype
 
     def _bytes(self, name: str, file: IO[bytes], size: int, *, least: int | None = None) -> bytes:
         try:

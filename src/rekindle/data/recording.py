@@ -16,7 +16,7 @@ from rekindle.data.cache import Progress
 from rekindle.data.columns import DataLayout
 from rekindle.data.export import minari_writer
 from rekindle.envs import EnvFactory
-from rekindle.envs.factory import has_time_limit
+from rekindle.envs.factory import ENV_ERRORS, has_time_limit
 from rekindle.envs.vector import EnvSlot, failed
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.experience import ActMode, Array, EpisodeStatus, Observations
@@ -127,7 +127,7 @@ class _Played:
                 self.statuses.append(int(EpisodeStatus.of(bool(terminated), bool(truncated))))
         except (Interrupted, ConfigError):
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise failed(f"{slot.name} (recording)", 0, what, error) from error
 
     def _see(self, observation: Any) -> None:

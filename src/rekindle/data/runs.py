@@ -78,6 +78,8 @@ class RunData(NamedTuple):
 
     def _planned(self, spaces: tuple[Any, Any], linked: _Linked) -> Plan:
         if not linked.rows:
+            if RunReader(self.path).metadata.step_unit == "updates":
+                raise DataError(f"{self.path} learned from data alone, and has no transitions: open its data instead")
             raise DataError(f"{self.path}: there is no transition in its newest checkpoint yet")
         observed = {name: spec for name, spec in linked.columns.items() if name.startswith("observation")}
         known = [mine if given is None else given for mine, given in zip(self.spaces, spaces, strict=True)]

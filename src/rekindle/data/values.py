@@ -16,8 +16,10 @@ __all__ = ["check_actions", "check_finite", "check_fixed_length", "check_rewards
 _TOLERANCE = 1e-4
 """How far an action may be outside of the bounds of its space: files are often rounded."""
 _FEW_EPISODES = 3
+_FEW_STEPS = 20
+"""The tasks of shorter episodes often end after the same number of steps."""
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
-_TERMINATED = int(EpisodeStatus.TERMINATED)
+_TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNCATED)
 
 
 def check_finite(array: Array, *, name: str, first: int = 0) -> None:
@@ -33,7 +35,7 @@ def check_finite(array: Array, *, name: str, first: int = 0) -> None:
 def check_rewards(rewards: Array, *, name: str, first: int = 0) -> None:
     """Raise `DataError` with the first reward that agents cannot learn from, as they compute with float32."""
     check_finite(rewards, name=name, first=first)
-    large = np.abs(rewards) > _LARGEST_REWARD
+    large = np.abs(rewards, dtype=np.float64) > _LARGEST_REWARD
     if large.any():
         row = int(np.argmax(large))
         raise DataError(f"{name}: row {first + row} is {rewards[row]}, which is too large for a float32")
@@ -64,20 +66,31 @@ def _limits(space: Any) -> tuple[Any, Any]:
             return None, None
 
 
-def check_fixed_length(lengths: Array, ends: Array, *, name: str, fields: tuple[str, str]) -> None:
+def check_fixed_length(lengths: Array, ends: Array, *, name: str, fields: tuple[str, str]) -> str | None:
     """Raise `DataError` if every episode terminates after the same number of steps: that is a time limit.
 
-    `fields` are the names of the flags for terminations and truncations in the file.
+    If only the longest episodes do, that may be one as well: returns a warning. `fields` are the names of the flags for
+    terminations and truncations in the file.
     """
-    if len(lengths) < _FEW_EPISODES or lengths[0] == 1 or not (ends == _TERMINATED).all():
-        return
-    if (lengths == lengths[0]).all():
+    if len(lengths) < _FEW_EPISODES or lengths[0] == 1 or (ends == _TRUNCATED).any():
+        return None
+    if (lengths == lengths[0]).all() and (ends == _TERMINATED).all():
         raise DataError(
             f"{name}: {fields[0]}: all {len(lengths)} episodes terminate after exactly {lengths[0]} "
             f"steps, which looks like a time limit: mark their last rows (the first is row {int(lengths[0]) - 1}) in "
             f"{fields[1]} instead, or pass --fixed-length (in Python, fixed_length=True) if the "
             "task ends there"
         )
+    longest = int(lengths.max())
+    at_limit = np.flatnonzero((lengths == longest) & (ends == _TERMINATED))
+    if longest < _FEW_STEPS or len(at_limit) < _FEW_EPISODES:
+        return None
+    return (
+        f"{name}: {fields[0]}: {len(at_limit)} of {len(lengths)} episodes terminate after exactly {longest} steps, and "
+        f"none is longer: if that is a time limit, mark their last rows (the first is that of episode {at_limit[0]}) "
+        f"in {fields[1]} instead, as values are wrong otherwise; pass --fixed-length (in Python, fixed_length=True) "
+        "if the task ends there"
+    )
 
 
 def converted(values: Array, spec: ArraySpec, *, name: str, first: int = 0) -> Array:
