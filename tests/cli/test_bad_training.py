@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from rekindle import RunReader, verify
+from rekindle.rng import episode_seed
 
 Rekindle = Callable[..., Any]
 FRAGILE = """
-import os, signal
+import os, signal, sys
 from pathlib import Path
 
 import gymnasium
@@ -33,6 +34,8 @@ class Fragile(gymnasium.Wrapper):
         how = Path("how").read_text() if self.count == 40 and Path("how").exists() else ""
         if how == "raises":
             raise ZeroDivisionError("by nothing")
+        if how == "exits":
+            sys.exit(0)
         if how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "nan":
@@ -113,6 +116,12 @@ class TestFailuresOnTheWay:
         ("how", "vector", "message"),
         [
             ("raises", (), r"fragile:make, env 0, failed in step: ZeroDivisionError: by nothing (fragile.py:"),
+            ("exits", (), r"fragile:make, env 0, failed in step: it called sys.exit(0) (fragile.py:"),
+            (
+                "exits",
+                ("--num-envs", 2, "--vectorization", "async", "--workers", 2),
+                "fragile:make, env 0, failed in step: it called sys.exit(0) (fragile.py:",
+            ),
             ("nan", (), "fragile:make, env 0, failed in step: "),
             ("shape", (), "fragile:make, env 0, failed in step: "),
             (
@@ -145,6 +154,8 @@ class TestFailuresOnTheWay:
 
 ODD = """
 import sys
+from pathlib import Path
+
 import gymnasium
 
 class Odd(gymnasium.Wrapper):
@@ -167,6 +178,28 @@ class FailsInReset(Odd):
 class FailsInStep(Odd):
     def step(self, action):
         raise ZeroDivisionError("no step")
+
+class ExitsInReset(Odd):
+    def reset(self, **options):
+        sys.exit()
+
+class ExitsInStep(Odd):
+    def step(self, action):
+        sys.exit("the licence is over")
+
+class ExitsWithSeed(Odd):
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if Path("seed").exists() and self.seed == int(Path("seed").read_text()):
+            sys.exit(0)
+        return super().step(action)
+
+class ExitsInClose(Odd):
+    def close(self):
+        sys.exit(3)
 
 class FailsInClose(Odd):
     def close(self):
@@ -194,6 +227,75 @@ class TestOddEnvironments:
         failure = f"failed in {what.lower()}: ZeroDivisionError: no {what.lower()} (odd.py:"
         assert f"odd:FailsIn{what}, env 0, {failure}" in outcome.err
         assert not (here / "runs").exists()
+
+    @pytest.mark.parametrize(
+        ("what", "said"), [("Reset", "it called sys.exit()"), ("Step", "it called sys.exit('the licence is over')")]
+    )
+    def test_one_that_exits_while_it_is_probed_is_named_and_no_run_is_made(
+        self, rekindle: Rekindle, here: Path, what: str, said: str
+    ) -> None:
+        outcome = rekindle("train", "tabular", f"odd:ExitsIn{what}")
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        assert f"odd:ExitsIn{what}, env 0, failed in {what.lower()}: {said} (odd.py:" in outcome.err
+        assert not (here / "runs").exists()
+
+    @pytest.mark.parametrize(("what", "said"), [("Reset", "sys.exit()"), ("Step", "sys.exit('the licence is over')")])
+    def test_check_names_one_that_exits(self, rekindle: Rekindle, what: str, said: str) -> None:
+        outcome = rekindle("check", f"odd:ExitsIn{what}", "--json")
+        assert (outcome.code, outcome.err) == (1, "")
+        errors = [finding["message"] for finding in outcome.json if finding["level"] == "error"]
+        assert [error.partition(" (odd.py:")[0] for error in errors] == [
+            f"{'reset(seed=...)' if what == 'Reset' else 'step'} called {said}"
+        ]
+
+    def test_one_that_exits_in_an_evaluation_is_named_and_the_work_is_saved(
+        self, rekindle: Rekindle, here: Path
+    ) -> None:
+        options = ("--steps", 100, "--eval-every", 100, "--ui", "none", "--determinism", "repeats")
+        command = ("train", "tabular", "odd:ExitsWithSeed", *options, "--agent.epsilon-steps", "100%")
+        assert rekindle(*command, "--name", "whole").code == 0
+        (here / "seed").write_text(str(episode_seed(0, "evaluation", 0)))
+        outcome = rekindle(*command, "--name", "cut")
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        assert "odd:ExitsWithSeed (evaluation), env 0, failed in step: it called sys.exit(0) (odd.py:" in outcome.err
+        reader = RunReader("runs/cut")
+        assert (reader.status, reader.metadata.total_steps) == ("failed", 100)
+        (here / "seed").unlink()
+        assert rekindle("resume", "runs/cut", "--env-module", "odd", "--ui", "none").code == 0
+        assert verify("runs/cut").digests == verify("runs/whole").digests
+
+    def test_eval_and_record_name_one_that_exits(self, rekindle: Rekindle, here: Path) -> None:
+        options = ("--steps", 50, "--eval-episodes", 0, "--ui", "none", "--determinism", "repeats", "--name", "t")
+        assert rekindle("train", "tabular", "odd:ExitsWithSeed", *options, "--agent.epsilon-steps", "100%").code == 0
+        (here / "seed").write_text(str(episode_seed(0, "evaluation", 0)))
+        outcome = rekindle("eval", "runs/t", "--episodes", 2, "--seed", 0, "--env-module", "odd")
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        assert "odd:ExitsWithSeed (evaluation), env 0, failed in step: it called sys.exit(0) (odd.py:" in outcome.err
+        (here / "seed").write_text(str(episode_seed(0, "record", 0)))
+        command = (
+            "record",
+            "odd:ExitsWithSeed",
+            "--from",
+            "runs/t",
+            "--episodes",
+            1,
+            "--env-module",
+            "odd",
+            "-o",
+            "data",
+        )
+        outcome = rekindle(*command)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        assert "odd:ExitsWithSeed (recording), env 0, failed in step: it called sys.exit(0) (odd.py:" in outcome.err
+        assert not (here / "data").exists()
+
+    def test_one_that_exits_when_it_is_closed_is_told_once_and_trained_on(self, here: Path) -> None:
+        command = ["train", "tabular", "odd:ExitsInClose", "--steps", "50", "--ui", "none", "--eval-episodes", "0"]
+        done = subprocess.run(
+            [sys.executable, "-m", "rekindle", *command], capture_output=True, text=True, check=True, cwd=here
+        )
+        assert "finished (max_steps): 50 steps" in done.stdout
+        assert done.stderr.count("odd:ExitsInClose failed in close: SystemExit: 3") == 1
 
     @pytest.mark.parametrize("vector", [(), ("--vectorization", "async", "--num-envs", "2")])
     def test_what_one_prints_is_no_part_of_the_json(self, here: Path, vector: tuple[str, ...]) -> None:

@@ -67,6 +67,19 @@ def test_the_same_command_again_trains_nothing_and_more_trials_go_on(here: Path,
     assert started() == before
 
 
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [(("--eval-every", 200), True), (("--eval-every", 200, "--prune", "none"), False), (("--eval-every", 100), False)],
+)
+def test_a_sweep_that_cannot_prune_says_so(
+    options: tuple[Any, ...], is_said: bool, tmp_path: Path, rekindle: Rekindle
+) -> None:
+    outcome = rekindle(*LAKE, *options, "--trials", 1, "--seeds", 0, "--runs", tmp_path)
+    assert outcome.code == 0
+    said = "no trial will be pruned, because none is evaluated in the first 50% of its steps; lower --eval-every"
+    assert (said in outcome.err) is is_said
+
+
 def test_the_settings_of_a_trial_are_trained_again(here: Path, rekindle: Rekindle) -> None:
     trials = rekindle("show", "runs/lake", "--json").json["trials"]
     report = rekindle("train", "--like", "runs/lake@2", "--seed", 9, "--ui", "none", "--json", "--name", "two").json
@@ -203,3 +216,21 @@ def test_a_sweep_that_was_stopped_before_its_study_was_made_names_none(
     monkeypatch.setattr("rekindle.cli.study.run_study", stopped)
     outcome = rekindle("sweep", "tabular", "FrozenLake-v1", "--runs", tmp_path)
     assert (outcome.code, "rekindle resume" in outcome.err) == (130, False)
+
+
+def test_a_setting_of_the_command_is_not_varied(tmp_path: Path, rekindle: Rekindle) -> None:
+    words = ("sweep", "tabular", "FrozenLake-v1", "--trials", 2, "--seeds", 0, *SHORT, "--runs", tmp_path)
+    study = rekindle(*words, "--agent.gamma", 0.5, "--json").json
+    assert "agent.gamma" not in study["settings"]["space"]
+    assert study["settings"]["agent"]["gamma"] == 0.5
+    assert "agent.learning_rate" in study["settings"]["space"]
+
+
+def test_a_setting_of_the_command_that_the_file_varies_is_refused(tmp_path: Path, rekindle: Rekindle) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text("agent.gamma = { choice = [0.9, 0.99] }")
+    words = ("sweep", "tabular", "FrozenLake-v1", "--space", space, "--runs", tmp_path / "runs")
+    refused = rekindle(*words, "--agent.gamma", 0.5)
+    assert refused.code == 2
+    assert f"--agent.gamma sets what {space} varies: leave out the option" in refused.err
+    assert not (tmp_path / "runs").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from rekindle import RunReader, TrainingRun, verify
+from rekindle.checkpoint.store import list_steps
 from rekindle.policy import policy
 from rekindle.run.finding import find_runs
 from rekindle.training import ALGORITHMS, Trainer
@@ -392,3 +394,16 @@ def test_a_first_signal_checkpoints_and_stops(here: Path, number: signal.Signals
     reader = RunReader(here / "runs/tabular-FrozenLake-v1")
     assert reader.status == "stopped"
     assert out.endswith(f"\n\ncontinue with: rekindle resume {reader.path.relative_to(here)}\n")
+
+
+def test_the_command_that_continues_a_run_names_all_of_its_modules(rekindle: Rekindle, here: Path) -> None:
+    (here / "first_lake.py").write_text("import gymnasium\ndef make():\n    return gymnasium.make('FrozenLake-v1')\n")
+    (here / "second_lake.py").write_text("")
+    common = ("--env-module", "second_lake", "first_lake", "--eval-episodes", 0, "--ui", "none")
+    out = rekindle("train", "tabular", "first_lake:make", *common, "--steps", "None", "--time-limit", 0.5).out
+    command = shlex.split(out.splitlines()[-1].removeprefix("continue with: "))
+    assert command[-3:] == ["--env-module", "second_lake", "first_lake"]
+    steps = list_steps(RunReader(command[2]).path / "checkpoints")[-1]
+    assert rekindle(*command[1:], "--steps", steps + 10, "--ui", "none").code == 0
+    outcome = rekindle("resume", *command[2:3], "--ui", "none")
+    assert "too: --env-module second_lake first_lake, or modules=" in outcome.err

@@ -95,6 +95,20 @@ def test_an_interrupt_is_exit_code_130_and_no_traceback(
     assert rekindle("runs", tmp_path) == (130, "", "rekindle: interrupted\n")
 
 
+@pytest.mark.parametrize(("code", "shown"), [(None, ""), (0, "0"), (3, "3"), ("no licence", "'no licence'")])
+def test_code_that_calls_sys_exit_is_named_and_is_exit_code_1(
+    tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch, code: str | int | None, shown: str
+) -> None:
+    def leaving(_: object) -> list[Path]:
+        sys.exit(code)
+
+    monkeypatch.setattr("rekindle.cli.runs.find_runs", leaving)
+    outcome = rekindle("runs", tmp_path)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "test_entry.py:" in outcome.err
+    assert f" called sys.exit({shown}), which ended the command" in outcome.err
+
+
 def test_a_refusal_of_the_file_system_is_one_line(
     tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

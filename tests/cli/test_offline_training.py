@@ -35,11 +35,21 @@ def test_a_run_from_data_is_trained_shown_exported_and_resumed(rekindle: Rekindl
     assert "100 updates" in rekindle("watch", run).flat
     assert rekindle("export", run, "-o", "policy.mpk").code == 0
     assert "has no environment" in rekindle("eval", run).err
+    assert "200 transitions" in rekindle("record", "Pendulum-v1", "--from", run, "--episodes", 1, "-o", "played").flat
+    wrong = rekindle("record", "CartPole-v1", "--from", run, "--episodes", 1, "-o", "wrong")
+    assert (wrong.code, wrong.err.count("\n"), Path("wrong").exists()) == (1, 1, False)
     outcome = rekindle("resume", run, "--steps", 150, "--ui", "none", "--json")
     assert (outcome.json["updates"], outcome.json["env_steps"]) == (150, 0)
     np.savez(here / "other.npz", observations=np.zeros((3, 3), np.float32), actions=np.ones((3, 1), np.float32))
     refused = rekindle("resume", run, "--steps", 200, "--ui", "none", "--data", "other.npz")
     assert (refused.code, refused.err.count("\n")) == (1, 1)
+
+
+def test_the_table_of_several_seeds_counts_updates(rekindle: Rekindle) -> None:
+    outcome = rekindle("train", "bc", "--data", MEDIUM, "--steps", 50, "--seeds", "0-1", *TINY)
+    assert outcome.code == 0, outcome.err
+    assert "seed status updates episodes" in outcome.flat
+    assert "0 finished 50 " in outcome.flat
 
 
 @pytest.mark.parametrize(

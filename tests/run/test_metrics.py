@@ -107,6 +107,18 @@ def test_a_value_on_a_device_is_fetched_only_when_the_result_is_needed() -> None
     assert window.flush()["loss"].mean == 2.0
 
 
+def test_many_plain_numbers_are_counted_before_the_result_is_needed_but_no_device_is_waited_for() -> None:
+    window, value = MetricWindow(), OnDevice(2.0)
+    for number in range(100):
+        window.add("loss", float(number))
+        assert len(window._unread) < 20  # pyright: ignore[reportPrivateUsage]
+    window.add("loss", value)
+    for number in range(100):
+        window.add("loss", float(number))
+    assert not value.fetched
+    assert window.flush()["loss"].count == 201
+
+
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.booleans(), st.booleans()), min_size=1))
 def test_values_count_in_the_order_given_whatever_their_kind(values: list[tuple[float, bool, bool]]) -> None:
     plain, mixed = MetricWindow(), MetricWindow()

@@ -35,6 +35,16 @@ def test_a_call_comes_after_what_was_put_before() -> None:
     worker.close()
 
 
+def test_a_thread_that_naps_handles_items_and_calls_in_order_and_ends_at_close() -> None:
+    handled: list[int] = []
+    worker = Worker("numbers", handled.append, nap=0.001)
+    worker.put(1)
+    assert worker.call(lambda: list(handled)).result(timeout=60) == [1]
+    worker.put(2)
+    worker.close()
+    assert handled == [1, 2]
+
+
 def test_the_thread_starts_with_the_first_item_and_ends_at_close() -> None:
     worker = Worker("numbers that start late", lambda item: None)
     assert "numbers that start late" not in names_of_threads()

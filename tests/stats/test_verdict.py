@@ -48,6 +48,25 @@ def test_many_groups_are_each_compared_with_the_best() -> None:
     assert [(difference.first, difference.second) for difference in differences] == [(str(n), "9") for n in range(9)]
 
 
+def test_the_best_of_many_groups_is_adjusted_for_all_pairs_because_its_scores_chose_it() -> None:
+    groups = {str(number): [100.0 * number + place for place in range(7)] for number in range(12)}
+    found = compare_groups(groups)
+    all_pairs = 12 * 11 / 2
+    alone = 2 / 3432  # of the 3,432 ways to divide 14 runs, two separate the groups
+    assert [difference.p_value for difference in found] == pytest.approx([all_pairs * alone] * 11)
+    assert {difference.verdict for difference in found} == {"better"}
+
+
+def test_single_runs_beside_groups_of_seeds_hide_no_difference() -> None:
+    seeds = {"low": np.arange(4.0), "high": np.arange(10.0, 14.0)}
+    singles = {f"once {number}": [20.0 + number] for number in range(8)}
+    (alone,) = compare_groups(seeds)
+    for groups in (seeds | dict(list(singles.items())[:4]), seeds | singles):
+        found = {(pair.first, pair.second): pair for pair in compare_groups(groups)}
+        assert found["low", "high"].verdict == alone.verdict == "better"
+        assert found["low", "high"].p_value == alone.p_value
+
+
 @pytest.mark.parametrize(("runs", "verdict"), [(1, "too few runs"), (3, "too few runs"), (4, "worse")])
 def test_few_runs_cannot_differ(runs: int, verdict: str) -> None:
     (difference,) = compare_groups({"a": np.arange(100.0, 100 + runs), "b": np.arange(0.0, runs)})

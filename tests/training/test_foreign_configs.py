@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import rekindle
 from rekindle import RunReader
 from rekindle.cli import main
 from rekindle.errors import ConfigError
@@ -35,6 +36,25 @@ def rewrite(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
     metadata = json.loads((run / "metadata.json").read_text())
     change(metadata["training"])
     (run / "metadata.json").write_text(json.dumps(metadata))
+
+
+# Ray clusters
+
+
+def test_a_ray_cluster_must_be_named_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"actors": 2, "envs_each": 1, "num_envs": 2, "round_steps": 5, "actors_on": "ray"}
+    rewrite(run, lambda config: config.update(settings))
+    (run / "config.json").write_text(
+        json.dumps({**json.loads((run / "config.json").read_text()), "ray_address": "203.0.113.9:6379"})
+    )
+    assert main(["resume", str(run), "--steps", "1060", "--ui", "none"]) == 2
+    told = capsys.readouterr().err
+    assert "connects to the Ray cluster at '203.0.113.9:6379', which is done only if you name it too" in told
+    for resume in (Trainer.resume, rekindle.fork):
+        with pytest.raises(ConfigError, match="done only if you name it too"):
+            resume(run)
+    Trainer.resume(run, ray_address="10.0.0.1:6379")
+    Trainer.resume(run, actors_on="processes")
 
 
 # Recorders

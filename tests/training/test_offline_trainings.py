@@ -26,6 +26,7 @@ from rekindle.run.finding import find_runs
 from rekindle.session.session import TrainingSession
 from rekindle.space_json import space_text
 from rekindle.training import Offline, Synchronous, Trainer, rebuild
+from rekindle.training.diagnosing import diagnose
 from rekindle.training.rebuilding import rebuild_agent
 from rekindle.verification import verify
 
@@ -164,8 +165,29 @@ def test_a_resume_with_other_data_is_refused(tmp_path: Path, data: Path) -> None
     with pytest.raises(ConfigError, match=r"the digest of the data was [0-9a-f]{64}, and of .*other\.npz is"):
         Trainer.resume(tmp_path / "run", steps=280, data=other, signals=False).train()
     Path(moved).unlink()
-    with pytest.raises(DataError, match=r"moved.npz does not exist"):
+    with pytest.raises(DataError, match=r"moved.npz does not exist: pass --data PATH \(data= in Python\)"):
         Trainer.resume(tmp_path / "run", steps=280, signals=False)
+
+
+def test_counters_of_a_parent_that_leave_nothing_to_train_are_refused(tmp_path: Path, data: Path) -> None:
+    make(tmp_path, data=data).train()
+    child = make(tmp_path, data=data, name="child", start_from=tmp_path / "run", with_optimiser=True)
+    with pytest.raises(ConfigError, match=r"has trained 240 updates, which with_optimiser takes over, and steps"):
+        child.train()
+    assert not (tmp_path / "child").exists()
+    assert child.train(250).updates == 250
+
+
+def test_a_run_that_learned_from_data_alone_is_no_data_set(tmp_path: Path, data: Path) -> None:
+    make(tmp_path, data=data, steps=20).train()
+    with pytest.raises(DataError, match=r"learned from data alone, and has no transitions: open its data instead"):
+        Dataset.open(tmp_path / "run")
+
+
+def test_a_diagnosis_counts_updates(tmp_path: Path, data: Path) -> None:
+    make(tmp_path, data=data, checkpoint_every=None).train()
+    found = diagnose(tmp_path / "run", step=60)
+    assert (found.from_step, found.to_step, len(found.metrics)) == (0, 60, 60)
 
 
 def test_a_share_of_each_batch_is_from_the_data(tmp_path: Path, data: Path) -> None:
@@ -181,6 +203,12 @@ def test_a_share_of_each_batch_is_from_the_data(tmp_path: Path, data: Path) -> N
     again = Trainer.resume(tmp_path / "cut" / "run", signals=False)
     again.train()
     assert tree_digest(again.agent.state()) == tree_digest(whole.agent.state())
+
+
+@pytest.mark.parametrize("name", ["target_score", "patience"])
+def test_settings_for_evaluations_are_refused_without_an_environment(name: str, tmp_path: Path, data: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is for evaluations, and there are none without an environment"):
+        make(tmp_path, "bc", None, data=data, **{name: 3})
 
 
 def test_an_agent_goes_on_with_an_environment(tmp_path: Path, data: Path) -> None:
@@ -261,6 +289,16 @@ def test_data_that_may_grow_are_warned_of(tmp_path: Path) -> None:
     assert "is a run that is not finished" in warnings("run")
     make(tmp_path, name="later", data=tmp_path / "fuel", steps=50).train()
     assert "is a run that is not finished" not in warnings("later")
+
+
+def test_terminations_that_may_be_time_limits_are_warned_of(tmp_path: Path, data: Path) -> None:
+    fields = dict(np.load(data))
+    fields["terminals"], fields["timeouts"] = fields["timeouts"], fields["terminals"]
+    fields["terminals"][20] = True  # a shorter episode
+    np.savez(tmp_path / "doubtful.npz", **fields)
+    make(tmp_path, data=tmp_path / "doubtful.npz", steps=20).train()
+    warnings = (RunReader(tmp_path / "run").path / "warnings.jsonl").read_text()
+    assert "3 of 5 episodes terminate after exactly 50 steps" in warnings
 
 
 def test_an_on_policy_agent_cannot_learn_from_data(tmp_path: Path, data: Path) -> None:

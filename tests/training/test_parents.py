@@ -154,7 +154,7 @@ def test_a_resume_does_not_need_the_parent(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     make(tmp_path, "tabular", "parent").train()
-    with pytest.raises(ConfigError, match=r"step_60.mpk does not fit the agent"):
+    with pytest.raises(ConfigError, match=r"step_60.mpk does not fit the agent: .*; use the algorithm"):
         Trainer("CliffWalking-v1", "tabular", name="child", root=tmp_path, start_from=tmp_path / "parent")
     with pytest.raises(ConfigError, match="ToyAgent cannot start from another agent's weights"):
         Trainer("FrozenLake-v1", ToyAgent(seed=1), name="child", root=tmp_path, start_from=tmp_path / "parent")

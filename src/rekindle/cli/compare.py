@@ -26,6 +26,7 @@ from rekindle.run.scores import Measure
 from rekindle.run.settings import flat_settings, setting_text
 from rekindle.run.tags import runs_below
 from rekindle.stats import Interval
+from rekindle.stats.verdict import count_comparisons
 from rekindle.text import NOTHING, decimal, path_text, time_text, whole
 from rekindle.ui.output import write_json
 from rekindle.ui.tables import (
@@ -178,8 +179,8 @@ def _print_groups(out: Console, trainings: GroupComparison, grouped: Sequence[Gr
         rows = ([cell(name, "dim"), *(_text(column, name) for column in columns)] for name in differing)
         out.print(table((words("setting"), *(words(group.label) for group in trainings.groups)), rows))
     if trainings.differences:
-        pairs = len(trainings.differences)
-        adjusted = "" if pairs == 1 else f", adjusted for {pairs} comparisons"
+        tests = count_comparisons({group.label: group.scores for group in trainings.groups})
+        adjusted = "" if tests < 2 else f", adjusted for {tests} comparisons"
         out.print(headline("Differences", f"permutation tests{adjusted}"))
         for difference in trainings.differences:
             out.print(cell(difference_text(difference), "green" if difference.differs else ""), soft_wrap=True)

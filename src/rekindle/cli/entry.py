@@ -7,6 +7,7 @@ import difflib
 import io
 import os
 import sys
+import traceback
 from typing import Any, cast
 
 from rekindle.cli import INTERRUPTED
@@ -93,11 +94,14 @@ def _run(arguments: list[str]) -> int:
         return tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="rekindle", description=_DESCRIPTION, args=arguments, **PARSING
         )
-    except SystemExit as exit_:  # tyro has printed the error or the help
-        if isinstance(exit_.code, str):  # from an environment that exits
-            complain(exit_.code)
-            return FAILED
-        return exit_.code or DONE
+    except SystemExit as exit_:
+        frame, line = list(traceback.walk_tb(exit_.__traceback__))[-1]
+        # Tyro has printed the error or the help. Rich found that the reader of our output has closed it.
+        if frame.f_globals.get("__name__", "").partition(".")[0] in ("tyro", "rich"):
+            return cast("int", exit_.code or DONE)
+        code = "" if exit_.code is None else repr(exit_.code)
+        complain(f"{frame.f_code.co_filename}:{line} called sys.exit({code}), which ended the command")
+        return FAILED
 
 
 def _message(error: Exception) -> str:

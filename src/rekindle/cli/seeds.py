@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -151,9 +151,11 @@ def _without(command: Sequence[str]) -> list[str]:
 
 def _print(runs: Sequence[_Run]) -> None:
     out = console()
+    is_offline = any(run.report and _is_offline(run.report) for run in runs)
+    unit = "updates" if is_offline else "steps"
     out.print(
         table(
-            [number("seed"), "status", *map(number, ("steps", "episodes", "best", "time")), words("run")],
+            [number("seed"), "status", *map(number, (unit, "episodes", "best", "time")), words("run")],
             [_row(run) for run in runs],
         )
     )
@@ -164,12 +166,17 @@ def _print(runs: Sequence[_Run]) -> None:
         print_whole(out, cell(text))
 
 
+def _is_offline(report: Mapping[str, Any]) -> bool:
+    """Whether a report is of an agent that learned from data alone: it has no env steps."""
+    return report["updates"] > 0 and not report["env_steps"]
+
+
 def _row(run: _Run) -> list[Any]:
     if run.report is None:
         status = "failed" if run.error else "not begun"
         return [str(run.seed), status_cell(status), *[NOTHING] * 4, run.error or NOTHING]
     report = run.report
     best = NOTHING if report["best_score"] is None else decimal(report["best_score"])
-    counts = [whole(report["env_steps"]), whole(report["episodes"])]
+    counts = [whole(report["updates" if _is_offline(report) else "env_steps"]), whole(report["episodes"])]
     where = str(Path(report["path"])) if report["path"] else NOTHING
     return [str(run.seed), status_cell(report["status"]), *counts, best, time_text(report["seconds"]), where]

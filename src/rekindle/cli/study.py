@@ -23,10 +23,11 @@ from rekindle.run.settings import setting_text
 from rekindle.stages import stage
 from rekindle.sweep import Study, StudySettings, Trial, built_in_space, read_space, run_study, space_text
 from rekindle.sweep.importance import importance
+from rekindle.sweep.space import Space
 from rekindle.sweep.trials import ranked
-from rekindle.text import NOTHING, decimal, printable, shown_path
+from rekindle.text import NOTHING, decimal, path_text, printable, shown_path
 from rekindle.training.algorithms import NoSettings, agent_module, fields_of
-from rekindle.training.config import check_files, check_modules, check_recorders
+from rekindle.training.config import check_cluster, check_files, check_modules, check_recorders
 from rekindle.ui.output import complain, write_json
 from rekindle.ui.tables import Cell, cell, console, facts, headline, number, print_whole, status_cell, table, words
 
@@ -61,7 +62,7 @@ def sweep_settings(  # noqa: PLR0913 - these are the options of a command
     name: str | None,
     root: Path,
     jobs: int,
-    space: Path | None,
+    space: Space,
     seeds: str,
     modules: Sequence[str],
     arguments: Mapping[str, str],
@@ -80,17 +81,41 @@ def sweep_settings(  # noqa: PLR0913 - these are the options of a command
         algorithm=algorithm,
         env=source,
         agent={} if isinstance(agent, NoSettings) else fields_of(agent),
-        space=built_in_space(algorithm) if space is None else read_space(space),
+        space=space,
         seeds=tuple(parse_seeds(seeds)),
         **settings,
     )
     label = re.sub(r"[^A-Za-z0-9._+-]", "-", f"sweep-{algorithm}-{env or Path(study.training.data or '').name}")[:100]
     if study.preset is not None:
         complain(f"trials start from the preset {study.preset} of {algorithm}; --preset none turns it off")
+    if study.prune != "none" and not study.rungs:
+        latest = max(study.prune_at, default=0)
+        complain(
+            f"no trial will be pruned, because none is evaluated in the first {latest:.0%} of its steps; "
+            "lower --eval-every, or pass --prune none"
+        )
     return _run(root / checked_name("name", name or label), study, jobs=jobs, as_json=as_json)
 
 
-def resume_study(path: Path, *, jobs: int, modules: Sequence[str], files: Sequence[str], as_json: bool) -> int:
+def varied_space(algorithm: str, file: Path | None, typed: Sequence[str]) -> Space:
+    """The settings to vary: those of the file, or the built-in ones without those that the command sets."""
+    options = [word.partition("=")[0].removeprefix("--").replace("-", "_") for word in typed if word.startswith("--")]
+    given = {option.replace(".no_", ".") for option in options}
+    if file is None:
+        space = {name: values for name, values in built_in_space(algorithm).items() if name not in given}
+        if not space:
+            raise ConfigError(f"the command sets all that the space of {algorithm} varies: leave one to the sweep")
+        return space
+    space = read_space(file)
+    if both := sorted(given.intersection(space)):
+        option = f"--{both[0].replace('_', '-')}"
+        raise ConfigError(f"{option} sets what {path_text(file)} varies: leave out the option, or the line of the file")
+    return space
+
+
+def resume_study(
+    path: Path, *, jobs: int, ray_address: str | None, modules: Sequence[str], files: Sequence[str], as_json: bool
+) -> int:
     """Continue a study from its settings; raises `ConfigError` if they name anything that the user does not."""
     settings = Study(path).settings
     find_modules_here(modules)
@@ -98,6 +123,11 @@ def resume_study(path: Path, *, jobs: int, modules: Sequence[str], files: Sequen
     check_modules(modules, env=settings.env_modules, agent=[] if own is None else [own])
     check_files([] if settings.env is None else required_files(settings.env), files)
     check_recorders(settings.training.record)
+    if ray_address not in (None, settings.training.ray_address):
+        raise ConfigError(
+            f"--ray-address: {path} is a study, which continues as it began, and it names no such cluster"
+        )
+    check_cluster(settings.training, ray_address)
     return _run(path, settings, jobs=jobs, as_json=as_json)
 
 

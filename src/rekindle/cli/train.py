@@ -13,6 +13,7 @@ import msgspec
 
 from rekindle.agents.presets import Preset
 from rekindle.cli import INTERRUPTED
+from rekindle.cli.commands.conflicts import check_placement
 from rekindle.cli.messages import warnings_printed
 from rekindle.cli.modules import find_modules_here, module_of
 from rekindle.cli.stopping import current_interrupter, was_signalled
@@ -98,6 +99,7 @@ def resume_run(
     given["interrupter"] = current_interrupter()
     find_modules_here(modules)
     trainer = Trainer.resume(path, steps=steps, strict=strict, modules=modules, files=files, **given)
+    check_placement(given.keys(), trainer.config)
     return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)
 
 
@@ -139,12 +141,15 @@ def train_shown(trainer: Trainer, *, ui: str, stay: bool, as_json: bool) -> int:
 
 def _resume_command(path: Path, config: TrainerConfig) -> str:
     """The command that continues a run, with everything that it must name again."""
-    options = [
-        *(word for module in config.env_modules for word in ("--env-module", module)),
-        *(word for module in config.agent_modules for word in ("--agent-module", module)),
-        *(word for file in config.env_files for word in ("--env-file", file)),
-        *(("--record", *config.record) if set(config.record) & set(OUTSIDE) else ()),
-    ]
+    is_on_cluster = config.actors is not None and config.actors_on == "ray" and config.ray_address is not None
+    named: dict[str, Sequence[str]] = {
+        "--env-module": config.env_modules,
+        "--agent-module": config.agent_modules,
+        "--env-file": config.env_files,
+        "--record": config.record if set(config.record) & set(OUTSIDE) else (),
+        "--ray-address": (config.ray_address or "",) if is_on_cluster else (),
+    }
+    options = [word for flag, words in named.items() if words for word in (flag, *words)]
     return shlex.join(["rekindle", "resume", shown_path(path), *options])
 
 

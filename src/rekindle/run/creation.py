@@ -33,6 +33,7 @@ __all__ = [
     "checked_name",
     "config_json",
     "json_bytes",
+    "name_and_version",
     "new_run",
     "remove_unused",
     "starting",
@@ -58,6 +59,14 @@ def checked_name(kind: str, text: str) -> str:
             "starting with a letter or digit, at most 100"
         )
     return text
+
+
+def name_and_version(text: str) -> tuple[str, str]:
+    """The parts of `name/version`; a name alone means its version v1."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the host gave it
+        raise ConfigError(f"the name of a run is a str such as 'cartpole', not {text!r:.80}")
+    name, _, version = text.partition("/")
+    return name, version or "v1"
 
 
 class RunOptions(RunDetails, total=False):

@@ -234,7 +234,9 @@ class TrainingRun:
 
     def log_train_episode(self, record: EpisodeRecord, stamp: Mapping[str, Any]) -> None:
         """Append a training episode; the stamp has the counters and the wall time."""
-        self._logs["train_episodes"].append({**stamp, **record.row()})
+        if record.extras:  # the caller may change them
+            record = msgspec.structs.replace(record, extras=dict(record.extras))
+        self._logs["train_episodes"].append_later(lambda: {**stamp, **record.row()})
 
     def log_eval_episode(self, record: EpisodeRecord, stamp: Mapping[str, Any]) -> None:
         """Append an evaluation episode, with the env steps at which it ran."""

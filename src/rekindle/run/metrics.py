@@ -8,6 +8,7 @@ import operator
 import threading
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import msgspec
@@ -23,6 +24,9 @@ __all__ = ["EventStore", "MetricWindow"]
 
 _MOST_UNREAD = 10_000
 """The number of values that a window keeps before it converts them."""
+_FEW = 16
+"""As many are converted at once, if they are plain numbers: the call that ends the window need not convert them all."""
+_PLAIN = (float, int)
 
 
 class MetricWindow:
@@ -35,6 +39,8 @@ class MetricWindow:
         self._totals: dict[str, list[float]] = {}
         self._unread: list[tuple[str, dict[str, Any]]] = []
         """Prefixes, and the values whose names they belong to."""
+        self._has_only_plain = True
+        """Whether all of them are plain numbers, as far as that was looked at."""
 
     def add(self, name: str, value: Any) -> None:
         """Add a number or an array of numbers under a name."""
@@ -42,13 +48,19 @@ class MetricWindow:
 
     def add_all(self, prefix: str, values: Mapping[str, Any]) -> None:
         """Add several values, with a prefix for their names."""
-        self._unread.append((prefix, dict(values)))
-        if len(self._unread) > _MOST_UNREAD:
+        unread = self._unread
+        unread.append((prefix, dict(values)))
+        if len(unread) >= _FEW and self._has_only_plain:
+            if all(type(value) in _PLAIN for _, numbers in unread for value in numbers.values()):
+                self.read()
+            else:  # reading the others may have to wait for a device
+                self._has_only_plain = False
+        elif len(unread) > _MOST_UNREAD:
             self.read()
 
     def read(self) -> None:
         """Convert all pending values to numbers."""
-        unread, self._unread = self._unread, []
+        unread, self._unread, self._has_only_plain = self._unread, [], True
         found: defaultdict[str, list[float]] = defaultdict(list)
         for prefix, values in unread:
             for name, value in values.items():
@@ -93,10 +105,11 @@ class MetricWindow:
         self.read()
         return {name: total[1] / total[0] for name, total in self._totals.items()}
 
-    def flush(self) -> dict[str, Summary]:
-        """Return the result of the window and start a new one."""
+    def flush(self, last: Mapping[str, float] = MappingProxyType({})) -> dict[str, Summary]:
+        """Return the result of the window, with single values of its end by name, and start a new one."""
         self.read()
         totals, self._totals = self._totals, {}
+        totals.update({name: [1, *[float(value)] * 4] for name, value in last.items()})
         return {
             name: Summary(mean=total / count, min=least, max=most, last=last, count=int(count))
             for name, (count, total, least, most, last) in sorted(totals.items())

@@ -17,6 +17,9 @@ from rekindle.storage.logs import JsonLines, LogPosition
 
 __all__ = ["EventProcessor"]
 
+_NAP = 0.05
+"""Seconds between two looks at the queue, if the logs are deferred: to wake the thread would take time of a frame."""
+
 
 class EventProcessor:
     """Writes finished windows, taken from a bounded queue, to the log and the store, and passes them to the recorders.
@@ -48,7 +51,9 @@ class EventProcessor:
             RecorderThread(recorder, report=report, directory=directory, patience=patience) for recorder in recorders
         ]
         self._report = report
-        self._worker: Worker[MetricsFlushed | MediaLogged] = Worker("rekindle-events", self._take, capacity=capacity)
+        self._worker: Worker[MetricsFlushed | MediaLogged] = Worker(
+            "rekindle-events", self._take, capacity=capacity, nap=_NAP if deferred else None
+        )
 
     def submit(self, event: MetricsFlushed | MediaLogged) -> None:
         """Queue a window or media; waits while the queue is full."""

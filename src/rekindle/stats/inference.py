@@ -47,6 +47,8 @@ _REPETITIONS = 5_000
 """Bootstrap samples of an interval."""
 _MOST_EXACT = 200_000
 """Up to this many ways to split the runs, a permutation test goes through all of them: 10 and 10 runs have 184,756."""
+_MOST_EXACT_RUNS = 10
+"""There are more splits if both groups have more runs."""
 _PERMUTATIONS = 20_000
 """Random splits for more runs."""
 _PIECE = 2**22
@@ -141,8 +143,8 @@ def permutation_test(first: Scores, second: Scores) -> float:
     """The p-value of the difference of two means: how often a random split of the same runs differs as much.
 
     It makes no assumption about the distribution of scores: if both groups are from one training, the p-value is at
-    most 0.05 in at most 5 % of comparisons. With one task and up to 10 and 10 runs all splits are counted; otherwise
-    20,000 random ones, split within each task.
+    most 0.05 in at most 5 % of comparisons. With one task and at most 200,000 splits, as of 10 and 10 runs, all of them
+    are counted; otherwise 20,000 random ones, split within each task.
     """
     old, new = _paired(first, second)
     observed = float(_mean_of(new) - _mean_of(old))
@@ -150,7 +152,7 @@ def permutation_test(first: Scores, second: Scores) -> float:
     sizes = [len(scores) for scores in old]
     # Equal differences may differ in their last bits, depending on the order of the sum.
     least = abs(observed) - 1e-9 * max(float(np.max(np.abs(scores))) for scores in pooled)
-    if len(pooled) == 1 and len(pooled[0]) < 2**8 and math.comb(len(pooled[0]), sizes[0]) <= _MOST_EXACT:
+    if len(pooled) == 1 and _can_count_splits(len(pooled[0]), sizes[0]):
         differences = _all_differences(pooled[0], sizes[0])
         return float(np.mean(np.abs(differences) >= least))
     rng = np.random.default_rng(0)
@@ -161,17 +163,20 @@ def permutation_test(first: Scores, second: Scores) -> float:
     return (as_large + 1) / (_PERMUTATIONS + 1)  # the observed split is one of them
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], *, tests: int | None = None) -> list[float]:
     """P-values of several tests, adjusted so that all of them together keep their level (Holm, 1979).
+
+    If these are only some of the tests, because the results chose them, pass the number of all `tests`.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
+    tests = len(p_values) if tests is None else tests
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, p_values[place] * (len(p_values) - rank)))
+        largest = max(largest, min(1.0, p_values[place] * (tests - rank)))
         adjusted[place] = largest
     return adjusted
 
@@ -238,16 +243,23 @@ def _percentiles(draws: Floats, confidence: float) -> Floats:
     return np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
 
 
+def _can_count_splits(count: int, size: int) -> bool:
+    """Whether all splits of so many runs are counted; large binomials are not computed."""
+    fewer = min(size, count - size)
+    return count <= _MOST_EXACT and fewer <= _MOST_EXACT_RUNS and math.comb(count, fewer) <= _MOST_EXACT
+
+
 def _all_differences(scores: Floats, size: int) -> Floats:
-    """The difference of means of every split into `size` scores and the rest."""
-    return _differences(scores, scores[_splits(len(scores), size)].sum(axis=1), size)
+    """The difference of means, except for its sign, of every split into `size` scores and the rest."""
+    fewer = min(size, len(scores) - size)
+    return _differences(scores, scores[_splits(len(scores), fewer)].sum(axis=1), fewer)
 
 
 @functools.lru_cache(maxsize=1)  # the same for all pairs of groups of equal sizes
-def _splits(count: int, size: int) -> NDArray[np.uint8]:
+def _splits(count: int, size: int) -> NDArray[np.uint32]:
     rows = math.comb(count, size)
     flat = itertools.chain.from_iterable(itertools.combinations(range(count), size))
-    return np.fromiter(flat, np.uint8, count=rows * size).reshape(rows, size)
+    return np.fromiter(flat, np.uint32, count=rows * size).reshape(rows, size)
 
 
 def _random_differences(scores: Floats, size: int, rng: np.random.Generator) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -11,12 +12,14 @@ import msgspec
 
 from rekindle.stats.inference import Floats, Interval, difference_interval, holm, improvement_interval, permutation_test
 
-__all__ = ["Difference", "LEVEL", "compare_groups"]
+__all__ = ["Difference", "LEVEL", "compare_groups", "count_comparisons"]
 
 LEVEL = 0.05
 """The share of comparisons of equal trainings in which a difference may be found."""
 _MOST_GROUPS = 8
-"""Up to this many groups, all pairs are compared; of more, each with the one of the highest mean."""
+"""Up to this many groups, all pairs are compared; of more, each with the best."""
+_ENOUGH_RUNS = 4
+"""From this many runs on, two groups of equal size can differ by more than noise."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -29,7 +32,7 @@ class Difference(msgspec.Struct, frozen=True):
     improvement: Interval
     """How likely a run of the second group is better than one of the first."""
     p_value: float
-    """Of a permutation test, adjusted for the number of pairs (Holm)."""
+    """Of a permutation test, adjusted for the number of pairs that have enough runs (Holm)."""
     verdict: Literal["better", "worse", "noise", "too few runs"]
     """Whether the second group is better or worse by more than noise."""
 
@@ -42,6 +45,9 @@ class Difference(msgspec.Struct, frozen=True):
 def compare_groups(groups: Mapping[str, Sequence[float] | Floats]) -> list[Difference]:
     """Compare the scores of each pair of groups; all verdicts together are wrong about equal groups in 5 % of cases.
 
+    More than 8 groups are each compared with the one of the highest mean, among those of at least 4 runs if there are
+    any.
+
     >>> (found,) = compare_groups({"a": [1.0, 2.0, 3.0, 4.0], "b": [7.0, 8.0, 9.0, 11.0]})
     >>> found.verdict, round(found.p_value, 3)
     ('better', 0.029)
@@ -49,23 +55,52 @@ def compare_groups(groups: Mapping[str, Sequence[float] | Floats]) -> list[Diffe
     known = {label: [float(score) for score in scores] for label, scores in groups.items() if len(scores)}
     pairs = list(itertools.combinations(known, 2))
     if len(known) > _MOST_GROUPS:
-        best = max(known, key=lambda label: math.fsum(known[label]) / len(known[label]))
+        best = _best(known)
         pairs = [(label, best) for label in known if label != best]
-    p_values = holm([permutation_test(known[first], known[second]) for first, second in pairs])
+    p_values = {pair: permutation_test(known[pair[0]], known[pair[1]]) for pair in pairs}
+    able = [pair for pair in pairs if _can_differ(len(known[pair[0]]), len(known[pair[1]]))]
+    # The best group was chosen by its scores, so all pairs count, also those that are not compared.
+    tests = count_comparisons(known)
+    p_values |= zip(able, holm([p_values[pair] for pair in able], tests=tests), strict=True)
     return [
-        _difference(first, second, known[first], known[second], p_value, len(pairs))
-        for (first, second), p_value in zip(pairs, p_values, strict=True)
+        _difference(first, second, known[first], known[second], p_values[first, second], tests)
+        for first, second in pairs
     ]
 
 
-def _difference(first: str, second: str, old: list[float], new: list[float], p_value: float, pairs: int) -> Difference:
+def count_comparisons(groups: Mapping[str, Sequence[float] | Floats]) -> int:
+    """The number of comparisons that p-values are adjusted for: the pairs of groups that have enough runs to differ.
+
+    >>> count_comparisons({"a": [1.0] * 5, "b": [2.0] * 5, "c": [3.0] * 5, "one run": [4.0]})
+    3
+    """
+    sizes = sorted(Counter(len(scores) for scores in groups.values() if len(scores)).items())
+    same = sum(math.comb(count, 2) for size, count in sizes if _can_differ(size, size))
+    pairs = itertools.combinations(sizes, 2)
+    return same + sum(count * more for (size, count), (other, more) in pairs if _can_differ(size, other))
+
+
+def _best(groups: Mapping[str, Sequence[float]]) -> str:
+    """The group of the highest mean; a group of few runs only if all are, because nothing can differ from it."""
+    enough = [label for label, scores in groups.items() if len(scores) >= _ENOUGH_RUNS] or list(groups)
+    return max(enough, key=lambda label: math.fsum(groups[label]) / len(groups[label]))
+
+
+def _difference(first: str, second: str, old: list[float], new: list[float], p_value: float, tests: int) -> Difference:
     difference = difference_interval(old, new)
     verdict = "noise"
-    if p_value <= LEVEL:
+    if not _can_differ(len(old), len(new)):
+        verdict = "too few runs"
+    elif p_value <= LEVEL:
         verdict = "better" if difference.value > 0 else "worse"
-    elif _least_p_value(len(old), len(new)) * pairs > LEVEL:
+    elif _least_p_value(len(old), len(new)) * tests > LEVEL:
         verdict = "too few runs"
     return Difference(first, second, difference, improvement_interval(old, new), p_value, verdict)
+
+
+def _can_differ(first: int, second: int) -> bool:
+    """Whether any difference between groups of so many runs could be more than noise."""
+    return _least_p_value(first, second) <= LEVEL
 
 
 def _least_p_value(first: int, second: int) -> float:

@@ -37,6 +37,7 @@ __all__ = [
     "fields_of",
     "is_algorithm",
     "make_agent",
+    "named_algorithm",
     "plain",
     "with_named_network",
 ]
@@ -190,7 +191,11 @@ _SIZES = ("capacity", "hidden_sizes", "batch_size", "rollout_steps", "minibatch_
 
 def algorithm_of(agent: LearningAgent) -> str | None:
     """The name of an agent's algorithm; None for a custom agent."""
-    kind = type(agent)
+    return named_algorithm(type(agent))
+
+
+def named_algorithm(kind: type[Any]) -> str | None:
+    """The name of the algorithm whose agent is this class; None for a class of another package."""
     names = (name for name, known in ALGORITHMS.items() if known.agent == kind.__name__)
     return next((name for name in names if kind.__module__.startswith("rekindle.agents.")), None)
 

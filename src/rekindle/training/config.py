@@ -34,6 +34,7 @@ __all__ = [
     "RESUMED",
     "TrainerConfig",
     "TrainerSettings",
+    "check_cluster",
     "check_files",
     "check_modules",
     "check_recorders",
@@ -172,8 +173,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         checked_choice("actors_on", self.actors_on, ("here", "processes", "ray"))
         if self.pipeline not in (0, 1):
             raise ConfigError(f"pipeline is {self.pipeline!r}: use 0 or 1")
-        if not self.actor_patience > 0:
-            raise ConfigError(f"actor_patience is {self.actor_patience!r}: use a number of seconds above 0")
+        if not 0 < self.actor_patience < math.inf:
+            raise ConfigError(f"actor_patience is {self.actor_patience!r}: use a finite number of seconds above 0")
         if self.actors is None:
             return
         rows = required_count("actors x envs_each", self.actors * self.envs_each, 1, _MOST_MADE)
@@ -287,7 +288,8 @@ class TrainerConfig(TrainerSettings, frozen=True, kw_only=True):
             found.append(f"the digest of the data was {self.data_digest}, and of {other.data} is {other.data_digest}")
         if other.data_share != self.data_share:
             found.append(f"data_share was {self.data_share} and is {other.data_share}")
-        for name in sorted(self.agent.keys() | other.agent.keys()):
+        names = self.agent.keys() | other.agent.keys() if other.algorithm == self.algorithm else ()
+        for name in sorted(names):
             mine, theirs = self.agent.get(name), other.agent.get(name)
             if mine != theirs:
                 found.append(f"agent.{name} was {_shown(mine)} and is {_shown(theirs)}")
@@ -358,16 +360,18 @@ def check_unedited(reader: RunReader, config: TrainerConfig) -> None:
 
 def check_modules(allowed: Sequence[str], *, env: Sequence[str] = (), agent: Sequence[str] = ()) -> None:
     """Refuse to import modules that only the run's config names: anyone who can write the config could run code."""
-    flags: dict[str, str] = {}
+    missing: list[str] = []
+    options = ""
     for flag, named in (("--env-module", env), ("--agent-module", agent)):
-        flags.update({module: flag for module in named if module not in allowed and module not in flags})
-    if not flags:
+        if new := [module for module in dict.fromkeys(named) if module not in allowed and module not in missing]:
+            missing += new
+            options += f"{' ' if options else ''}{flag} {' '.join(new)}"
+    if not missing:
         return
-    one, are, them = ("module", "is", "it") if len(flags) == 1 else ("modules", "are", "them")
-    options = " ".join(f"{flag} {module}" for module, flag in flags.items())
+    one, are, them = ("module", "is", "it") if len(missing) == 1 else ("modules", "are", "them")
     raise ConfigError(
-        f"the run's config names the {one} {' and '.join(flags)}, which {are} imported only if you name {them} too: "
-        f"{options}, or modules={list(flags)} in Python"
+        f"the run's config names the {one} {' and '.join(missing)}, which {are} imported only if you name {them} too: "
+        f"{options}, or modules={missing} in Python"
     )
 
 
@@ -388,4 +392,15 @@ def check_recorders(named: Sequence[RecorderName]) -> None:
         raise ConfigError(
             f"the run's config sends metrics to {outside[0]}, outside of the run, which is done only if you name it "
             f"too: --record {again}, or record={list(named)!r} in Python; --record alone, or record=[], means none"
+        )
+
+
+def check_cluster(settings: TrainerSettings, allowed: str | None = None) -> None:
+    """Refuse a Ray cluster that only the run's config names: it runs code that it is sent, and so does the learner."""
+    address = settings.ray_address
+    if settings.actors is not None and settings.actors_on == "ray" and address not in (None, "auto", allowed):
+        raise ConfigError(
+            f"the run's config connects to the Ray cluster at {address!r:.200}, which is done only if you name it too: "
+            f"--ray-address {address:.200} (for a fork --set ray_address={address:.200}), or "
+            f"ray_address={address!r:.200} in Python; --actors-on processes continues without it"
         )

@@ -9,6 +9,7 @@ from typing import Any
 from rekindle.actors.rounds import rounds_fitting
 from rekindle.agent import LearningAgent
 from rekindle.agents.settings import Linear
+from rekindle.data import Dataset
 from rekindle.envs import Envs
 from rekindle.errors import ConfigError
 from rekindle.training.algorithms import algorithm_of
@@ -59,8 +60,12 @@ def check_rounds(agent: LearningAgent, config: TrainerConfig) -> None:
     )
 
 
-def foreseen(agent: LearningAgent, config: TrainerConfig, envs: Envs | None = None) -> Iterator[str]:
-    """Warn if a resume cannot be exact, or if a training will make no update, or end before a schedule does."""
+def foreseen(
+    agent: LearningAgent, config: TrainerConfig, envs: Envs | None = None, dataset: Dataset | None = None
+) -> Iterator[str]:
+    """Warn if a resume cannot be exact, if a training will make no update or end before a schedule, or of its data."""
+    if dataset is not None and dataset.doubt is not None:
+        yield dataset.doubt
     if envs is not None and envs.inexact is not None:
         yield f"{envs.inexact}: if this training is interrupted, a resume will be approximate"
     if config.data is not None and is_growing(config.data):

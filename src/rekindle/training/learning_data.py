@@ -17,7 +17,7 @@ from rekindle.interrupt import ShouldStop, never
 from rekindle.run.reader import RunReader
 from rekindle.stages import stage
 from rekindle.storage.files import absolute
-from rekindle.training.algorithms import make_agent
+from rekindle.training.algorithms import algorithm_of, make_agent, named_algorithm
 from rekindle.training.config import TrainerConfig, TrainerSettings
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "give_data",
     "is_growing",
     "open_data",
+    "without_evaluations",
 ]
 
 AgentSource = LearningAgent | str | Callable[[Any, Any], LearningAgent]
@@ -40,7 +41,7 @@ Spaces = tuple[Any, Any]
 _OPTIONS = ("timeout_after", "fixed_length")
 """Settings of `Dataset.open`."""
 _IMITATES = "bc"
-_NEED_DATA = (_IMITATES, "iql", "awac")
+NEED_DATA = (_IMITATES, "iql", "awac")
 """Algorithms that are made for data: without any, the first agent has nothing good to learn from."""
 
 
@@ -80,11 +81,21 @@ def open_data(
 
 def _fits(dataset: Dataset, spaces: Spaces) -> bool:
     """Whether an agent for these spaces can learn from the data; the bounds of observations do not matter."""
-    (seen, actions), found = spaces, dataset.observation_space
-    if dataset.action_space != actions or type(seen) is not type(found):
+    return dataset.action_space == spaces[1] and _alike(dataset.observation_space, spaces[0])
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether two observation spaces are the same, except for the bounds of numbers."""
+    kind = type(first).__name__
+    if kind != type(second).__name__:
         return False
-    is_box = type(seen).__name__ == "Box"
-    return (seen.shape, seen.dtype) == (found.shape, found.dtype) if is_box else seen == found
+    if kind == "Box":
+        return (first.shape, first.dtype) == (second.shape, second.dtype)
+    if kind == "Dict":
+        return first.keys() == second.keys() and all(_alike(first[name], second[name]) for name in first)
+    if kind == "Tuple":
+        return len(first) == len(second) and all(map(_alike, first, second))
+    return first == second
 
 
 def created_agent(
@@ -100,7 +111,7 @@ def created_agent(
     if not isinstance(agent, str):
         if settings:
             raise ConfigError("agent_settings are for an agent that is given by name")
-        return agent if isinstance(agent, LearningAgent) else agent(*spaces)
+        return _fitting(_called(agent, spaces), spaces)
     is_offline = dataset is not None and share == 1
     others = {"the trainer": TrainerSettings.__struct_fields__}
     try:
@@ -112,6 +123,34 @@ def created_agent(
             f"{error}. {dataset.path} has no action_space, and actions outside of -1 to 1: name the environment, add "
             "action_space to the file, or pass action_space to Dataset.open"
         ) from None
+
+
+def _called(agent: LearningAgent | Callable[[Any, Any], LearningAgent], spaces: Spaces) -> LearningAgent:
+    if isinstance(agent, type) and (name := named_algorithm(agent)) is not None:
+        kind = agent.__name__
+        raise ConfigError(
+            f"the agent is the class {kind}: pass its name, {name!r}, with its settings as agent_settings, or a "
+            f"function such as lambda observations, actions: {kind}(observations, actions, seed=0)"
+        )
+    return agent if isinstance(agent, LearningAgent) else agent(*spaces)
+
+
+def _fitting(agent: LearningAgent, spaces: Spaces) -> LearningAgent:
+    """Refuse an agent of this package that was created for other spaces: it would choose other actions."""
+    if algorithm_of(agent) is None:
+        return agent
+    made_for: Any = agent
+    if not _alike(made_for.observation_space, spaces[0]):
+        raise _other_spaces("observations", made_for.observation_space, spaces[0])
+    if made_for.action_space != spaces[1]:
+        raise _other_spaces("actions", made_for.action_space, spaces[1])
+    return agent
+
+
+def _other_spaces(kind: str, agents: Any, envs: Any) -> ConfigError:
+    return ConfigError(
+        f"the agent was created for other {kind} than those of the environment: {agents!r:.200}, not {envs!r:.200}"
+    )
 
 
 def data_settings(source: DataSource, dataset: Dataset) -> dict[str, Any]:
@@ -151,9 +190,17 @@ def check_data(config: TrainerConfig, *, is_named: bool) -> None:
         raise ConfigError("keep_data: a training from data alone makes no transitions")
     if name == _IMITATES and config.data is not None and not config.is_offline:
         raise ConfigError(f"{name} imitates data, and not itself: use it without data_share")
-    if name in _NEED_DATA and config.data is None and (config.parent is None or name == _IMITATES):
+    if name in NEED_DATA and config.data is None and (config.parent is None or name == _IMITATES):
         begun = "" if name == _IMITATES else ", or continue from the weights of another run: --from RUN, or start_from="
         raise ConfigError(f"{name} learns from data: pass --data PATH, or data= in Python{begun}")
+
+
+def without_evaluations(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a training without an environment; raises `ConfigError` for those that need evaluations."""
+    for name in ("target_score", "patience"):
+        if settings.get(name) is not None:
+            raise ConfigError(f"{name} is for evaluations, and there are none without an environment: pass ENV, or env")
+    return {"eval_episodes": 0}
 
 
 def give_data(agent: LearningAgent, dataset: Dataset, share: float) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from rekindle.agent import LearningAgent
+from rekindle.agent import LearningAgent, is_offline, session_steps
 from rekindle.checkpoint.store import list_steps
 from rekindle.errors import ConfigError
 from rekindle.run.directory import TrainingRun
@@ -58,6 +58,7 @@ class Opening:
 
     def make(self, config: TrainerConfig) -> TrainingRun:
         """Create a run; if another process has created one of this name since `find`, open that one."""
+        self._check_steps(config)
         root = self._root
         if self._is_unnamed:
             self.is_temporary = True
@@ -76,6 +77,16 @@ class Opening:
             parent=self._parent,
             training=config.identity,
         )
+
+    def _check_steps(self, config: TrainerConfig) -> None:
+        """Raise `ConfigError` if the counters that the agent has taken over leave nothing to train."""
+        made = session_steps(self._agent)
+        if config.parent is not None and config.steps is not None and made >= config.steps:
+            unit = "updates" if is_offline(self._agent) else "env steps"
+            raise ConfigError(
+                f"{self._parent} has trained {made} {unit}, which with_optimiser takes over, and steps is "
+                f"{config.steps}, the total: use more than {made}, or leave out --with-optimiser"
+            )
 
     def agree(self, run: TrainingRun, config: TrainerConfig) -> TrainerConfig:
         """The config to train with; raises `ConfigError` if the resumed run is another training.

@@ -31,19 +31,25 @@ class Rebuilt(NamedTuple):
     agent: LearningAgent
 
 
-def rebuild(path: str | Path, *, modules: Sequence[str] = (), files: Sequence[str] = ()) -> Rebuilt:
+def rebuild(
+    path: str | Path, *, modules: Sequence[str] = (), files: Sequence[str] = (), env: str | None = None
+) -> Rebuilt:
     """Create the environment and a new agent from a run's config.
 
-    Modules and files that the config names are imported and opened only if they are given.
+    Modules and files that the config names are imported and opened only if they are given. `env` is the environment for
+    a run that learned from data without one.
     """
     config = _allowed_config(path, modules, files)
-    if config.env is None:
+    source = config.env
+    if source is None and config.spaces is None and not config.needs_env:
+        source = env
+    if source is None:
         if config.spaces is not None:
             raise ConfigError(f"{path} was trained by the clients of rekindle serve, and has no environment")
         if not config.needs_env:
             raise ConfigError(f"{path} learned from data, and has no environment: name one when you train")
         raise ConfigError(f"{path}: the environment is defined by its script, and cannot be created from the config")
-    factory = EnvFactory(config.env)
+    factory = EnvFactory(source)
     example = factory(training=False)
     spaces = (example.observation_space, example.action_space)
     close_env(example, factory.name)
@@ -128,7 +134,8 @@ def take_over(agent: LearningAgent, parent: Parent) -> str:
     try:
         agent.take_over(state, with_optimiser=parent.with_optimiser)
     except StateError as error:
-        raise ConfigError(f"{file} does not fit the agent: {error}") from error
+        advice = "use the algorithm, the spaces and the network settings of that run"
+        raise ConfigError(f"{file} does not fit the agent: {error}; {advice}") from error
     return f"{parent.path}@{step}"
 
 

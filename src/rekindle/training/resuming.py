@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rekindle.checkpoint import KeepEvery
-from rekindle.errors import ConfigError
+from rekindle.data.shipped import is_shipped
+from rekindle.errors import ConfigError, DataError
 from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
 from rekindle.storage.files import absolute
 from rekindle.training.config import (
     RESUMED,
     TrainerConfig,
+    check_cluster,
     check_files,
     check_modules,
     check_recorders,
@@ -45,6 +49,9 @@ def resumed_arguments(
     """Read the config of a run; raises `ConfigError` if it names anything that the caller does not allow."""
     reader = RunReader(absolute(find_run(path, unfinished_first=True)))
     config = read_config(reader)
+    data = options.get("data", config.data)
+    if isinstance(data, str) and not is_shipped(data) and not Path(data).exists():
+        raise DataError(f"{data} does not exist: pass --data PATH (data= in Python) if the data was moved")
     return trainer_arguments(
         reader.path, config, env=env, agent=agent, steps=steps, modules=modules, files=files, options=options
     )
@@ -71,7 +78,14 @@ def trainer_arguments(
         check_files(config.env_files, files)
     if "record" not in options:
         check_recorders(config.record)
+    if "ray_address" not in options:
+        check_cluster(msgspec.structs.replace(config, actors_on=options.get("actors_on", config.actors_on)))
     source = config.env if env is None else env
+    if source is None and config.spaces is not None:
+        raise ConfigError(
+            f"{path} was trained by the clients of rekindle serve: continue it with rekindle serve {config.algorithm} "
+            f"--name {path.parent.parent.name} --version {path.parent.name}, and the options that it was started with"
+        )
     if source is None and config.needs_env:
         raise ConfigError(f"{path} was trained on a function that only its script defines: pass it as env")
     if agent is None and config.algorithm is None:

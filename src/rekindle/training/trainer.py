@@ -43,6 +43,7 @@ from rekindle.training.learning_data import (
     environment_spaces,
     give_data,
     open_data,
+    without_evaluations,
 )
 from rekindle.training.opening import Opening
 from rekindle.training.preset_arguments import preset_arguments
@@ -150,7 +151,7 @@ class Trainer:
             )
         self._spaces = spaces
         if self._factory is None and evaluator is None:
-            settings["eval_episodes"] = 0
+            settings |= without_evaluations(settings)
         if agent_settings is not None and isinstance(agent, str) and agent in algorithms.ALGORITHMS:
             agent_settings = resolved(algorithms.with_named_network(agent_settings), steps)
         self.agent = created_agent(
@@ -174,7 +175,7 @@ class Trainer:
         if self._factory is None and not self.config.is_offline:
             raise ConfigError("data_share is below 1: pass the environment that the rest of each batch is from")
         check_rollout(self.agent, self.config.num_envs)
-        check_actors(self.agent, self.config)
+        check_actors(self.agent, self.config, has_sampler=sampler is not None)
         if dataset is not None:
             give_data(self.agent, dataset, self.config.data_share)
         self.session: TrainingSession | None = None
@@ -185,7 +186,7 @@ class Trainer:
         self._crew: Crew | None = None
         self._make_sampler = sampler
         self._processor, self._reset_options = step_processor, reset_options
-        self._stats = stats
+        self._stats, self._dataset = stats, dataset
         self._recorders = [*recorders, *(RECORDERS[name]() for name in self.config.record)]
         self._strict, self._signals = strict, signals
         self._handlers = Handlers()
@@ -298,7 +299,7 @@ class Trainer:
                 self._handlers.join(session)
                 self._evaluations.join(session, self.config, was_finished=was_finished)
                 if session.resumed is None:
-                    for warning in foreseen(self.agent, self.config, envs):
+                    for warning in foreseen(self.agent, self.config, envs, self._dataset):
                         session.warn(warning)
                 components = Components(session, envs, self._sampler(session, envs))
                 self._evaluations.begin(session, self.config)

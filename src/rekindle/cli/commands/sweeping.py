@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
 from rekindle.cli.commands.arguments import AsJson, Modules
 from rekindle.cli.commands.training import algorithm_command, find_training_preset
@@ -46,6 +46,7 @@ def sweep(  # noqa: PLR0913 - these are the options of a command
     wrapping: Annotated[EnvWrapping, arg(name="env")] = EnvWrapping(),  # noqa: B008
     agent: Any = NoSettings(),  # noqa: B008
     as_json: AsJson = False,
+    words: Annotated[tuple[str, ...], Suppress] = (),
 ) -> int:
     """Search for good settings: train many trials, prune the worst, resume exactly.
 
@@ -71,8 +72,9 @@ def sweep(  # noqa: PLR0913 - these are the options of a command
         wrapping: Wrappers around the environment.
         agent: The algorithm's settings that are not varied.
         as_json: Print the study as a JSON object.
+        words: The command as it was typed.
     """
-    from rekindle.cli.study import print_built_in, sweep_settings
+    from rekindle.cli.study import print_built_in, sweep_settings, varied_space
 
     if print_space:
         return print_built_in(algorithm)
@@ -84,7 +86,7 @@ def sweep(  # noqa: PLR0913 - these are the options of a command
         name=name,
         root=directory,
         jobs=jobs,
-        space=space,
+        space=varied_space(algorithm, space, words),
         seeds=seeds,
         modules=modules,
         arguments=arguments,
@@ -104,4 +106,4 @@ def sweep(  # noqa: PLR0913 - these are the options of a command
 
 def sweep_command(arguments: Sequence[str]) -> Callable[..., int]:
     """The command `sweep` with the settings of the algorithm in its arguments, and with its preset as defaults."""
-    return algorithm_command(sweep, arguments, {})
+    return algorithm_command(sweep, arguments, {"words": tuple(arguments)})

@@ -236,7 +236,7 @@ def resume(  # noqa: PLR0913 - these are the options of a command
     jobs: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 1)")] = None,
     actors_on: Annotated[ActorsOn | None, arg(help_behavior_hint="(default: as before)")] = None,
     workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as before)")] = None,
-    ray_address: Annotated[str | None, arg(metavar="ADDRESS", help_behavior_hint="(default: as before)")] = None,
+    ray_address: Annotated[str | None, arg(metavar="ADDRESS", help_behavior_hint="")] = None,
     trusted: Trust = Trusted(),  # noqa: B008 - it is frozen
     ui: Ui = "auto",
     stay: Stay = False,
@@ -253,7 +253,7 @@ def resume(  # noqa: PLR0913 - these are the options of a command
         jobs: Of a study: how many runs to train at the same time.
         actors_on: Where actors run now; the result is the same.
         workers: Number of worker processes.
-        ray_address: The address of a running Ray cluster.
+        ray_address: The address of a running Ray cluster; name it again if the run was started with one.
         trusted: What the run's config names and the command may use.
         ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
         stay: With the terminal UI: at the end, stay open and show the summary.
@@ -267,7 +267,7 @@ def resume(  # noqa: PLR0913 - these are the options of a command
         given = {"steps": steps, "strict": strict or None, "record": record, "data": data, "workers": workers}
         if ignored := [name for name, value in {**given, "actors-on": actors_on}.items() if value is not None]:
             raise ConfigError(f"--{ignored[0]} is for runs, and {path} is a study, which continues as it began")
-        return resume_study(path, jobs=jobs or 1, **trusted.options, as_json=as_json)
+        return resume_study(path, jobs=jobs or 1, ray_address=ray_address, **trusted.options, as_json=as_json)
     if jobs is not None:
         raise ConfigError(f"--jobs is for studies, and {path} is none")
     from rekindle.cli.train import resume_run
