@@ -265,13 +265,14 @@ def test_softmax_prefers_better_actions_by_the_temperature() -> None:
     assert np.bincount(actions, minlength=3) / 4000 == pytest.approx(likely, abs=0.04)
 
 
-def test_actions_lie_in_a_space_that_does_not_start_at_zero() -> None:
-    space = Discrete(3, start=-1)
+@pytest.mark.parametrize("start", [-1, 2**40])
+def test_actions_lie_in_a_space_that_does_not_start_at_zero(start: int) -> None:
+    space = Discrete(3, start=start)
     learner = agent(action_space=space, epsilon_start=1.0)
     seen = {int(action) for action in learner.act(np.zeros((100, 1), np.float32), EXPLORE, np.arange(100))}
-    assert seen == {-1, 0, 1}
+    assert seen == {start, start + 1, start + 2}
     assert learner.act(numbers(0), EXPLOIT, ONE).dtype == space.dtype
-    tell(learner, [(0, -1, 1, 0, TERMINATED), (0, 1, 0, 0, TERMINATED)])
+    tell(learner, [(0, start, 1, 0, TERMINATED), (0, start + 2, 0, 0, TERMINATED)])
     for _ in range(20):
         learner.update(8)
     assert values(learner, 0)[0, [0, 2]] == pytest.approx(np.array([1, 0]), abs=0.15)

@@ -9,6 +9,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from bitwise import same
@@ -17,6 +18,7 @@ from probes import CONTINUING, NUMBER, TERMINATED, TRUNCATED, TWO, numbers, rewa
 
 import rekindle.policy
 from rekindle.agents import AWAC, BC, DQN, IQL, TD3, Linear
+from rekindle.agents.imitation import DiscreteActions
 from rekindle.errors import ConfigError, InputError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
 from rekindle.policy.policy import NetworkPolicy
@@ -89,6 +91,13 @@ def test_bc_copies_a_deterministic_policy_whatever_it_earns(name: str) -> None:
     found = greedy(learner, *seen[::4]).reshape(6, -1)
     expected = np.array([policy(x) for x in seen[::4]]).reshape(6, -1)
     assert found == pytest.approx(expected, abs=0.15)
+
+
+def test_actions_that_need_more_than_32_bits_become_indices() -> None:
+    actions = DiscreteActions(MultiDiscrete([3, 2], start=[2**40, -(2**50)]))
+    # JAX has the lower 32 bits of each.
+    given = np.array([[2**40 + 2, -(2**50)], [2**40, 1 - 2**50]]).astype(np.int32)
+    assert np.asarray(actions.seen(jnp.asarray(given))).tolist() == [[0, 0, 1, 1, 0], [1, 0, 0, 0, 1]]
 
 
 def test_bc_learns_how_widely_actions_are_spread() -> None:

@@ -48,6 +48,7 @@ MASKED_PARTS = Dict(
     }
 )
 MASKED_ROW = Dict({"place": VECTOR, "action_mask": MultiBinary(11)})
+WITH_NOTHING = Dict({"place": VECTOR, "nothing": Box(-1, 1, (0,))})
 SMALL: dict[str, Any] = {"hidden_sizes": (16, 16)}
 
 POLICIES: dict[str, tuple[str, Any, Any, dict[str, Any]]] = {
@@ -69,6 +70,7 @@ POLICIES: dict[str, tuple[str, Any, Any, dict[str, Any]]] = {
     "ppo-composite-masked": ("PPO", MASKED_PARTS, COMPOSITE, SMALL),
     "ppo-composite-masked-row": ("PPO", MASKED_ROW, COMPOSITE, SMALL),
     "ppo-stacked-images": ("PPO", STACKED, Discrete(3), {}),
+    "ppo-part-without-numbers": ("PPO", WITH_NOTHING, Discrete(3), SMALL),
     "sac": ("SAC", VECTOR, UNEVEN, SMALL),
     "sac-64-bits": ("SAC", VECTOR, Box(-2, 7, (3,), np.float64), SMALL),
     "td3": ("TD3", VECTOR, SQUARE, SMALL),
@@ -129,7 +131,7 @@ def inputs_of(file: Path, observations: Any) -> dict[str, Array]:
     kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(uint8)": np.uint8, "tensor(bool)": bool}
     arrays = leaves(observations, "observation")
     given = {
-        item.name: arrays[item.name].astype(kinds[item.type]).reshape(-1, *item.shape[1:])
+        item.name: arrays[item.name].astype(kinds[item.type]).reshape(len(arrays[item.name]), *item.shape[1:])
         for item in session.get_inputs()
     }
     assert given.keys() == arrays.keys()

@@ -109,3 +109,40 @@ class TestInATrainer:
             Trainer("CartPole-v1", "dqn", agent_settings={"network": network})
         agent = Trainer("CartPole-v1", lambda space, actions: DQN(space, actions, seed=0, network=network)).agent
         assert isinstance(agent, DQN)
+
+
+class Sized(eqx.Module):
+    first: eqx.nn.Linear
+
+    def __init__(self, shape: Any, *, key: Any, inputs: int = 7) -> None:
+        self.first = eqx.nn.Linear(inputs, 5, key=key)
+
+    def __call__(self, x: Any) -> Any:
+        return self.first(x)
+
+
+class Pair(Sized):
+    def __init__(self, shape: Any, *, key: Any) -> None:
+        super().__init__(shape, key=key, inputs=3)
+
+    def __call__(self, x: Any) -> Any:
+        return self.first(x), x
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Sized, r"Sized, which cannot be called with one observation of the shape \(3,\): .* \(test_own_networks.py:"),
+        (eqx.nn.Dropout(), r"Dropout, which cannot be called with one observation .* requires a key"),
+        (
+            lambda shape: eqx.nn.Identity(),
+            r"could not be called with \(3,\) and key=.*unexpected keyword argument",
+        ),
+        (Pair, r"Pair: it returns .*must return one array"),
+    ],
+)
+@pytest.mark.parametrize(("kind", "actions"), [(DQN, DISCRETE), (PPO, DISCRETE), (SAC, CONTINUOUS)])
+def test_a_network_that_fails_is_named_in_one_line(kind: Any, actions: Any, network: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        kind(OBSERVATIONS, actions, seed=0, network=network)
+    assert "\n" not in str(raised.value)

@@ -59,6 +59,7 @@ IMAGE = Box(0, 255, (40, 36), np.uint8)
 NAMED = Dict({"a": Discrete(3), "b": MultiDiscrete([2, 4]), "action_mask": Box(0, 1, (3,), np.int8)})
 NESTED = Dict({"a": Tuple([Discrete(3), Dict({"c": MultiBinary(3)})]), "action_mask": Box(0, 1, (3,), np.int8)})
 BY_PART = Dict({"a": Discrete(3), "action_mask": Tuple([Box(0, 1, (2,), np.int8), Box(0, 1, (5,), np.int8)])})
+WITH_NOTHING = Dict({"nothing": Box(-1, 1, (3, 0), np.float32), "place": VECTOR})
 RAINBOW = [
     dense(2, 8),
     Layer("layer_norm", {"weight": array(8), "bias": array(8)}),
@@ -113,6 +114,7 @@ POLICIES = {
     ),
     "named": (NAMED, NetworkPolicy(Encoding.of(NAMED), [dense(9, 3)], discrete("categorical", 3))),
     "nested": (NESTED, NetworkPolicy(Encoding.of(NESTED), [dense(6, 3)], discrete("categorical", 3))),
+    "nothing": (WITH_NOTHING, NetworkPolicy(Encoding.of(WITH_NOTHING), [dense(2, 3)], discrete("greedy", 3))),
     "composite": (BY_PART, NetworkPolicy(Encoding.of(BY_PART), [dense(3, 9)], composite())),
     "several": (VECTOR, NetworkPolicy(Encoding.of(VECTOR), [dense(2, 5)], discrete("categorical", 2, 3))),
     "gaussian": (

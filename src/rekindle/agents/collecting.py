@@ -69,16 +69,23 @@ class Collector:
 
     def chose(self, streams: StreamSlots, versions: NDArray[np.int64] | None = None) -> None:
         """Record that policies of these versions, by default the newest, chose the open actions of these streams."""
-        self._make_room(streams)
-        self._chosen_by[streams] = self.version if versions is None else versions
+        chosen = self.version if versions is None else versions
+        try:
+            self._chosen_by[streams] = chosen
+        except IndexError:  # for a new stream: to look first would take longer than the rest
+            self._make_room(streams)
+            self._chosen_by[streams] = chosen
 
     def add(self, transitions: Transitions, streams: StreamSlots) -> None:
         """Collect transitions; raises `InputError` if there are more at once than two rollouts hold."""
         count, most = len(transitions), self._rollout_steps
         if count > 2 * most:
             raise InputError(f"{count} transitions at once do not fit: rollout_steps is {most}")
-        self._make_room(streams)
-        versions = self._chosen_by[streams]
+        try:
+            versions = self._chosen_by[streams]
+        except IndexError:
+            self._make_room(streams)
+            versions = self._chosen_by[streams]
         if (oldest := _least(versions, self.version)) == _NONE:
             versions[versions == _NONE] = self.version
             oldest = _least(versions, self.version)

@@ -23,6 +23,7 @@ from rekindle.agents.offpolicy import OffPolicyAgent
 from rekindle.agents.settings import Linear, encoding_of, generators
 from rekindle.agents.updates import OffPolicyUpdate
 from rekindle.agents.weights import Parts, Weights
+from rekindle.agents.xla import wrapped
 from rekindle.errors import ConfigError
 from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
@@ -44,7 +45,7 @@ def followed(config: DiscreteConfig, target: Parts, newest: Parts, updates: jax.
 
 class _MakesUpdate(Protocol):
     def __call__(self, config: Any, weights: Weights[Any], /, *, noise_size: int, first_action: int) -> OffPolicyUpdate:
-        """The update step of a network; `first_action` is the first value of the action space."""
+        """The update step of a network; `first_action` is the first value of the action space, in 32 bits."""
         ...
 
 
@@ -77,7 +78,7 @@ class DiscreteAgent(OffPolicyAgent[Config]):
             observation_space,
             action_space,
             config,
-            update(config, weights, noise_size=noise, first_action=head.starts[0]),
+            update(config, weights, noise_size=noise, first_action=wrapped(head.starts[0])),
             Actor(
                 weights,
                 encoding,

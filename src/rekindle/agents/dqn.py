@@ -289,7 +289,7 @@ class DQNUpdate:
             future = pick(future, best)
 
         outputs = jax.vmap(network, (0, None))(batch.observations, noise)
-        predicted = pick(outputs, batch.actions - self._first_action)
+        predicted = pick(outputs, batch.actions.astype(jnp.int32) - self._first_action)
         losses, priorities, metrics = returns.loss(predicted, batch.rewards, batch.discounts, future)
         if config.cql_alpha:
             values = returns.means(outputs)

@@ -16,6 +16,7 @@ import numpy as np
 from rekindle.agents.continuous import Deviations
 from rekindle.agents.distributions import Categorical, bounded_head, tanh_gaussian_log_prob, to_unit
 from rekindle.agents.networks import Module
+from rekindle.agents.xla import wrapped
 from rekindle.policy.actions import ActionHead
 from rekindle.spaces import ActionStructure, discrete_values
 
@@ -67,7 +68,7 @@ class DiscreteActions:
     def __init__(self, space: Any) -> None:
         self._distribution = Categorical(space)
         self._counts, starts = discrete_values(space)
-        self._starts = np.array(starts, np.int32)
+        self._starts = np.array([wrapped(start) for start in starts], np.int32)
         self.head = self._distribution.head(None)
         self.outputs = self.inputs = self.masked = self._distribution.outputs
 

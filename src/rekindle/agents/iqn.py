@@ -207,7 +207,7 @@ class IQNUpdate:
         future = pick(target(batch.next_observations, target_taus), jnp.argmax(values, axis=1))
         goals = jax.lax.stop_gradient(batch.rewards[:, None] + batch.discounts[:, None] * future)
 
-        predicted = pick(network(batch.observations, taus), batch.actions - self._first_action)
+        predicted = pick(network(batch.observations, taus), batch.actions.astype(jnp.int32) - self._first_action)
         losses = quantile_huber(predicted, taus, goals)
         priorities = losses / config.quantiles
         if batch.weights is not None:

@@ -7,7 +7,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import os
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import equinox as eqx
@@ -34,10 +38,46 @@ def user_network(network: Any, encoding: Encoding, *, rng: np.random.Generator) 
         module = found
     else:
         key = jax.random.key(int(rng.integers(1 << 32)))
-        module = found(encoding.shape, key=key)
+        with _explained(network, f"could not be called with {encoding.shape} and key=..."):
+            module = found(encoding.shape, key=key)
     if not (isinstance(module, eqx.Module) and callable(module)):
         raise ConfigError(f"network is {network!r}: use a callable equinox module, or 'package.module:Name' of one")
+    _check_call(network, module, encoding)
     return cast("Module", _Keyless(module, _are_layers_known(module, encoding)))
+
+
+def _check_call(network: Any, module: Any, encoding: Encoding) -> None:
+    """Raise `ConfigError` if the network does not return an array for one observation."""
+    inputs = tuple(jax.ShapeDtypeStruct(given.shape, given.dtype) for given in encoding.inputs)
+    with _explained(network, f"cannot be called with one observation of the shape {encoding.shape}"):
+        found = eqx.filter_eval_shape(module, inputs[0] if len(inputs) == 1 else inputs)
+    if not isinstance(found, jax.ShapeDtypeStruct):
+        raise ConfigError(f"network is {_shown(network)}: it returns {found!r:.80}, and must return one array")
+
+
+@contextmanager
+def _explained(network: Any, what: str) -> Generator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # code of the user's own may raise anything
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+        where = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
+        reason = str(error).partition("\n")[0]
+        text = f"network is {_shown(network)}, which {what}: {type(error).__name__}: {reason}{where}"
+        raise ConfigError(text) from error
+
+
+_LIBRARIES = tuple(
+    os.path.join(directory, "")
+    for directory in (Path(__file__).parents[1], *(os.path.dirname(str(module.__file__)) for module in (jax, eqx)))
+)
+
+
+def _shown(network: Any) -> str:
+    return network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
 
 
 class _Keyless(eqx.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["after", "entry", "pick", "with_entry"]
+__all__ = ["after", "entry", "pick", "with_entry", "wrapped"]
 
 
 def pick(outputs: jax.Array, actions: jax.Array) -> jax.Array:
@@ -43,3 +43,8 @@ def entry(array: jax.Array, index: jax.Array) -> jax.Array:
 def with_entry(array: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
     """A copy of the array in which the entry at `index` is `value`."""
     return jax.lax.dynamic_update_index_in_dim(array, value, index, 0, allow_negative_indices=False)
+
+
+def wrapped(number: int) -> int:
+    """A whole number as JAX stores it in 32 bits; differences of such numbers are right if they are small."""
+    return (number + 2**31) % 2**32 - 2**31

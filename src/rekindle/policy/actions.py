@@ -147,7 +147,8 @@ def _categorical(head: ActionHead, logits: Array, rng: np.random.Generator | Non
     if rng is not None:
         logits = logits + rng.gumbel(size=logits.shape)  # see _sample
     if len(head.counts) == 1:
-        return logits.argmax(axis=1) + head.starts[0]
+        start, actions = head.starts[0], logits.argmax(axis=1)
+        return actions + start if start else actions
     actions = np.empty((len(logits), len(head.counts)), np.int64)
     end = 0
     for index, (count, least) in enumerate(zip(head.counts, head.starts, strict=True)):

@@ -68,10 +68,12 @@ def _are_starts(starts: Sequence[int], counts: Sequence[int]) -> bool:
 
 
 def _check_encoding(encoding: Encoding) -> None:
-    _require(bool(encoding.parts), "there is no observation")
+    _require(any(part.size for part in encoding.parts), "there is no observation")
     for part in [*encoding.parts, *encoding.masks]:
         elements = math.prod(part.shape)
-        _require(_are_counts(part.shape) and elements < _MOST, f"an observation of the shape {part.shape}")
+        # A part that is a vector may have no numbers, if another one has.
+        lengths = part.shape if part.kind != "box" else [length for length in part.shape if length]
+        _require(_are_counts(lengths) and elements < _MOST, f"an observation of the shape {part.shape}")
         if part.kind == "discrete":
             is_sound = len(part.counts) == elements and _are_counts(part.counts)
             _require(

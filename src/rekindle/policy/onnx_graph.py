@@ -149,7 +149,8 @@ def _part(graph: _Graph, part: Part, name: str) -> str:
         case "image":
             return _image(graph, part, value)
         case "box":
-            flat = graph.reshape(value, -1, part.size)
+            # Reshape cannot infer the batch of an array without numbers.
+            flat = graph.reshape(value, -1, part.size) if part.size else graph.add("Flatten", value, axis=1)
             return graph.add("Mul", flat, np.array([1 / 255], np.float32)) if part.is_bytes else flat
         case "discrete":
             flat = graph.reshape(value, -1, len(part.counts))
