@@ -3,10 +3,11 @@
     python benchmarks/actors.py sleep compute               # one repeat of some groups, appended to the results
     python benchmarks/actors.py --table                     # only the table of what is there
 
-The groups are sleep, compute, transport, lander, ray and peers. In a repeat the cases of a group are measured one after
-the other; a ratio is the median of the ratios of each repeat. Starting processes and compiling are not measured. The
-agent does nothing where the environment is measured. `peers` installs Stable-Baselines3 and Sample Factory first.
-Other programs spoil a repeat: the table leaves out those with any, if there is one without.
+The groups are sleep, compute, transport, lander, ray, peers-compute and peers-cartpole. In a repeat the cases of a
+group are measured one after the other; a ratio is the median of the ratios of each repeat. Starting processes and
+compiling are not measured. The agent does nothing where the environment is measured. The peers, Stable-Baselines3 and
+Sample Factory, are installed first. Other programs spoil a repeat: the table leaves out those with any, if there is
+one without.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -21,20 +23,33 @@ from sample_factory.train import make_runner
 
 
 class Clock(AlgoObserver):
-    """Keeps when how many steps had been learned from."""
+    """Measures the steps that were learned from in some seconds, some time after the first ones; then ends the process.
 
-    def __init__(self) -> None:
-        self.moments: list[tuple[float, int]] = []
+    Sample Factory does not end by itself here: `train_for_seconds` has no effect.
+    """
+
+    def __init__(self, skip: float, seconds: float) -> None:
+        self._skip, self._seconds = skip, seconds
+        self._began = self._from = 0.0
+        self._steps = 0
 
     def on_training_step(self, runner: Any, training_iteration_since_resume: int) -> None:  # noqa: ARG002
-        self.moments.append((time.perf_counter(), sum(runner.env_steps.values())))
+        now, steps = time.perf_counter(), sum(runner.env_steps.values())
+        self._began = self._began or now
+        if not self._from and now - self._began > self._skip:
+            self._from, self._steps = now, steps
+        if self._from and now - self._from > self._seconds:
+            os.write(OUTPUT, json.dumps({"rate": (steps - self._steps) / (now - self._from)}).encode())
+            for process in multiprocessing.active_children():
+                process.kill()
+            os._exit(0)
 
 
 def make(full_env_name: str, *_: Any, **__: Any) -> Any:
     return gymnasium.make(full_env_name) if full_env_name.endswith("-v1") else getattr(timed_worlds, full_env_name)()
 
 
-def learning(given: dict[str, Any]) -> float:
+def learn(given: dict[str, Any]) -> None:
     register_env(given["env"], make)
     settings = {
         "algo": "APPO",
@@ -54,21 +69,16 @@ def learning(given: dict[str, Any]) -> float:
         "normalize_input": False,
         "normalize_returns": False,
         "async_rl": True,
-        "train_for_seconds": int(given["skip"] + given["seconds"]),
     }
     words = [f"--{name}={value}" for name, value in settings.items()] + ["--encoder_mlp_layers", "64", "64"]
     parser, _ = parse_sf_args(words)
     _, runner = make_runner(parse_full_cfg(parser, words))
-    clock = Clock()
-    runner.register_observer(clock)
+    runner.register_observer(Clock(given["skip"], given["seconds"]))
     runner.init()
     runner.run()
-    first = next(moment for moment in clock.moments if moment[0] - clock.moments[0][0] > given["skip"] / 2)
-    last = clock.moments[-1]
-    return (last[1] - first[1]) / (last[0] - first[0])
 
 
 if __name__ == "__main__":
+    OUTPUT = os.dup(1)
     with contextlib.redirect_stdout(sys.stderr):
-        rate = learning(json.loads(sys.argv[1]))
-    print(json.dumps({"rate": rate}))
+        learn(json.loads(sys.argv[1]))

@@ -1,6 +1,7 @@
 """One training of d3rlpy from data, as `benchmarks/offline.py` asks for it; request and answer are JSON.
 
-Run in an environment that has d3rlpy. Its defaults are changed only where a setting of the request says so.
+Run in an environment that has d3rlpy. Its defaults are changed only where a setting of the request says so, and in the
+targets of AWAC: d3rlpy takes over those of SAC with a temperature of 1; those of the paper, and ours, have no entropy.
 """
 
 # This file is run where d3rlpy and torch are, and checked where they need not be.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import statistics
 import sys
 import time
@@ -74,6 +76,8 @@ def create(request: dict[str, Any], env: Any, data: Any) -> Any:
         scaler.fit_with_transition_picker(data.episodes, data.transition_picker)
     algo = config(**settings).create(device="cpu:0")
     algo.build_with_dataset(data)
+    if kind == "AWAC":
+        next(algo.impl._modules.log_temp.parameters()).data.fill_(-math.inf)
     return algo
 
 
