@@ -150,9 +150,8 @@ def play_frame(game: Game, session: TrainingSession) -> None:
     moves = session.act_many(positions)
     rewards, statuses = game.advance(moves)
     ended = session.observe_many(Transitions(positions, moves, rewards, game.positions, statuses))
-    for character in ended:
-        session.on_episode(stream=character)
     if ended:
+        session.on_episodes({character: {} for character in ended})
         game.respawn([int(character) for character in ended])
 
 

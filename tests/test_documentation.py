@@ -95,6 +95,9 @@ def test_the_digests_of_the_tutorial_are_those_of_its_program(tmp_path: Path) ->
     found = verify(tmp_path / "runs/lake").digests
     shown = dict(re.findall(r"^(weights|state|logs) digest +(\w{12}) +\2$", text(page), re.MULTILINE))
     assert shown == {kind: str(digest)[:12] for kind, digest in found.items()}
+    again = text(ROOT / "docs/how-to/command-line.md")  # it shows the same run
+    assert dict(re.findall(r"^(weights|state|logs) digest +(\w{12}) +\2$", again, re.MULTILINE)) == shown
+    assert dict(re.findall(r"^(weights|state|logs) +(\w{64})$", again, re.MULTILINE)) == found
 
 
 START = "    stream = session.stream()\n"
