@@ -41,6 +41,8 @@ MOST_BELOW = 10
 """How far the mean of three evaluations may be below the start."""
 FUEL_STEP = 100_000
 """The step of the earlier run whose score is to be reached."""
+FUEL_SETTINGS = {"warmup_steps": 1_000, "layer_norm": True, "updates_each": 2}
+"""What differs from the settings of the earlier run: what `docs/how-to/learn-from-data.md` recommends, in small."""
 
 
 def cells(only: str | None, seeds: range | None) -> list[str]:
@@ -73,7 +75,7 @@ def train(name: str, data: Path) -> dict[str, Any]:
         found = RunReader(data / kind / after)
     else:
         source, after = trained(world_name, data), f"{world_name}-{seed}"
-        words = ("--preset", "none", *option_words(world.settings))
+        words = ("--preset", "none", *option_words({**world.settings, **FUEL_SETTINGS}))
         rekindle("train", "sac", world.env_id, "--data", source, "--name", after, *mixed, *words, data=data)
         found = RunReader(data / kind / after)
     answer: dict[str, Any] = {"kind": kind, "world": world_name, "seed": int(seed), "steps": steps}

@@ -7,7 +7,7 @@
     python benchmarks/offline.py --table                     # only the tables of what is there
 
 The data are made by our SAC from written seeds: `random` acts uniformly; `expert` is the agent at the end of its
-training, which explores; `medium` is the agent of the first evaluation that was a third of the way from one to the
+training, which explores; `medium` is the agent whose evaluation was nearest to a third of the way from one to the
 other; `medium-replay` is everything that the training has seen, from its first step to its last. Their digests are in
 the file of data, and one that differs is reported. Data and unfinished trainings are kept in --data, and what is there
 is not made again.
@@ -43,6 +43,8 @@ ALGORITHMS = ("iql", "awac", "bc", "td3_bc")
 LEVELS = ("random", "medium", "medium-replay", "expert")
 SPEED_MARKS = {"iql": 4, "awac": 3.7, "bc": 7}
 """How many times the CPU time of our updates those of d3rlpy should take."""
+SPEED_UPDATES = 3_000
+"""So many that the start and the end of our training, with a run on disk, do not count."""
 
 
 class World(NamedTuple):
@@ -125,16 +127,17 @@ def trained(world_name: str, data: Path) -> Path:
 
 
 def option_words(settings: dict[str, Any]) -> list[Any]:
-    """Settings of an agent as words of a command."""
-    return [
-        word
-        for name, value in settings.items()
-        for word in (f"--agent.{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
-    ]
+    """Settings of an agent as words of a command; True is an option without a value."""
+    words: list[Any] = []
+    for name, value in settings.items():
+        words += [f"--agent.{name.replace('_', '-')}", *(value if isinstance(value, list) else [value])]
+        if value is True:
+            del words[-1]
+    return words
 
 
 def medium_step(world_name: str, data: Path) -> int:
-    """The step of the first evaluation that is a third of the way from random to the last one."""
+    """The step of the evaluation that is nearest to a third of the way from random to the last one."""
     from rekindle import RunReader
 
     run = RunReader(trained(world_name, data))
@@ -143,8 +146,8 @@ def medium_step(world_name: str, data: Path) -> int:
         means.setdefault(row["env_steps"], []).append(row["total_reward"])
     worst = statistics.mean(returns_of(make(f"{world_name}-random", data)))
     scores = {step: statistics.mean(values) for step, values in sorted(means.items())}
-    threshold = worst + (list(scores.values())[-1] - worst) / 3
-    return next(step for step, score in scores.items() if score >= threshold)
+    third = worst + (list(scores.values())[-1] - worst) / 3
+    return min(scores, key=lambda step: abs(scores[step] - third))
 
 
 def record_random(world: World, target: Path) -> None:
@@ -351,7 +354,7 @@ def measure_speed(options: argparse.Namespace) -> None:
     """CPU time an update of both sides, in turn, each in a process with one thread."""
     for repeat in range(options.repeats):
         names = [f"{side}:{algorithm}:pendulum-medium:{repeat}" for algorithm in SPEED_MARKS for side in SIDES]
-        append_each(options.speed_results, [command_of(name, options.data, updates=300) for name in names], 1)
+        append_each(options.speed_results, [command_of(name, options.data, updates=SPEED_UPDATES) for name in names], 1)
 
 
 def speed_table(results: list[dict[str, Any]]) -> str:

@@ -61,7 +61,7 @@ def main() -> None:
     )
     agent: Any = trainer.agent
     values: list[float] = []
-    if algorithm == "iql":
+    if algorithm == "iql" and request["episodes"]:
         starts = np.stack([np.asarray(e.observations)[0] for e in dataset.episodes() if not e.is_fragment])
         every = max(1, request["updates"] // 10)
 

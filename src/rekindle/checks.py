@@ -26,6 +26,7 @@ __all__ = [
     "checked_number",
     "checked_reward",
     "checked_status",
+    "checked_whole",
     "every_row",
     "finite_rows",
     "is_mapping",
@@ -85,6 +86,14 @@ def checked_number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} is not a number: {value!r:.80}") from None
+
+
+def checked_whole(name: str, value: Any) -> int:
+    """A whole number as an int; a float may hold it."""
+    number = checked_number(name, value)
+    if not number.is_integer():
+        raise InputError(f"{name} is not a whole number: {value!r:.80}")
+    return int(number)
 
 
 def check_text(text: str, what: str) -> None:

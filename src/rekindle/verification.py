@@ -15,7 +15,7 @@ from rekindle.agent import State
 from rekindle.checkpoint.input_survey import InputSurvey, check_inputs
 from rekindle.checkpoint.replay_journal import Manifest, ReplayJournal
 from rekindle.checkpoint.store import Checkpoint, list_steps
-from rekindle.errors import RekindleError
+from rekindle.errors import LogCorrupt, RekindleError
 from rekindle.run.metadata import LOGS, Grade, Log, RunMetadata
 from rekindle.run.reader import RunReader
 from rekindle.storage import codec, logs
@@ -172,6 +172,8 @@ def _data_digests(run_path: Path, manifest: Manifest) -> State:
 def _add_log(update: Callable[[bytes], None], log: Log, path: Path, *, end: int | None = None) -> int:
     """Check the rows of a log and add them to a digest, in parts, as they may be larger than memory."""
     whole = logs.whole_rows(path, end=end)
+    if end is not None and whole.size < end:
+        raise LogCorrupt(f"{path}: {end} bytes belong to the checkpoint, and it has {whole.size} bytes of whole rows")
     update(f"{log} {whole.rows}\n".encode())
     for rows in logs.each_rows(path, end=whole.size):
         for row in rows:

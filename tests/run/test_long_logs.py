@@ -92,6 +92,20 @@ def test_a_long_log_does_not_have_to_fit_into_memory(
         read(long_run)
 
 
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_log_that_is_shorter_than_a_checkpoint_says_has_no_digest(is_missing: bool, tmp_path: Path) -> None:
+    with TrainingSession.open("walk", ReplayAgent(0), root=tmp_path, max_steps=20, metrics_every=5) as session:
+        drive(session)
+    assert session.run is not None
+    log = session.run.path / "metrics.jsonl"
+    data = log.read_bytes()
+    log.unlink()
+    if not is_missing:
+        log.write_bytes(data[: len(data) // 2])
+    with pytest.raises(LogCorrupt, match="belong to the checkpoint"):
+        checkpoint_digests(session.run.path, 20)
+
+
 def test_parts_have_the_rows_of_the_whole_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.jsonl"
     rows = [{"row": number, "text": "x" * (number % 50)} for number in range(200)]

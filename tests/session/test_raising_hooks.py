@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 from tests.session.journal_hosts import Learning, World, copied, digest, rows_of, tree_of
 from tests.toys import Corridor, ToyAgent
 
-from rekindle import TrainingSession, Transitions, verify
+from rekindle import TrainingSession, verify
 from rekindle.errors import Interrupted
-from rekindle.events import EpisodeEnded, Event, MetricsFlushed
 from rekindle.session.session import SessionOptions
 from rekindle.training.replaying import replay_run
 
@@ -127,31 +125,6 @@ def test_a_function_that_raises_again_lets_no_call_through(tmp_path: Path) -> No
         stream.step(outcome, 1.0)
     assert called == each_at(5)
     assert session.total_steps == 6
-
-
-@pytest.mark.parametrize("kind", [EpisodeEnded, MetricsFlushed])
-def test_what_a_callback_leaves_due_is_done_before_the_next_call(kind: type[Event], tmp_path: Path) -> None:
-    raised: list[int] = []
-
-    def plot(event: Event) -> None:
-        if isinstance(event, kind) and event.stamp.env_steps == 5 and not raised:
-            raised.append(5)
-            raise PlotError
-
-    called: list[tuple[int, bool]] = []
-    options: SessionOptions = {"max_steps": STEPS, "metrics_every": 5, "callbacks": [plot]}
-    with TrainingSession.open("walk", ToyAgent(), root=tmp_path, **options) as session:
-        stream, world = session.stream(), World()
-        session.every(5, lambda: called.append((session.total_steps, stream.is_open)))
-        stream.begin(world.look())
-        for _ in range(4):
-            stream.step(world.look(), 1.0)
-        with pytest.raises(PlotError):
-            stream.step(world.look(), 1.0, terminated=True)
-        assert called == []
-        stream.begin(world.look())
-    assert raised == [5]
-    assert called == [(5, False)]
 
 
 def test_what_an_exception_inside_a_group_of_calls_leaves_due_is_done_before_the_next_call(tmp_path: Path) -> None:
@@ -302,44 +275,3 @@ class TestWithAJournal:
         assert rows_of(again.run) == rows
         self.killed(again)
         assert called == each_at(5, 11)
-
-
-@pytest.mark.parametrize("is_many", [False, True], ids=["on_episode", "on_episodes"])
-def test_an_end_at_which_a_callback_raised_is_in_the_journal(is_many: bool, tmp_path: Path) -> None:
-    ends: list[Event] = []
-
-    def note(event: Event) -> None:
-        if isinstance(event, EpisodeEnded):
-            ends.append(event)
-            if len(ends) == 2:
-                raise PlotError
-
-    def announced(session: TrainingSession, streams: list[Any]) -> None:
-        with contextlib.suppress(PlotError):
-            if is_many:
-                session.on_episodes({stream: {} for stream in streams})
-        for slot in session._parts.streams.ended_slots():  # pyright: ignore[reportPrivateUsage]
-            with contextlib.suppress(PlotError):
-                session.on_episode(stream=slot)
-
-    def opened() -> TrainingSession:
-        return TrainingSession.open(
-            "walk", Learning(), root=tmp_path / "runs", journal=True, callbacks=[note], checkpoint_every=None
-        )
-
-    session, world = opened(), World()
-    observations = world.look(3)
-    for _ in range(3):
-        actions, after = session.act_many(observations), world.look(3)
-        statuses = np.array([1, 1, 1], np.uint8)
-        announced(session, session.observe_many(Transitions(observations, actions, np.arange(3.0), after, statuses)))
-        observations = after
-    assert session.episodes == len(ends) == 9
-    expected = digest(tree_of(session))
-    session._parts.learner.fail(RuntimeError("killed"))  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(RuntimeError), session:
-        raise RuntimeError("killed")
-    again = opened()
-    assert again.episodes == 9
-    assert digest(tree_of(again)) == expected
-    again.close()

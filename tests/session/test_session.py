@@ -243,7 +243,7 @@ def test_the_ends_of_several_episodes_are_announced_together_as_they_are_one_by_
     assert [row["stream"] for row in found[0][2]] == [0, 1, 2]
 
 
-def test_if_a_callback_raises_what_was_announced_before_is_written(tmp_path: Path) -> None:
+def test_if_a_callback_raises_everything_that_was_announced_is_written(tmp_path: Path) -> None:
     def refuse(event: Event) -> None:
         if isinstance(event, EpisodeEnded) and event.stream == 1:
             raise RuntimeError("no more")
@@ -252,9 +252,7 @@ def test_if_a_callback_raises_what_was_announced_before_is_written(tmp_path: Pat
         ends_of_three(session)
         with pytest.raises(RuntimeError, match="no more"):
             session.on_episodes({0: {}, 1: {}, 2: {}})
-        assert [row["stream"] for row in reader_of(session).train_episodes()] == [0, 1]
-        assert session.on_episodes({2: {}})[2].total_reward == 2.0
-        assert len(reader_of(session).train_episodes()) == 3
+        assert [row["stream"] for row in reader_of(session).train_episodes()] == [0, 1, 2]
 
 
 def test_an_agent_that_reports_episodes_is_told_when_one_starts() -> None:

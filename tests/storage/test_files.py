@@ -490,6 +490,23 @@ def test_few_rows_wait_to_be_made(tmp_path: Path) -> None:
     assert [row["number"] for row in logs.read_rows(tmp_path / "log")] == list(range(1_500))
 
 
+def test_a_deferred_log_without_checkpoints_is_synced_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_UNSYNCED_LIMIT", 1_000)
+    log = JsonLines(tmp_path / "log")
+    log.is_deferred = True
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(len(log._tail)))  # pyright: ignore[reportPrivateUsage]
+    for number in range(100):
+        log.append_later(lambda number=number: {"number": number})
+        if number % 10 == 9:
+            log.write_out()
+    assert len(synced) == 2
+    assert max(synced) < 1_500
+    log.close()
+
+
 @pytest.mark.parametrize("end", [JsonLines.sync, JsonLines.close])
 def test_syncing_or_closing_a_deferred_log_writes_its_rows(tmp_path: Path, end: Callable[[JsonLines], None]) -> None:
     log = JsonLines(tmp_path / "log")

@@ -48,6 +48,11 @@ class Due:
         self._run()
         return True
 
+    def raise_noted(self) -> None:
+        """Raise what a callback raised during the call of the host that ends now."""
+        if not self.is_inside_a_call:
+            self._parts.outbox.raise_noted()
+
     def _run(self) -> None:
         parts, schedule, steps = self._parts, self._parts.schedule, self._parts.counts.env_steps
         self._is_running = True
@@ -170,6 +175,7 @@ class Due:
             parts.outbox.deliver()
             if error is not None:
                 raise error
+            self.raise_noted()
 
     def stop_with_checkpoint(self, reason: str) -> None:
         """Stop the session, and save what it is now."""

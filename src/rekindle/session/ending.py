@@ -93,7 +93,7 @@ class Ending:
             self._close("stopped" if is_interrupt else "failed", reason, save=self._parts.learner.failure is None)
         except Exception as second:
             failure = self._parts.direct.failure
-            if failure is not None and failure in (second, second.__cause__):  # the caller knows it
+            if failure is not None and failure in (error, error.__cause__):  # the caller knows it
                 return
             logger.error("while closing after %s: %s", reason, second)
 
@@ -101,7 +101,7 @@ class Ending:
         if self.is_closed:
             return
         self._refuse("the session is closed: open another to continue its run")
-        parts, problem = self._parts, cast("Exception | None", None)
+        parts, problem = self._parts, cast("BaseException | None", None)
         try:
             try:
                 with self._logging():  # callbacks hear of the last updates
@@ -128,6 +128,7 @@ class Ending:
             self._let_go()
         if problem is not None:
             raise problem
+        parts.outbox.raise_noted()
 
     def _save_last(self, *, is_finished: bool) -> bool:
         """Take the last checkpoint, then log rows that belong to the end only: a resume removes these rows again.

@@ -65,13 +65,17 @@ class Flow:
         make_calls, self.make_calls = self.make_calls, None
         if make_calls is None:
             return
-        self.call.is_behind = False
+        outbox, self.call.is_behind = self._parts.outbox, False
+        outbox.is_held = True
         try:
             make_calls()
         except BaseException as error:
-            self._parts.learner.fail(error)
+            if error is not self.due.raised:  # a hook that was still due after the last call
+                self._parts.learner.fail(error)
             raise
-        self.call.is_behind = True
+        finally:
+            outbox.is_held = False
+            self.call.is_behind, self.call.has_raised = True, False
 
     def slot(self, stream: StreamId) -> int:
         """The row of a stream; added if the stream is new."""
@@ -176,6 +180,8 @@ class Flow:
                 self._inputs.observe(slot, taken)
             if self._counts.env_steps >= self._parts.schedule.next:
                 self.due.finish_call()
+            if self._parts.outbox.noted is not None:
+                self.due.raise_noted()
         except BaseException as error:
             self.call.leave(error)
             raise
@@ -237,12 +243,7 @@ class Flow:
         """End an episode whose last transition was terminated or truncated."""
         with self.call:
             numbers = checked_extras(extras)
-            try:
-                record = self._episodes.end(slot, claims, numbers)
-            except BaseException as error:
-                if self._inputs is not None and error is self._parts.outbox.raised:  # the episode has ended
-                    self._inputs.announce(slot, claims, numbers)
-                raise
+            record = self._episodes.end(slot, claims, numbers)
             if self._inputs is not None:
                 self._inputs.announce(slot, claims, numbers)
             self.due.finish_call()
@@ -253,13 +254,7 @@ class Flow:
         self.replay_journal()
         numbers = self._episodes.checked(ended)
         with self.call:
-            try:
-                records = self._episodes.end_many(numbers)
-            except BaseException as error:
-                if self._inputs is not None and error is self._parts.outbox.raised:  # the first of them have ended
-                    phase, slot = self._table.phase, self._table.slot
-                    self._inputs.announce_many({name: numbers[name] for name in numbers if phase[slot(name)] != _ENDED})
-                raise
+            records = self._episodes.end_many(numbers)
             if self._inputs is not None:
                 self._inputs.announce_many(numbers)
             self.due.finish_call()
@@ -391,7 +386,9 @@ class Flow:
             if self._counts.env_steps >= self._parts.schedule.next:
                 self.due.finish_call()
                 if self._acts_no_more():  # a hook or a signal stopped the session; a resume returns the action
-                    return None
+                    action = None
+            if self._parts.outbox.noted is not None:
+                self.due.raise_noted()
             return action
         except BaseException as error:
             self.call.leave(error)

@@ -13,7 +13,7 @@ __all__ = ["CallGroup"]
 class CallGroup:
     """Inside `with`, nothing that is due runs: metric rows, hooks and checkpoints follow when the block is left.
 
-    If an exception leaves the block, what is due is done before the next call.
+    If an exception leaves the block, what is due is done before the next call, or after the next group of calls.
     """
 
     def __init__(self, parts: Parts, call: HostCall, due: Due) -> None:

@@ -16,8 +16,8 @@ class HostCall:
     """One call of the host that changes something. It first does what a resume or an exception left due.
 
     If an error ends it half-way, the agent has failed: its state may not match the session's, so it is not saved. For
-    example, Ctrl-C can come after the agent saw a transition and before the table of streams did. Errors that a
-    callback, a hook or an environment raises, and `InputError`, leave everything consistent.
+    example, Ctrl-C can come after the agent saw a transition and before the table of streams did. Errors that a hook or
+    an environment raises, and `InputError`, leave everything consistent. What a callback raised is raised at the end.
     """
 
     def __init__(self, parts: Parts, due: Due, catch_up: Callable[[], None]) -> None:
@@ -35,7 +35,13 @@ class HostCall:
         self.enter()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is not None:
+        if error is None and self._parts.outbox.noted is not None:
+            try:
+                self._due.raise_noted()
+            except BaseException as noted:
+                self.leave(noted)
+                raise
+        elif error is not None:
             self.leave(error)
 
     # For the calls made every step, which a `with` statement would slow down.
@@ -61,17 +67,20 @@ class HostCall:
 
     def leave(self, error: BaseException) -> None:
         """End a call with an error."""
+        if not self._due.is_inside_a_call:
+            self._parts.outbox.log_noted(error)
         if self._inputs is not None:
             self._inputs.is_recorded = True
             if error is self._inputs.failure:  # the call was made, but no record of it: it is saved in a checkpoint
                 self._due.stop_with_checkpoint(f"the input journal cannot be written: {error}")
                 return
-        if error is self._due.raised or error is self._parts.outbox.raised:
+        if error is self._parts.outbox.raised:
+            return
+        if error is self._due.raised:
             self.leave_due()
         if isinstance(error, InputError):
             if not self._parts.counts.env_steps and not self._parts.streams.table.open_slots():
                 self._parts.streams.intake.forget_first()
             return
-        sound = (self._parts.outbox.raised, self._due.raised, self.env_error)
-        if not any(error is known for known in sound):
+        if error is not self._due.raised and error is not self.env_error:
             self._parts.learner.fail(error)

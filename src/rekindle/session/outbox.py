@@ -37,7 +37,8 @@ class CallsOfCallbacks(Protocol):
 class Outbox:
     """Calls the callbacks in order, on the thread that drives the session.
 
-    Other threads `post` events; `deliver` emits them later, and writes warnings to the run.
+    Other threads `post` events; `deliver` emits them later, and writes warnings to the run. What a callback raises is
+    noted, and the call of the host raises it when it is complete: so a callback cannot tear a call.
     """
 
     def __init__(self, callbacks: Sequence[Callback], counts: Counts, run: TrainingRun | None) -> None:
@@ -57,8 +58,12 @@ class Outbox:
         """Events since the beginning of the host's call."""
         self.replaying: CallsOfCallbacks | None = None
         """While the calls of a journal are replayed: what callbacks without a state did."""
+        self.noted: BaseException | None = None
+        """What a callback raised and the host has not been told."""
         self.raised: BaseException | None = None
-        """What a callback raised last."""
+        """What the host was told last."""
+        self.is_held = False
+        """Whether the host is told later: calls that it does not make itself are being made."""
 
     @property
     def callback_count(self) -> int:
@@ -79,12 +84,32 @@ class Outbox:
                 self.event, self.callback = number, index
                 replaying = None if self._is_stateful[index] else self.replaying
                 if replaying is None or not replaying.callback(number, index):
-                    callback(event)
-        except BaseException as error:
-            self.raised = error
-            raise
+                    try:
+                        callback(event)
+                    except BaseException as error:
+                        self._note(error)
         finally:
             self.is_emitting, self.event, self.callback = outer
+
+    def _note(self, error: BaseException) -> None:
+        if self.replaying is not None:  # the host has been told before
+            return
+        if self.noted is None:
+            self.noted = error
+        else:
+            logger.error("another callback raised %s: %s", type(error).__name__, error)
+
+    def raise_noted(self) -> None:
+        """Raise what a callback raised, if anything."""
+        if self.noted is not None and not self.is_held:
+            self.raised, self.noted = self.noted, None
+            raise self.raised
+
+    def log_noted(self, told: BaseException) -> None:
+        """Log what a callback raised, if the host is told of another error now."""
+        error, self.noted = self.noted, None
+        if error is not None and error is not told:
+            logger.error("a callback raised %s: %s", type(error).__name__, error)
 
     def post(self, event: Event) -> None:
         """Queue an event for `deliver`; safe on any thread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rekindle.checks import checked_extras, checked_number, checked_status
+from rekindle.checks import checked_extras, checked_number, checked_status, checked_whole
 from rekindle.errors import InputError
 from rekindle.events import Evaluated
 from rekindle.session.due import Due
@@ -39,6 +39,7 @@ class Reports:
         if parts.inputs is not None:
             parts.inputs.best(score)
         parts.outbox.emit(Evaluated(parts.counts.stamp(), score, best is not None))
+        self._due.raise_noted()
         return best is not None
 
     def log(self, name: str, numbers: Sequence[float]) -> None:
@@ -59,8 +60,6 @@ def _checked(record: EpisodeRecord) -> EpisodeRecord:
     """A record of the host with plain values, as logs and a journal hold them."""
     if not isinstance(record, EpisodeRecord):  # pyright: ignore[reportUnnecessaryIsInstance] - the host gave it
         raise InputError(f"on_eval_episode takes an EpisodeRecord, not {record!r:.80}")
-    length = checked_number("the length of an episode", record.length)
-    if not length.is_integer():
-        raise InputError(f"the length of an episode is not a whole number: {record.length!r:.80}")
+    length = checked_whole("the length of an episode", record.length)
     total_reward = checked_number("the total_reward of an episode", record.total_reward)
-    return EpisodeRecord(total_reward, int(length), checked_status(record.status), checked_extras(record.extras))
+    return EpisodeRecord(total_reward, length, checked_status(record.status), checked_extras(record.extras))

@@ -147,13 +147,16 @@ class TrainingSession:
             raise
 
     def _replay(self, replay: Callable[[], object]) -> None:
-        replay()
-        self._announce_start()
+        try:
+            replay()
+        finally:
+            self._announce_start()
 
     def _announce_start(self) -> None:
         resumed, path = self._parts.grading.resumed, None if self.run is None else str(self.run.path)
         stamp = self._parts.counts.stamp()
         self._parts.outbox.emit(TrainingStarted(stamp, resumed.step if resumed else None, path))
+        self._parts.outbox.raise_noted()
 
     @classmethod
     def open(
@@ -331,6 +334,7 @@ class TrainingSession:
         if self._parts.saver is not None:
             self._parts.saver.settle()
         self._parts.outbox.deliver()
+        self._due.raise_noted()
 
     def stop(self, reason: str = "stopped by the host", *, complete: bool = False) -> None:
         """Make `is_done` true; with `complete` the goal was reached, so the run counts as finished."""

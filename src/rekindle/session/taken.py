@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rekindle.agent import StreamSlots
-from rekindle.checks import checked_number, checked_status
-from rekindle.errors import InputError
+from rekindle.checks import checked_number, checked_status, checked_whole
 from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.session.table import Places, StreamId
 from rekindle.stats import EpisodeRecord
@@ -56,10 +55,7 @@ class Claims(NamedTuple):
         if total_reward is not None:
             total_reward = checked_number("total_reward", total_reward)
         if steps is not None:
-            counted = checked_number("steps", steps)
-            if not counted.is_integer():
-                raise InputError(f"steps is not a whole number: {steps!r:.80}")
-            steps = int(counted)
+            steps = checked_whole("steps", steps)
         return cls(total_reward, steps, None if status is None else checked_status(status))
 
     def contradictions(self, counted: EpisodeRecord, *, has_gaps: bool) -> list[str]:

@@ -138,6 +138,8 @@ class JsonLines:
         self._owner.check(self.path)
         with self._guard:
             self._write_out()
+        if len(self._tail) > _UNSYNCED_LIMIT:
+            self.sync()
 
     def _write_out(self) -> None:
         self._make_rows()
