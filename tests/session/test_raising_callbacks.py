@@ -221,10 +221,10 @@ def test_an_error_of_the_agent_comes_before_that_of_a_callback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(ToyAgent):
-        def act(self, *arguments: Any) -> Any:
+        def act(self, observations: Any, mode: Any, streams: Any) -> Any:
             if self.env_steps == 2:
                 raise ZeroDivisionError("the agent broke")
-            return super().act(*arguments)
+            return super().act(observations, mode, streams)
 
     session = TrainingSession.open("walk", Broken(), root=tmp_path, callbacks=[Raising(Updated)])
     stream, world = session.stream(), World()
