@@ -19,7 +19,7 @@ from processes import Client, Process, Training, wait_until
 pytest.importorskip("starlette", reason="needs rekindle[dashboard]")
 pytest.importorskip("playwright", reason="needs playwright")
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from rekindle import RunReader, TrainingRun
 from rekindle.run.tags import add_tags, read_tags
@@ -133,6 +133,26 @@ def test_tags_are_edited_and_filter_the_list(tmp_path: Path, serve: Serve, open_
     expect(rows).to_have_count(2)
     page.locator("#search").fill("from outside")
     expect(rows).to_have_count(1)
+
+
+def test_a_tag_that_is_typed_while_another_is_saved_stays(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+    run = write_run(tmp_path, "lake")
+    page = open_page(serve(tmp_path), place(id_of(run)))
+    held: list[Route] = []
+    page.route("**/api/tags*", lambda route: held.append(route))  # noqa: PLW0108 - a wrapped method is refused
+    field, tags = page.get_by_label("Add a tag"), page.locator(".tag-editor .tag")
+    field.fill("first")
+    with page.expect_request("**/api/tags*"):
+        field.press("Enter")
+    field.fill("second")
+    page.wait_for_timeout(1)  # in which Playwright delivers the request
+    held.pop().continue_()
+    page.unroute("**/api/tags*")
+    expect(tags).to_have_text(["first"])
+    expect(field).to_have_value("second")
+    field.press("Enter")
+    expect(tags).to_have_count(2)
+    assert read_tags(run) == ("first", "second")
 
 
 def test_an_empty_directory_says_what_to_do(tmp_path: Path, serve: Serve, open_page: Open) -> None:

@@ -178,7 +178,7 @@ NOT_IN_ANY_STORY = {
     "following.py:_save": "says how far an outside service has got; what is in doubt is checked against the service",
     "following.py:_start": "makes the directory for that",
     "tensorboard.py:start": "makes a directory for files that are cut back to what the rest of the run knows of",
-    "logs.py:append": "syncs a log that has grown by megabytes since the last checkpoint, as a checkpoint would",
+    "logs.py:_sync_if_large": "syncs a log that has grown by megabytes since the last checkpoint, as that would",
     "files.py:move": "makes the directory that cutting a log has made already, unless no log had to be cut",
     "files.py:write_output": "writes a file of the user's, outside every run",
     "reader.py:request_stop": "is called by another process; a request that a power cut takes away is of no use anyway",

@@ -110,8 +110,7 @@ class JsonLines:
             self._add(fields)
             if not self.is_deferred:
                 self._write_out()
-        if len(self._tail) > _UNSYNCED_LIMIT:
-            self.sync()
+        self._sync_if_large()
 
     def append_later(self, fields: Callable[[], Mapping[str, Any]]) -> None:
         """Add a row; a deferred log calls the function when it needs the row, maybe on another thread.
@@ -138,6 +137,10 @@ class JsonLines:
         self._owner.check(self.path)
         with self._guard:
             self._write_out()
+        self._sync_if_large()
+
+    def _sync_if_large(self) -> None:
+        """Sync rows as a checkpoint would, because they stay in memory until then."""
         if len(self._tail) > _UNSYNCED_LIMIT:
             self.sync()
 

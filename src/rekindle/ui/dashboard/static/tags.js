@@ -37,11 +37,21 @@ export function tagEditor(id, signal) {
     if (event.key === "Escape") input.blur();
     if (event.key !== "Enter" && event.key !== ",") return;
     event.preventDefault();
-    const add = input.value.split(",").map((text) => text.trim()).filter(Boolean);
-    if (add.length) change({ add }).then((isDone) => { if (isDone) input.value = ""; });
+    const text = input.value;
+    const add = text.split(",").map((tag) => tag.trim()).filter(Boolean);
+    if (!add.length) return;
+    input.value = "";
+    change({ add }).then((isDone) => { if (!isDone && !input.value) input.value = text; });
   });
 
-  async function change(changes) {
+  // One change after the other, so that the answer to the last one is shown last.
+  let last = Promise.resolve();
+  function change(changes) {
+    last = last.then(() => send(changes));
+    return last;
+  }
+
+  async function send(changes) {
     problem.hidden = true;
     try {
       show(await changeTags(id, changes));
