@@ -53,6 +53,17 @@ def read(directory: Path, number: int = 0) -> tuple[list[Record], int]:
     return records, reader.lost
 
 
+def test_few_segments_wait_to_be_synced_so_that_descriptors_do_not_run_out(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(100):
+        journal.append(1, bytes([number]))
+        journal.cut()
+    assert len(os.listdir("/proc/self/fd")) - before < 20
+    journal.close()
+    assert len(read(tmp_path)[0]) == 100
+
+
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
     for place in range(len(data)):
         for bit in (0, 6):

@@ -52,6 +52,8 @@ _ROOM = 1 << 22
 """Bytes of a segment, unless one record needs more."""
 _FIRST_RECORDS = 1 << 16
 """Bytes of a new segment whose page faults are taken in advance."""
+_MOST_UNSYNCED = 8
+"""Segments that may wait for a slow disk. Each needs two descriptors, and too few of them would end the training."""
 _SYNC_WHEN_WAITING = 0.05
 """Seconds between two syncs of what is left, if every record is synced at once."""
 _HEAD_SIZE = RECORD.size
@@ -147,6 +149,8 @@ class InputJournal:
             raise StorageError(f"a record of {size} bytes does not fit into the input journal of {self._directory}")
         if self._segment is not None:
             self._segment.finish(self.number)
+        if len(self._unsynced) >= _MOST_UNSYNCED:
+            self.sync()
         path = self._directory / segment_name(self.number, self._resume_count)
         try:
             segment = _OpenSegment(self._room_for(size), path, self.number, self._resume_count, self._about)

@@ -35,7 +35,7 @@ class GuardedSocket(socket.socket):
         super().__init__(family, socket.SOCK_STREAM)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # The kernel always assigns the lowest free number, so a number shows how many are in use.
-        self._first_kept_back = soft - min(_MOST_KEPT_BACK, soft // 4)
+        self._first_kept_back = soft - min(_MOST_KEPT_BACK, soft // 2)
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def accept(self) -> tuple[socket.socket, Any]:
