@@ -261,7 +261,7 @@ class TestWithAJournal:
         assert session.run is not None
         for has_raised in self.by_streams(session, World(), 13):
             if has_raised:
-                session._flow.call.is_behind = False  # pyright: ignore[reportPrivateUsage]
+                session._flow.owed.is_behind = False  # pyright: ignore[reportPrivateUsage]
         assert called == each_at(5, 11)
         session.flush()
         expected, rows = digest(tree_of(session)), rows_of(session.run)

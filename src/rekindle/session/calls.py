@@ -138,7 +138,7 @@ class Calls:
 
     def _catch_up(self, record: Decoded) -> None:
         try:
-            self._flow.do_owed(record.kind)
+            self._flow.owed.do(record.kind)
         except Interrupted:
             logger.debug("the work that was due before call %d was interrupted", record.number)
 

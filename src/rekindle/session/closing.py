@@ -45,7 +45,7 @@ class Closing:
         parts = self._parts
         if parts.inputs is None or parts.direct.failure is not None:
             return
-        parts.outbox.emitted = 0
+        parts.outbox.begin_call()
         try:
             parts.inputs.closed()
         except StorageError as error:  # the last checkpoint, which follows, has all that the record would say
@@ -54,7 +54,7 @@ class Closing:
     def close_again(self) -> None:
         """Do what closing did, while the calls of a journal are replayed; the session then continues."""
         parts, learner = self._parts, self._parts.learner
-        parts.outbox.emitted = 0
+        parts.outbox.begin_call()
         try:
             if isinstance(learner, ReplayedLearner):
                 learner.finish()

@@ -65,7 +65,7 @@ class Ending:
         """End the session with the right status: finished, stopped, or failed if the agent has failed."""
         parts = self._parts
         try:
-            self._flow.replay_journal()
+            self._flow.owed.replay_journal()
         except BaseException as error:
             self.close_after(error)
             raise
@@ -77,7 +77,7 @@ class Ending:
         reason = interrupter.reason if interrupter.is_stopped else "max_steps" if is_finished else None
         if is_finished and not self.is_closed:
             try:
-                self._flow.catch_up()  # a run that was stopped at its last step may have been resumed only to do this
+                self._flow.owed.catch_up()  # a run stopped at its last step may have been resumed only for this
             except Interrupted:
                 is_finished, reason = False, interrupter.interruption
             except BaseException as error:

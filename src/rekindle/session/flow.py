@@ -7,11 +7,12 @@ table, learn, end episodes, choose the next action, and do what is due. Nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rekindle.checks import checked_extras
-from rekindle.errors import InputError
+from rekindle.agent import is_offline
+from rekindle.checks import checked_extras, required_count
+from rekindle.errors import ConfigError, InputError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Experience, Transitions
 from rekindle.rng import episode_seed
 from rekindle.session.due import Due
@@ -40,66 +41,25 @@ class Flow:
     def __init__(self, parts: Parts, due: Due, *, seed: int, max_steps: int | None) -> None:
         self._parts, self.due = parts, due
         self._updater, self._episodes = Updater(parts), Episodes(parts)
-        self._owed = OwedWork(parts, due, self._updater, self._episodes)
+        self.owed = OwedWork(parts, due, self._updater, self._episodes)
+        self.call = HostCall(parts, due, self.owed)
         self._inputs: InputLog | None = parts.inputs
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
         self._counts, self._interrupter, self._kept, self._seed = parts.counts, parts.interrupter, parts.kept, seed
         self._most_steps = math.inf if max_steps is None else max_steps
-        self.call = HostCall(parts, due, self.catch_up)
-        self.make_calls: Callable[[], None] | None = None
-        """Replays the calls of the journal, if that has not been done yet."""
-
-    def replay_first(self, replay: Callable[[], None]) -> None:
-        """Call this function before the first call of the host."""
-        self.make_calls, self.call.is_behind = replay, True
 
     @property
     def is_done(self) -> bool:
         """Whether `max_steps` is reached or a stop was requested."""
-        if self.make_calls is not None:
-            self.replay_journal()
+        if self.owed.replay is not None:
+            self.owed.replay_journal()
         return self._interrupter.is_stopped or self._counts.env_steps >= self._most_steps
-
-    def replay_journal(self) -> None:
-        """Replay the calls of the journal, unless that was done."""
-        make_calls, self.make_calls = self.make_calls, None
-        if make_calls is None:
-            return
-        outbox, self.call.is_behind = self._parts.outbox, False
-        outbox.is_held = True
-        try:
-            make_calls()
-        except BaseException as error:
-            if error is not self.due.raised:  # a hook that was still due after the last call
-                self._parts.learner.fail(error)
-            raise
-        finally:
-            outbox.is_held = False
-            self.call.is_behind, self.call.has_raised = True, False
 
     def slot(self, stream: StreamId) -> int:
         """The row of a stream; added if the stream is new."""
-        if self.make_calls is not None:
-            self.replay_journal()
+        if self.owed.replay is not None:
+            self.owed.replay_journal()
         return self._table.slot(stream)
-
-    def catch_up(self) -> None:
-        """Replay the calls of the journal, and do once what a resume or an exception left due.
-
-        Raises `Interrupted` if a stop comes in between: the rest stays due, and no step may be made before it.
-        """
-        self.replay_journal()
-        if self.call.is_behind:
-            self.do_owed(Kind.DUE_AGAIN if self.call.has_raised else Kind.CAUGHT_UP)
-
-    def do_owed(self, kind: Kind) -> None:
-        """Do what was left due: before a resume (`CAUGHT_UP`), or by an exception in this session (`DUE_AGAIN`)."""
-        self.call.is_behind = False
-        try:
-            self._owed.do(kind)
-        except BaseException:
-            self.call.is_behind = True
-            raise
 
     # Acting
 
@@ -235,7 +195,17 @@ class Flow:
 
     def learn_offline(self, n: int) -> int:
         """Make `n` updates of an agent that learns from data alone, fewer if a stop comes; returns how many."""
-        return self._updater.learn_offline(n, most_steps=self._most_steps, call=self.call, due=self.due)
+        if not is_offline(self._parts.agent):
+            raise ConfigError("learn(updates=...) is for agents that learn from data alone: see learn_from")
+        counts, schedule = self._counts, self._parts.schedule
+        first = counts.env_steps
+        end = min(first + required_count("updates", n, 1), self._most_steps)
+        while counts.env_steps < end and not self._interrupter.is_stopped:
+            with self.call:  # a call for each round, which ends where anything is due
+                self._updater.update(max(1, int(min(end, schedule.next) - counts.env_steps)))
+                counts.env_steps = counts.updates
+                self.due.finish_call()
+        return counts.env_steps - first
 
     # Episodes
 
@@ -251,7 +221,7 @@ class Flow:
 
     def announce_many(self, ended: Mapping[StreamId, Mapping[str, float]]) -> dict[StreamId, EpisodeRecord]:
         """End the episodes of several streams, each with its extras."""
-        self.replay_journal()
+        self.owed.replay_journal()
         numbers = self._episodes.checked(ended)
         with self.call:
             records = self._episodes.end_many(numbers)
@@ -418,17 +388,14 @@ class Flow:
             frozen = frozen_options(options)
             self._episodes.close_open(slot)
             trace = EpisodeTrace(self.next_seed(slot), frozen)
-            try:
+            with self.call.of_environment():
                 observation, info = env.reset(seed=trace.seed, options=trace.options)
-            except BaseException as error:
-                self.call.env_error = error
-                raise
             streams.start_trace(slot, trace, self._intake.observation(observation, "observation"))
             self.due.finish_call()
             return observation, info
 
     def _replay(self, env: ResettableEnv, trace: EpisodeTrace) -> tuple[Any, dict[str, Any]] | None:
-        try:
+        with self.call.of_environment():
             return replay(
                 env,
                 trace,
@@ -436,9 +403,6 @@ class Flow:
                 to_host=self._intake.to_host,
                 is_stopped=self._parts.interrupter.should_stop,
             )
-        except BaseException as error:
-            self.call.env_error = error
-            raise
 
     def next_seed(self, slot: int) -> int:
         """The seed of the stream's current episode."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rekindle.errors import ConfigError
-from rekindle.session.due import Due
-from rekindle.session.host_call import HostCall
+from rekindle.session.flow import Flow
 from rekindle.session.parts import Parts
 
 __all__ = ["CallGroup"]
@@ -16,8 +15,8 @@ class CallGroup:
     If an exception leaves the block, what is due is done before the next call, or after the next group of calls.
     """
 
-    def __init__(self, parts: Parts, call: HostCall, due: Due) -> None:
-        self._parts, self._call, self._due = parts, call, due
+    def __init__(self, parts: Parts, flow: Flow) -> None:
+        self._parts, self._flow, self._due = parts, flow, flow.due
 
     def __enter__(self) -> None:
         if self._parts.inputs is not None:
@@ -29,7 +28,7 @@ class CallGroup:
         if error is None:
             self.finish()
         else:
-            self._call.leave_due()
+            self._flow.owed.leave_due()
 
     @property
     def is_interrupted(self) -> bool:
@@ -41,5 +40,5 @@ class CallGroup:
 
         Raises `Interrupted` if a stop comes before that is complete.
         """
-        with self._call:
+        with self._flow.call:
             self._due.finish_call()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Generator
 
 from rekindle.errors import InputError
 from rekindle.session.due import Due
 from rekindle.session.learner import DirectLearner
+from rekindle.session.owed import OwedWork
 from rekindle.session.parts import Parts
 
 __all__ = ["HostCall"]
@@ -20,16 +22,12 @@ class HostCall:
     an environment raises, and `InputError`, leave everything consistent. What a callback raised is raised at the end.
     """
 
-    def __init__(self, parts: Parts, due: Due, catch_up: Callable[[], None]) -> None:
-        self._parts, self._due, self._catch_up = parts, due, catch_up
+    def __init__(self, parts: Parts, due: Due, owed: OwedWork) -> None:
+        self._parts, self._due, self._owed = parts, due, owed
         self._inputs = parts.inputs
         self._is_background = not isinstance(parts.learner, DirectLearner)
-        self.is_behind = parts.grading.resumed is not None
-        """Whether the next call must first do what was left due: no call was made since a resume or an exception."""
-        self.has_raised = False
-        """Whether an exception has left something due in this session."""
-        self.env_error: BaseException | None = None
-        """What the environment of the last `reset` raised."""
+        self._env_error: BaseException | None = None
+        """What an environment raised last."""
 
     def __enter__(self) -> None:
         self.enter()
@@ -44,26 +42,28 @@ class HostCall:
         elif error is not None:
             self.leave(error)
 
+    @contextlib.contextmanager
+    def of_environment(self) -> Generator[None]:
+        """Inside `with`, an environment of the host is called: what it raises leaves the session consistent."""
+        try:
+            yield
+        except BaseException as error:
+            self._env_error = error
+            raise
+
     # For the calls made every step, which a `with` statement would slow down.
 
     def enter(self) -> None:
         """Begin a call."""
         if self._parts.learner.failure is not None:
             self._parts.learner.refuse()
-        if self.is_behind:
-            self._catch_up()
+        if self._owed.is_behind:
+            self._owed.catch_up()
         self._due.is_unsaved = True
         if self._inputs is not None:
             self._inputs.begin_call()
         if self._is_background:
             self._parts.learner.look()
-
-    def leave_due(self) -> None:
-        """After an exception, let the next call begin with what is due, as the first call after a resume does."""
-        if self._due.is_inside_a_call or self._due.is_waiting:
-            return
-        if self._parts.schedule.next <= self._parts.counts.env_steps:
-            self.is_behind = self.has_raised = True
 
     def leave(self, error: BaseException) -> None:
         """End a call with an error."""
@@ -77,10 +77,10 @@ class HostCall:
         if error is self._parts.outbox.raised:
             return
         if error is self._due.raised:
-            self.leave_due()
+            self._owed.leave_due()
         if isinstance(error, InputError):
             if not self._parts.counts.env_steps and not self._parts.streams.table.open_slots():
                 self._parts.streams.intake.forget_first()
             return
-        if error is not self._due.raised and error is not self.env_error:
+        if error is not self._due.raised and error is not self._env_error:
             self._parts.learner.fail(error)

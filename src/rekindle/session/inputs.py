@@ -123,7 +123,7 @@ class InputLog:
             raise self.failure
         if not self._outbox.is_emitting:
             self.is_recorded = False
-            self._outbox.emitted = 0
+            self._outbox.begin_call()
             if self._polls is not None:
                 self._polls.restart()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -54,7 +55,7 @@ class Outbox:
         """The event that is being emitted, counted from the beginning of the host's call."""
         self.callback: int = 0
         """The callback that is being called with it."""
-        self.emitted = 0
+        self._emitted = 0
         """Events since the beginning of the host's call."""
         self.replaying: CallsOfCallbacks | None = None
         """While the calls of a journal are replayed: what callbacks without a state did."""
@@ -62,19 +63,22 @@ class Outbox:
         """What a callback raised and the host has not been told."""
         self.raised: BaseException | None = None
         """What the host was told last."""
-        self.is_held = False
-        """Whether the host is told later: calls that it does not make itself are being made."""
+        self._is_held_back = False
 
     @property
     def callback_count(self) -> int:
         """How many callbacks there are."""
         return len(self._callbacks)
 
+    def begin_call(self) -> None:
+        """Count events from 1 again: a call of the host begins."""
+        self._emitted = 0
+
     def emit(self, event: Event) -> None:
         """Call every callback with an event now."""
         if self._callbacks:
-            self.emitted += 1
-            self._emit(event, self.emitted)
+            self._emitted += 1
+            self._emit(event, self._emitted)
 
     def _emit(self, event: Event, number: int) -> None:
         outer = self.is_emitting, self.event, self.callback
@@ -99,9 +103,18 @@ class Outbox:
         else:
             logger.error("another callback raised %s: %s", type(error).__name__, error)
 
+    @contextlib.contextmanager
+    def holding_back(self) -> Generator[None]:
+        """Inside `with`, calls are made that are not the host's: it is told later what callbacks raise."""
+        self._is_held_back = True
+        try:
+            yield
+        finally:
+            self._is_held_back = False
+
     def raise_noted(self) -> None:
         """Raise what a callback raised, if anything."""
-        if self.noted is not None and not self.is_held:
+        if self.noted is not None and not self._is_held_back:
             self.raised, self.noted = self.noted, None
             raise self.raised
 

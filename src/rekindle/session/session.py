@@ -131,7 +131,7 @@ class TrainingSession:
         self._greedy, self._reports = Greedy(made.parts), made.reports
         self.interrupter, self.stats = self._parts.interrupter, self._parts.logbook.stats
         self._table = self._parts.streams.table
-        self.together = CallGroup(made.parts, made.flow.call, made.due)
+        self.together = CallGroup(made.parts, made.flow)
         """Groups calls: `with session.together: ...` does what is due when the block is left."""
         self._streams: weakref.WeakValueDictionary[StreamId, Stream] = weakref.WeakValueDictionary()
         """The handles of streams, one per stream, so that closing one closes it everywhere."""
@@ -141,7 +141,7 @@ class TrainingSession:
             if made.replay is None:
                 self._announce_start()
             else:
-                self._flow.replay_first(functools.partial(self._replay, made.replay))
+                self._flow.owed.replay_first(functools.partial(self._replay, made.replay))
         except BaseException as error:  # the constructor fails, so the caller cannot close the session
             self._ending.close_after(error)
             raise
@@ -181,7 +181,7 @@ class TrainingSession:
     def act(self, observation: Any, mode: ActMode | str = _EXPLORE, *, stream: StreamId = 0) -> Any:
         """Return an action for one observation of a stream; `mode` is an `ActMode` or its string value."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
-            self._flow.replay_journal()
+            self._flow.owed.replay_journal()
             return self._greedy.act(stream, observation)
         return self._flow.act(self._flow.slot(stream), observation)
 
@@ -190,7 +190,7 @@ class TrainingSession:
     ) -> Any:
         """Return an action for each row of a batch; row i belongs to stream i unless `streams` is given."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
-            self._flow.replay_journal()
+            self._flow.owed.replay_journal()
             return self._greedy.act_many(observations, streams)
         return self._flow.act_many(observations, streams)
 
@@ -312,7 +312,7 @@ class TrainingSession:
 
     def _prepare_call(self) -> None:
         self._ending.check_open()
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
 
     # Checkpoints, stops
 
@@ -358,7 +358,7 @@ class TrainingSession:
 
         With a journal, `replayed` is the number of calls that were replayed.
         """
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return self._parts.grading.resumed
 
     @property
@@ -369,19 +369,19 @@ class TrainingSession:
     @property
     def total_steps(self) -> int:
         """Env steps so far, over all resumes."""
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return self._parts.counts.env_steps
 
     @property
     def episodes(self) -> int:
         """Episodes so far, over all resumes."""
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return self._parts.counts.episodes
 
     @property
     def updates(self) -> int:
         """Updates so far, over all resumes; of a background learner, those that the last call has noticed."""
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return self._parts.counts.updates if self._ending.is_closed else int(self._parts.learner.updates)
 
     @property
@@ -392,7 +392,7 @@ class TrainingSession:
     @property
     def dropped(self) -> int:
         """Transitions that were dropped because they contained NaN or infinity."""
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return self._parts.streams.dropped
 
     @property
@@ -418,12 +418,12 @@ class TrainingSession:
     @property
     def best_score(self) -> float:
         """The best score seen, over all resumes; minus infinity if there is none."""
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return self._parts.best.score
 
     def stats_summary(self) -> dict[str, float]:
         """The statistics over the episodes so far."""
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return self.stats.summary()
 
     def close(self) -> None:

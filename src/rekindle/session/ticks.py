@@ -86,7 +86,7 @@ class Ticks:
             raise ConfigError("a session with an observation_encoder or an action_mapper cannot be served")
         if parts.streams.drops_bad_values:
             raise ConfigError("a session with bad_values='drop' cannot be served: its server refuses bad values")
-        if parts.grading.resumed is not None and parts.inputs is not None and flow.make_calls is None:
+        if parts.grading.resumed is not None and parts.inputs is not None and flow.owed.replay is None:
             raise ConfigError("serve a session before its first call, because that replays the calls of the journal")
         parts.attached.add("server", ledger)
         parts.ledger = ledger
@@ -103,7 +103,7 @@ class Ticks:
 
     def streams(self) -> list[StreamId]:
         """All streams."""
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return list(self._table.slots)
 
     def is_open(self, slot: int) -> bool:
@@ -125,7 +125,7 @@ class Ticks:
 
     def act(self, arrays: Sequence[Array]) -> Array:
         """Greedy actions for rows of observations, which change nothing."""
-        self._flow.replay_journal()
+        self._flow.owed.replay_journal()
         return self._greedy.rows(arrays)
 
     def make(self, tick: Tick, note: bytes) -> Array:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from rekindle.agent import Metrics, is_offline
-from rekindle.checks import checked_number, required_count
+from rekindle.agent import Metrics
+from rekindle.checks import checked_number
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Updated
-from rekindle.session.due import Due
-from rekindle.session.host_call import HostCall
 from rekindle.session.learner import make_updates
 from rekindle.session.parts import Parts
 
@@ -47,20 +45,9 @@ class Updater:
             made.append(count)
         return made
 
-    def learn_offline(self, n: int, *, most_steps: float, call: HostCall, due: Due) -> int:
-        """Make `n` updates of an agent that learns from data alone, in rounds that end where anything is due."""
-        parts, counts = self._parts, self._parts.counts
-        if not is_offline(parts.agent):
-            raise ConfigError("learn(updates=...) is for agents that learn from data alone: see learn_from")
-        first = counts.env_steps
-        end = min(first + required_count("updates", n, 1), most_steps)
-        while counts.env_steps < end and not parts.interrupter.is_stopped:
-            with call:
-                size = max(1, int(min(end, parts.schedule.next) - counts.env_steps))
-                self.add_all([make_updates(parts.agent, size)])
-                counts.env_steps = counts.updates
-                due.finish_call()
-        return counts.env_steps - first
+    def update(self, n: int) -> None:
+        """Let the agent make `n` updates now."""
+        self._add(*make_updates(self._parts.agent, n))
 
     def add_all(self, learned: Iterable[tuple[int, Metrics]]) -> None:
         """Add updates that a learner has made."""
