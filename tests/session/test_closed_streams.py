@@ -77,7 +77,7 @@ def test_a_million_short_lives_leave_a_small_checkpoint(tmp_path: Path) -> None:
                 stream.begin(line(0))
                 stream.step(line(1), 1.0, terminated=True)
                 stream.close()
-            assert len(session._table.ids) == 1
+            assert len(session._parts.streams.table.ids) == 1
         assert session.run is not None
         return session.run.latest_checkpoint_path.stat().st_size
 
@@ -110,8 +110,8 @@ def test_free_rows_survive_a_resume(tmp_path: Path) -> None:
         session.stream("a").close()
         session.stream("b").close()
     with TrainingSession.open("walk", ToyAgent(), root=tmp_path, checkpoint_every=None) as session:
-        assert session._table.ids == [None, None, "c"]
-        assert [session._table.slot(name) for name in ("x", "y", "z")] == [0, 1, 3]
+        assert session._parts.streams.table.ids == [None, None, "c"]
+        assert [session._parts.streams.table.slot(name) for name in ("x", "y", "z")] == [0, 1, 3]
 
 
 # Names
@@ -122,7 +122,7 @@ def test_any_plain_name_of_a_stream_can_be_saved(names: Any, tmp_path: Path) -> 
     with TrainingSession.open("walk", ToyAgent(), root=tmp_path, checkpoint_every=None) as session:
         session.act_many(np.zeros((2, 1), np.float32), streams=names)
         session.checkpoint(wait=True)
-        assert {type(name) for name in session._table.ids} <= {int, str}
+        assert {type(name) for name in session._parts.streams.table.ids} <= {int, str}
     assert session.checkpoint_failures == 0
 
 

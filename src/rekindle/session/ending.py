@@ -156,9 +156,7 @@ class Ending:
     def _has_records(self) -> bool:
         """Whether the input journal has records after the newest checkpoint, such as those of a resume."""
         inputs, saver = self._parts.inputs, self._parts.saver
-        if inputs is None or saver is None or not saver.positions:  # until its records are replayed, none is added
-            return False
-        return saver.positions[-1] != inputs.number
+        return inputs is not None and saver is not None and not saver.has_checkpoint_at(inputs.number)
 
     def _run_functions(self) -> bool:
         """Call the functions of `at_end`; returns False if a stop interrupted one of them."""

@@ -46,7 +46,7 @@ class Flow:
         self._inputs: InputLog | None = parts.inputs
         self._streams, self._table, self._intake = parts.streams, parts.streams.table, parts.streams.intake
         self._counts, self._interrupter, self._kept, self._seed = parts.counts, parts.interrupter, parts.kept, seed
-        self._most_steps = math.inf if max_steps is None else max_steps
+        self.max_steps, self._most_steps = max_steps, math.inf if max_steps is None else max_steps
 
     @property
     def is_done(self) -> bool:
@@ -70,7 +70,7 @@ class Flow:
             streams = self._streams
             arrays = self._intake.observation(observation, "observation")
             begins = streams.check_action(slot, arrays)
-            if slot in streams.restored:
+            if slot in streams.restored.slots:
                 known = streams.restored_action(slot, arrays)
                 if known.lost is not None:
                     self._parts.grading.mark_inexact(known.lost)
@@ -104,7 +104,7 @@ class Flow:
             arrays = self._intake.observations(observations, "observations", rows)
             new = streams.check_actions(slots, places, arrays)
             acting, chosen, there = slots, arrays, places
-            if streams.restored:
+            if streams.restored.slots:
                 fresh = self._rows_to_act(slots.tolist(), arrays)
                 acting, chosen = slots[fresh], [array[fresh] for array in arrays]
                 there, new = acting, streams.beginning(acting)
@@ -119,7 +119,7 @@ class Flow:
         """The rows of a batch that need an action: all but those whose action was returned before the checkpoint."""
         rows: list[int] = []
         for row, slot in enumerate(slots):
-            if slot in self._streams.restored:
+            if slot in self._streams.restored.slots:
                 known = self._streams.restored_action(slot, [array[row] for array in arrays])
                 if known.lost is not None:
                     self._parts.grading.mark_inexact(known.lost)
@@ -265,14 +265,14 @@ class Flow:
         """Start an episode at an observation, after closing an open one, and act."""
         with self.call:
             streams, table = self._streams, self._table
-            if slot in streams.replayed:
+            if slot in streams.restored.replayed:
                 return self.resume(slot, observation)
             streams.check_announced(slot)
             arrays = self._intake.observation(observation, "observation")
             if table.phase[slot] == _BEGUN and slot in table.traces:
                 if not table.continues(slot, arrays):
                     raise InputError(f"{table.name(slot)}: begin needs the observation that reset returned")
-                streams.restored.discard(slot)
+                streams.restored.settle(slot)
                 return self._choose(slot, arrays)
             streams.check_first(slot, arrays)
             is_open = table.phase[slot] != _IDLE
@@ -296,18 +296,18 @@ class Flow:
             if observation is None:
                 return self._resume_here(slot)
             arrays = self._intake.observation(observation, "observation")
-            if table.unlinked[slot] and slot in streams.replayed:
+            if table.unlinked[slot] and slot in streams.restored.replayed:
                 return self._resume_unlinked(slot, arrays)
             if not table.continues(slot, arrays):
                 raise InputError(
                     f"{table.name(slot)}: cannot continue from {observation!r:.80}, "
                     f"the last was {table.last_shown(slot)}"
                 )
-            streams.replayed.discard(slot)
+            streams.restored.replayed.discard(slot)
             return self.act(slot, observation)
 
     def _resume_here(self, slot: int) -> Any:
-        if slot in self._streams.restored or not self._table.has_pending[slot]:
+        if slot in self._streams.restored.slots or not self._table.has_pending[slot]:
             self._intake.take_agents_form(True)  # the newest observation is known as the agent sees it
             try:
                 self.act(slot, self._streams.newest(slot))
@@ -318,8 +318,7 @@ class Flow:
     def _resume_unlinked(self, slot: int, after: Sequence[Array]) -> Any:
         """Continue after a dropped transition, with the action that was already returned for it if there is one."""
         streams, table = self._streams, self._table
-        streams.replayed.discard(slot)
-        streams.restored.discard(slot)
+        streams.restored.settle(slot)
         if table.has_pending[slot]:
             return self._intake.to_host(table.pending[slot].copy())
         return self._choose(slot, streams.link_again(slot, after))
@@ -380,10 +379,10 @@ class Flow:
         with self.call:
             streams, table = self._streams, self._table
             streams.check_announced(slot)
-            if slot in streams.restored and slot in table.traces:
+            if slot in streams.restored.slots and slot in table.traces:
                 again = self._replay(env, table.traces[slot])
                 if again is not None:
-                    streams.replayed.add(slot)
+                    streams.restored.replayed.add(slot)
                     return again
             frozen = frozen_options(options)
             self._episodes.close_open(slot)

@@ -70,7 +70,7 @@ class HostCall:
         if not self._due.is_inside_a_call:
             self._parts.outbox.log_noted(error)
         if self._inputs is not None:
-            self._inputs.is_recorded = True
+            self._inputs.mark_recorded()
             if error is self._inputs.failure:  # the call was made, but no record of it: it is saved in a checkpoint
                 self._due.stop_with_checkpoint(f"the input journal cannot be written: {error}")
                 return

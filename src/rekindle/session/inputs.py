@@ -89,7 +89,9 @@ class InputLog:
         ask_checkpoint: Callable[[], None],
     ) -> None:
         """Call `ask_checkpoint` when `limit` bytes were written since the last checkpoint."""
-        self._table, self._outbox, self._polls = table, outbox, polls
+        self._table, self._outbox = table, outbox
+        self.polls = polls
+        """Counts how often updates ask whether to stop; None if nothing can stop them."""
         self._limit, self._ask_checkpoint = limit, ask_checkpoint
         self.learner: Learner | None = None
         """The learner whose dispatches are named."""
@@ -101,8 +103,7 @@ class InputLog:
         self.replaying: Replaying | None = None
         self.failure: StorageError | None = None
         """Why no record can be written; the session then stops."""
-        self.is_recorded = True
-        """Whether the record of the current call has been written; True outside of calls."""
+        self._is_recorded = True
         self._first = 0
         table.added = []
 
@@ -110,6 +111,15 @@ class InputLog:
     def number(self) -> int:
         """The number of the next record."""
         return self._first if self.journal is None else self.journal.number
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the record of the current call has been written; True outside of calls."""
+        return self._is_recorded
+
+    def mark_recorded(self) -> None:
+        """The current call needs no record any more: a replay has reached the one that it has, or it has failed."""
+        self._is_recorded = True
 
     def begin_at(self, number: int) -> None:
         """Set the number of the first record after a checkpoint."""
@@ -122,10 +132,10 @@ class InputLog:
         if self.failure is not None:
             raise self.failure
         if not self._outbox.is_emitting:
-            self.is_recorded = False
+            self._is_recorded = False
             self._outbox.begin_call()
-            if self._polls is not None:
-                self._polls.restart()
+            if self.polls is not None:
+                self.polls.restart()
 
     # Calls of streams
 
@@ -244,7 +254,7 @@ class InputLog:
             if self.replaying is not None:
                 self.replaying.reached(Kind(kind))
             return
-        table, outbox, polls = self._table, self._outbox, self._polls
+        table, outbox, polls = self._table, self._outbox, self.polls
         context = None
         if (
             self._is_background
@@ -261,17 +271,17 @@ class InputLog:
             self.failure = error
             raise
         if not outbox.is_emitting:
-            self.is_recorded = True
+            self._is_recorded = True
         if self._limit is not None and journal.written >= self._limit:
             self._ask_checkpoint()
 
     def _context(self) -> Context:
-        table, outbox, polls = self._table, self._outbox, self._polls
+        table, outbox, polls = self._table, self._outbox, self.polls
         context = Context()
         if table.added:
             context.added, table.added = table.added, []
         if outbox.is_emitting:
-            context.callback = (outbox.event, outbox.callback, self.is_recorded)
+            context.callback = (outbox.event, outbox.callback, self._is_recorded)
         elif self.learner is not None:
             context.dispatches = self.learner.take_dispatches()
             context.exploration = self.learner.exploration_state()

@@ -13,7 +13,7 @@ import numpy as np
 
 from rekindle.errors import InputError
 from rekindle.experience import ActionMapper, Array, ObservationEncoder
-from rekindle.session.refusals import unusable
+from rekindle.session.refusals import Converting
 from rekindle.session.table import StreamTable
 from rekindle.spaces import ActionStructure, ArraySpec, Layout
 
@@ -78,15 +78,11 @@ class Intake:
             and self._encoder is None
         ):
             return [observation]
-        try:
+        with Converting(what):
             if self._encoder is not None:
                 observation = self._encoder.encode(observation)
             layout = self._table.observation_layout or Layout.of_value(observation)
             arrays = layout.conform(observation, what)
-        except InputError:
-            raise
-        except Exception as error:
-            raise unusable(what, error) from error
         if self._table.observation_layout is None:
             self._table.use_observation_layout(layout)
         return arrays
@@ -94,53 +90,41 @@ class Intake:
     def rows(self, observations: Any) -> int:
         """The number of rows in a batch of observations; raises `InputError` for an empty batch."""
         layout = self._table.observation_layout
-        try:
+        with Converting("observations"):
             if layout is not None and layout.nesting is not None and self._encoder is None:
                 rows = len(layout.nesting.leaves(observations, "observations")[0])
             else:
                 rows = row_count(observations)
-        except InputError:
-            raise
-        except Exception as error:
-            raise unusable("observations", error) from error
         if not rows:
             raise InputError("the batch is empty: give at least one observation")
         return rows
 
     def observations(self, observations: Any, what: str, rows: int) -> list[Array]:
         """Convert a batch of observations."""
-        try:
+        with Converting(what):
             if self._encoder is not None:
                 encoded = [self.observation(_row(observations, row), what) for row in range(rows)]
                 return [np.stack(column) for column in zip(*encoded, strict=True)]
             layout = self._table.observation_layout or Layout.of_value(_row(observations, 0))
             arrays = layout.conform(observations, what, rows=rows)
-        except InputError:
-            raise
-        except Exception as error:
-            raise unusable(what, error) from error
         if self._table.observation_layout is None:
             self._table.use_observation_layout(layout)
         return arrays
 
     def action(self, action: Any) -> Array:
         """Convert one action that the host executed."""
-        try:
+        with Converting("action"):
             value = action if self._mapper is None else self._mapper.to_agent(action)
             if self._structure is not None:
                 return self._structure.flat(value, "action")
             array = self.action_layout(value).conform(value, "action")
-        except InputError:
-            raise
-        except Exception as error:
-            raise unusable("action", error) from error
         if self._range is not None and int(array) not in self._range:
             raise InputError(f"the action {action!r} is outside {self._range}")
         return array
 
     def actions(self, actions: Any, rows: int) -> Array:
         """Convert a batch of actions that the host executed."""
-        try:
+        with Converting("actions"):
             if self._structure is not None:
                 if self._mapper is not None:
                     return np.stack([self.action(action) for action in actions])
@@ -148,10 +132,6 @@ class Intake:
             if self._mapper is not None:
                 actions = np.stack([np.asarray(self._mapper.to_agent(action)) for action in actions])
             array = self.action_layout(actions[0]).conform(actions, "actions", rows=rows)
-        except InputError:
-            raise
-        except Exception as error:
-            raise unusable("actions", error) from error
         if self._range is not None:
             # The methods `min` and `max` take twice as long.
             least, most = np.minimum.reduce(array), np.maximum.reduce(array)

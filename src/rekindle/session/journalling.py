@@ -13,13 +13,12 @@ from rekindle.run.directory import TrainingRun
 from rekindle.session.background import BackgroundLearner
 from rekindle.session.first_agent import FirstAgent
 from rekindle.session.flow import Flow
-from rekindle.session.inputs import InputLog, StopPolls
+from rekindle.session.inputs import InputLog
 from rekindle.session.journal_options import About, JournalOptions
 from rekindle.session.parts import Parts
 from rekindle.session.replayed_learner import ReplayedLearner
 from rekindle.session.replaying import Replay
 from rekindle.session.reports import Reports
-from rekindle.session.saving import Saver
 from rekindle.storage import files
 
 __all__ = ["INPUTS", "Journalling", "UnusedJournal"]
@@ -39,7 +38,7 @@ class Journalling:
         self._first = 0 if saved is None else int(saved["number"])
         inputs.begin_at(self._first)
         if saved is not None:
-            parts.streams.restored = set(saved["restored"])
+            parts.streams.restored.expect(saved["restored"])
 
     def open(self, number: int) -> None:
         """Open the journal for new records."""
@@ -54,9 +53,8 @@ class Journalling:
             about=msgspec.json.encode(self._about),
         )
         self._inputs.use(journal)
-        if isinstance(saver, Saver):
-            saver.journal, saver.keeps_journal = journal, options.keep == "all"
-            saver.positions = [self._first]
+        if saver is not None:
+            saver.use_journal(journal, first=self._first, keeps_all=options.keep == "all")
 
     @property
     def _has_checkpoint(self) -> bool:
@@ -69,7 +67,7 @@ class Journalling:
         first = FirstAgent.of(parts.agent, config, callbacks=count, wants_updates=outbox.wants_updates)
         first.write(self._directory)
 
-    def replay(self, flow: Flow, reports: Reports, polls: StopPolls | None) -> Callable[[], None]:
+    def replay(self, flow: Flow, reports: Reports) -> Callable[[], None]:
         """A function that replays the calls of the journal, and opens it for new ones."""
         parts, reader = self._parts, JournalReader(self._directory, self._first)
 
@@ -81,7 +79,7 @@ class Journalling:
             self._restart_learner()
             if self._first == 0 and self._run.metadata.fork is not None:
                 # The world of the fork is not in the state of the checkpoint, and a world with a journal has no other.
-                for slot in sorted(parts.streams.restored):
+                for slot in sorted(parts.streams.restored.slots):
                     flow.close_episode(slot)
             if reader.lost:
                 parts.grading.mark_inexact(f"a power cut destroyed {reader.lost} bytes at the end of the input journal")
@@ -90,7 +88,7 @@ class Journalling:
         def check(about: bytes) -> None:
             self._about.check_against(about, parts.agent, has_checkpoint=self._has_checkpoint)
 
-        replay = Replay(parts, flow, reports, self._inputs, reader, polls=polls, check=check, go_live=go_live)
+        replay = Replay(parts, flow, reports, self._inputs, reader, check=check, go_live=go_live)
 
         def run() -> None:
             try:

@@ -60,9 +60,9 @@ class Outbox:
         self.replaying: CallsOfCallbacks | None = None
         """While the calls of a journal are replayed: what callbacks without a state did."""
         self.noted: BaseException | None = None
-        """What a callback raised and the host has not been told."""
+        """What a callback raised, and no call has raised yet."""
         self.raised: BaseException | None = None
-        """What the host was told last."""
+        """What a call raised last of what callbacks had raised."""
         self._is_held_back = False
 
     @property
@@ -96,7 +96,7 @@ class Outbox:
             self.is_emitting, self.event, self.callback = outer
 
     def _note(self, error: BaseException) -> None:
-        if self.replaying is not None:  # the host has been told before
+        if self.replaying is not None:  # it was raised, or delivered, when the call was made
             return
         if self.noted is None:
             self.noted = error
@@ -105,7 +105,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def holding_back(self) -> Generator[None]:
-        """Inside `with`, calls are made that are not the host's: it is told later what callbacks raise."""
+        """Inside `with`, the host makes no calls: what callbacks raise is raised by its next call."""
         self._is_held_back = True
         try:
             yield
@@ -119,7 +119,7 @@ class Outbox:
             raise self.raised
 
     def log_noted(self, told: BaseException) -> None:
-        """Log what a callback raised, if the host is told of another error now."""
+        """Log what a callback raised if the call raises another error."""
         error, self.noted = self.noted, None
         if error is not None and error is not told:
             logger.error("a callback raised %s: %s", type(error).__name__, error)
@@ -138,7 +138,7 @@ class Outbox:
         """Write the queued warnings to the run and emit all queued events."""
         while self._posted:
             event = self._posted.popleft()
-            if self.replaying is not None:  # the host has been told before
+            if self.replaying is not None:  # it was raised, or delivered, when the call was made
                 continue
             if isinstance(event, Warned) and self._run is not None:
                 try:

@@ -125,7 +125,7 @@ class Parts(msgspec.Struct, kw_only=True, eq=False):
             "exploration": generator_state(self.exploration),
             "schedule": self.schedule.state(self.counts.env_steps),
             "owed": msgspec.to_builtins(self.owed) if self.owed.updates else None,
-            **({} if self.inputs is None else {"inputs": self.inputs.state(self.streams.restored)}),
+            **({} if self.inputs is None else {"inputs": self.inputs.state(self.streams.restored.slots)}),
             **({} if self.kept is None else {"data": self.kept.state()}),
         }
 

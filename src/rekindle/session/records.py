@@ -88,7 +88,7 @@ class Flag:
 
 
 class Dispatched(msgspec.Struct, frozen=True, array_like=True):
-    """A decision of a background learner that the call has seen: what it did after so many messages."""
+    """A decision of a background learner that the call has seen: what it did after how many messages."""
 
     number: int
     """Counted from the first dispatch of the run."""

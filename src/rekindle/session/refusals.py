@@ -10,12 +10,24 @@ from rekindle.errors import InputError
 from rekindle.experience import Array
 from rekindle.session.table import StreamTable
 
-__all__ = ["not_continued", "not_finite", "not_finite_at_first", "unannounced", "unusable"]
+__all__ = ["Converting", "not_continued", "not_finite", "not_finite_at_first", "unannounced"]
 
 
-def unusable(what: str, error: Exception) -> InputError:
-    """A value of the host has no form that can be converted, or the host's own conversion of it failed."""
-    return InputError(f"{what} cannot be used: {type(error).__name__}: {error}")
+class Converting:
+    """Inside `with`, a value of the host is converted: whatever is raised for it, the host gets an `InputError`.
+
+    A class, because a generator would take as long as the conversion.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, InputError):
+            raise InputError(f"{self._what} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def unannounced(table: StreamTable, slot: int) -> InputError:

@@ -21,7 +21,7 @@ from rekindle.errors import CheckpointError, Interrupted
 from rekindle.session.calls import Calls
 from rekindle.session.closing import Closing
 from rekindle.session.flow import Flow
-from rekindle.session.inputs import InputLog, StopPolls
+from rekindle.session.inputs import InputLog
 from rekindle.session.parts import Parts
 from rekindle.session.records import Decoded, Flag, Kind, decode
 from rekindle.session.replayed_learner import ReplayedLearner
@@ -70,7 +70,6 @@ class Replay:
         inputs: InputLog,
         reader: JournalReader,
         *,
-        polls: StopPolls | None,
         check: Callable[[bytes], None],
         go_live: Callable[[int], None],
         stops: Stops | None = None,
@@ -81,7 +80,7 @@ class Replay:
         """
         self._parts, self._inputs, self._table = parts, inputs, parts.streams.table
         self._calls, self._closing = Calls(parts, flow, reports), Closing(parts)
-        self._polls, self._check, self._go_live = polls, check, go_live
+        self._check, self._go_live = check, go_live
         self._reader = reader
         self._records = _Records(reader)
         self._early: deque[Decoded] = deque()
@@ -176,8 +175,8 @@ class Replay:
 
     def _prepare(self, record: Decoded) -> None:
         context, table = record.context, self._table
-        if self._polls is not None:
-            self._polls.replayed = context.polls
+        if self._inputs.polls is not None:
+            self._inputs.polls.replayed = context.polls
         if not record.flags & Flag.CONTEXT:
             return
         if context.observation_layout is not None and table.observation_layout is None:
@@ -197,8 +196,8 @@ class Replay:
         self._is_live = True
         self._parts.streams.intake.take_agents_form(False)
         self._inputs.replaying = self._parts.outbox.replaying = None
-        if self._polls is not None:
-            self._polls.replayed = None
+        if self._inputs.polls is not None:
+            self._inputs.polls.replayed = None
         self._go_live(number)
 
     # Called back by what a call passes through
@@ -215,7 +214,7 @@ class Replay:
             return
         if record.flags & Flag.ACTION:
             self._compare_actions(record)
-        self._inputs.is_recorded = True
+        self._inputs.mark_recorded()
         following = self._records.peek()
         if following is not None and _stands_alone(following):
             return

@@ -71,13 +71,23 @@ class Saver:
         """Saves that failed."""
         self.is_behind = False
         """Whether the last save failed, so that its content is not on disk."""
-        self.journal: InputJournal | None = None
-        self.keeps_journal = False
-        """Whether nothing of the input journal is removed."""
-        self.positions: list[int] = []
+        self._journal: InputJournal | None = None
+        self._keeps_journal = False
+        self._positions: list[int] = []
         """The numbers of the records at which the newest checkpoints were taken."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="rekindle-checkpoint", initializer=lower_priority)
         self._pending: Future[None] | None = None
+
+    def use_journal(self, journal: InputJournal, *, first: int, keeps_all: bool) -> None:
+        """Remove records that no resume needs after each checkpoint, unless all are kept.
+
+        The newest checkpoint was taken before record `first`.
+        """
+        self._journal, self._keeps_journal, self._positions = journal, keeps_all, [first]
+
+    def has_checkpoint_at(self, record: int) -> bool:
+        """Whether the newest checkpoint was taken before this record; True until `use_journal` is called."""
+        return not self._positions or self._positions[-1] == record
 
     def agent_copier(self, agent: LearningAgent, read_learner: Callable[[], State | None]) -> Callable[[], AgentPart]:
         """Return a function that copies the state of agent and learner, to be called on the thread that owns them."""
@@ -178,11 +188,11 @@ class Saver:
     def _tidy_journal(self, checkpoint: Checkpoint) -> None:
         """Keep the input journal back to the checkpoint before this one, which a resume may need."""
         inputs = checkpoint.session.get("inputs")
-        if inputs is None or self.journal is None:
+        if inputs is None or self._journal is None:
             return
-        self.positions = [*self.positions[-1:], inputs["number"]]
-        if len(self.positions) > 1 and not self.keeps_journal:
-            self.journal.remove_before(self.positions[0])
+        self._positions = [*self._positions[-1:], inputs["number"]]
+        if len(self._positions) > 1 and not self._keeps_journal:
+            self._journal.remove_before(self._positions[0])
 
     def close(self) -> None:
         """Finish the current save and end the thread."""

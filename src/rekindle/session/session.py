@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, Unpack
 
 from rekindle.agent import LearningAgent, Stateful
 from rekindle.checkpoint.retention import RetentionPolicy
-from rekindle.checks import checked_count, checked_mode, checked_number, required_count
+from rekindle.checks import checked_mode, checked_number, required_count
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Event, Media, Recorder, RunRecorder, TrainingStarted
 from rekindle.experience import ActionMapper, ActMode, Array, EpisodeStatus, Experience, ObservationEncoder, Transitions
@@ -28,7 +28,7 @@ from rekindle.session.grouping import CallGroup
 from rekindle.session.journal_options import JournalOptions
 from rekindle.session.ledger import Ledger
 from rekindle.session.logbook import numbers_to_log
-from rekindle.session.options import SessionOptions
+from rekindle.session.options import Options, SessionOptions
 from rekindle.session.stream import Stream
 from rekindle.session.table import StreamId
 from rekindle.session.taken import Claims
@@ -105,12 +105,8 @@ class TrainingSession:
             journal_keep: `needed` removes records that no resume needs; `all` keeps them for `rekindle replay`.
             keep_data: keep every transition in the run, so that it is a data set; the same in all sessions of a run.
         """
-        self.agent, self.run = agent, run
-        self.max_steps = checked_count("max_steps", max_steps, 0)
-        made = assemble(
-            agent,
-            run,
-            max_steps=self.max_steps,
+        options = Options(
+            max_steps=max_steps,
             checkpoint_every=checkpoint_every,
             keep_checkpoints=keep_checkpoints,
             metrics_every=metrics_every,
@@ -127,10 +123,11 @@ class TrainingSession:
             journal=JournalOptions(journal, journal_sync, journal_limit, journal_keep),
             keep_data=keep_data,
         )
+        made = assemble(agent, run, options)
+        self.agent, self.run, self.max_steps = agent, run, made.flow.max_steps
         self._parts, self._flow, self._due, self._ending = made.parts, made.flow, made.due, made.ending
-        self._greedy, self._reports = Greedy(made.parts), made.reports
+        self._greedy, self._reports = Greedy(made.parts, made.flow.owed), made.reports
         self.interrupter, self.stats = self._parts.interrupter, self._parts.logbook.stats
-        self._table = self._parts.streams.table
         self.together = CallGroup(made.parts, made.flow)
         """Groups calls: `with session.together: ...` does what is due when the block is left."""
         self._streams: weakref.WeakValueDictionary[StreamId, Stream] = weakref.WeakValueDictionary()
@@ -181,7 +178,6 @@ class TrainingSession:
     def act(self, observation: Any, mode: ActMode | str = _EXPLORE, *, stream: StreamId = 0) -> Any:
         """Return an action for one observation of a stream; `mode` is an `ActMode` or its string value."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
-            self._flow.owed.replay_journal()
             return self._greedy.act(stream, observation)
         return self._flow.act(self._flow.slot(stream), observation)
 
@@ -190,7 +186,6 @@ class TrainingSession:
     ) -> Any:
         """Return an action for each row of a batch; row i belongs to stream i unless `streams` is given."""
         if mode is not _EXPLORE and checked_mode(mode) is _EXPLOIT:
-            self._flow.owed.replay_journal()
             return self._greedy.act_many(observations, streams)
         return self._flow.act_many(observations, streams)
 
@@ -229,7 +224,7 @@ class TrainingSession:
 
     def stream(self, stream: StreamId = 0) -> Stream:
         """Return a stream, with the two calls `begin` and `step`."""
-        known = self._streams.get(self._table.id_of(self._flow.slot(stream)))
+        known = self._streams.get(self._parts.streams.table.id_of(self._flow.slot(stream)))
         if self._parts.inputs is not None:
             self._parts.inputs.stream()
         if known is None or known.is_closed:

@@ -18,6 +18,7 @@ from rekindle.errors import InputError, StateError
 from rekindle.experience import Array, EpisodeStatus, Experience, Transitions
 from rekindle.session.intake import Intake
 from rekindle.session.refusals import not_continued, not_finite, not_finite_at_first, unannounced
+from rekindle.session.restored import Restored
 from rekindle.session.table import Phase, Places, StreamId, StreamTable
 from rekindle.session.taken import Begun, Claims, Closed, Taken
 from rekindle.spaces import REWARDS, STATUSES, Layout
@@ -43,10 +44,7 @@ class Streams:
         """Transitions that were dropped because they contained NaN or infinity."""
         self.unannounced_ends = 0
         """Streams whose episode has ended without an announcement of the end."""
-        self.restored: set[int] = set()
-        """Streams whose episode was open before a resume, and has not been continued since."""
-        self.replayed: set[int] = set()
-        """The restored streams whose environment is back in its state before the resume."""
+        self.restored = Restored()
         self.drops_bad_values = drops_bad_values
         self._reward, self._status = np.zeros(1, np.float64), np.zeros(1, np.uint8)
 
@@ -85,10 +83,10 @@ class Streams:
         """For a restored stream: the action that was returned for this observation before the checkpoint, if any."""
         table = self.table
         if table.continues(slot, arrays):
-            self.restored.discard(slot)
+            self.restored.slots.discard(slot)
             return Begun(table.pending[slot].copy() if table.has_pending[slot] else None, None)
         if table.phase[slot] == _BEGUN:
-            self.restored.discard(slot)
+            self.restored.slots.discard(slot)
             return Begun(None, f"{table.name(slot)} does not begin its episode where it did before the resume")
         return Begun(None, None)
 
@@ -104,7 +102,7 @@ class Streams:
     def hand_out_many(
         self, slots: StreamSlots, places: Places, arrays: Sequence[Array], actions: Array, new: Array
     ) -> None:
-        """Record the actions chosen for a batch, of which the rows `new` begin an episode."""
+        """Record the actions chosen for a batch; its rows `new` begin an episode."""
         table = self.table
         if table.action_layout is None:
             self.intake.action_layout(actions[0])
@@ -139,7 +137,7 @@ class Streams:
         is_newest = is_known and table.is_newest(slot, arrays)
         broken: Sequence[int] = ()
         if is_known and not is_newest and not table.continues(slot, arrays):
-            if slot not in self.restored:
+            if slot not in self.restored.slots:
                 raise not_continued(self.table, slot, experience.observation)
             broken, is_known = (slot,), False
         # Observations that were seen before are finite.
@@ -232,7 +230,7 @@ class Streams:
         known = (table.phase[slots] != _IDLE) & ~table.unlinked[slots]
         rows = np.flatnonzero(known & ~same).tolist()
         for row in rows:
-            if int(slots[row]) not in self.restored:
+            if int(slots[row]) not in self.restored.slots:
                 raise not_continued(self.table, int(slots[row]), arrays[0][row])
         return [int(slots[row]) for row in rows]
 
@@ -241,9 +239,8 @@ class Streams:
         table, slot, status = self.table, taken.places, taken.statuses
         if type(slot) is not int:
             return self._apply_many(taken)
-        if self.restored:
-            self.restored.discard(slot)
-            self.replayed.discard(slot)
+        if self.restored.slots:
+            self.restored.settle(slot)
         warnings = self._trace(slot, taken.actions, taken.rewards, taken.after) if slot in table.traces else ()
         if taken.dropped:
             self._drop(slot, status, taken.after)
@@ -262,9 +259,8 @@ class Streams:
         return warnings
 
     def _apply_many(self, taken: Taken) -> Sequence[str]:
-        if self.restored:
-            self.restored.difference_update(taken.slots.tolist())
-            self.replayed.difference_update(taken.slots.tolist())
+        if self.restored.slots:
+            self.restored.settle(*taken.slots.tolist())
         warnings = self._trace_many(taken) if self.table.traces else []
         table, good = self.table, taken.good
         slots, places, rewards, statuses, after = taken.slots, taken.places, taken.rewards, taken.statuses, taken.after
@@ -383,10 +379,9 @@ class Streams:
             return None
         record = self._counted(slot, EpisodeStatus.TRUNCATED, {})
         lost = None
-        if slot in self.restored:
+        if slot in self.restored.slots:
             lost = f"{table.name(slot)} ({record.length} steps)"
-        self.restored.discard(slot)
-        self.replayed.discard(slot)
+        self.restored.settle(slot)
         table.finish(slot)
         return Closed(slot, table.id_of(slot), record, lost)
 
@@ -409,9 +404,9 @@ class Streams:
     def bring_back(self, slot: int) -> Any:
         """Record that the environment of a restored episode is restored too; returns its newest observation."""
         table = self.table
-        if slot not in self.restored:
+        if slot not in self.restored.slots:
             raise InputError(f"{table.name(slot)}: no episode was open there before a resume")
-        self.replayed.add(slot)
+        self.restored.replayed.add(slot)
         return self.newest(slot)
 
     def newest(self, slot: int) -> Any:
@@ -440,7 +435,7 @@ class Streams:
 
     def expect_hosts(self) -> None:
         """After a resume, let the host continue or close each open episode."""
-        self.restored = set(self.table.open_slots())
+        self.restored.expect(self.table.open_slots())
 
     def _check_ends(self, slots: StreamSlots) -> None:
         """Raise if a stream of a batch has an unannounced end."""

@@ -76,7 +76,7 @@ class Ticks:
 
     def __init__(self, parts: Parts, flow: Flow) -> None:
         self._parts, self._flow, self._episodes = parts, flow, Episodes(parts)
-        self._greedy = Greedy(parts)
+        self._greedy = Greedy(parts, flow.owed)
         self._table: StreamTable = parts.streams.table
 
     @classmethod
@@ -125,7 +125,6 @@ class Ticks:
 
     def act(self, arrays: Sequence[Array]) -> Array:
         """Greedy actions for rows of observations, which change nothing."""
-        self._flow.owed.replay_journal()
         return self._greedy.rows(arrays)
 
     def make(self, tick: Tick, note: bytes) -> Array:
@@ -140,9 +139,7 @@ class Ticks:
 
     def _make(self, tick: Tick, note: bytes) -> Array:
         parts, table, streams = self._parts, self._table, self._parts.streams
-        # Clients continue by themselves: no episode is lost in a restart.
-        streams.restored.clear()
-        streams.replayed.clear()
+        streams.restored.expect(())  # clients continue by themselves: no episode is lost in a restart
         self._episodes.close_open(*tick.abandon.tolist())
         for slot in tick.close.tolist():
             self._episodes.close_open(slot)
@@ -180,9 +177,8 @@ class Ticks:
     def _make_one(self, tick: Tick, note: bytes) -> Array:
         """The same for the step of one stream alone, which is most of the ticks when a server has little to do."""
         parts, table, streams = self._parts, self._table, self._parts.streams
-        if streams.restored:
-            streams.restored.clear()
-            streams.replayed.clear()
+        if streams.restored.slots:
+            streams.restored.expect(())
         slot, status = int(tick.steps[0]), _STATUSES[int(tick.statuses[0])]
         after = [array[0] for array in tick.after]
         self._flow.take(streams.check_step(slot, after, float(tick.rewards[0]), status))

@@ -16,6 +16,7 @@ from rekindle.run.directory import TrainingRun
 from rekindle.session.assembly import Assembled, assemble
 from rekindle.session.first_agent import FirstAgent
 from rekindle.session.journal_options import About, JournalOptions
+from rekindle.session.options import Options
 from rekindle.session.replayed_learner import ReplayedLearner
 from rekindle.session.replaying import Replay
 from rekindle.session.saving import Saver
@@ -24,7 +25,7 @@ __all__ = ["ReplayListener", "replay_into"]
 
 
 class ReplayListener(Protocol):
-    """Is called during the replay of a whole training."""
+    """Called during the replay of a whole training."""
 
     def checkpoint(self, number: int) -> None:
         """The checkpoint before this record was taken again, and is saved."""
@@ -94,31 +95,24 @@ def replay_into(
         expected: the checkpoints of the original to take again, by the number of the record before which they were
             taken. The replay ends with the last of them.
         interrupter: stops the replay, which then raises `Interrupted`.
-        listener: is told of checkpoints and progress.
+        listener: called at checkpoints, and with the progress.
 
     Returns the number of the first call that chose another action than before; None if all chose the same.
     """
     about = _about(inputs)
-    made = assemble(
-        agent,
-        run,
+    options = Options(
         max_steps=run.metadata.max_steps,
         checkpoint_every=None,
         keep_checkpoints=max(1, len(expected)),
         metrics_every=about.metrics_every,
-        stats=None,
-        recorders=(),
         callbacks=[_StandIn(wants_updates=first.wants_updates) for _ in range(first.callbacks)],
         learner=about.learner,
-        observation_encoder=None,
-        action_mapper=None,
         bad_values=about.bad_values,
-        seed=None,
-        strict=False,
         interrupter=interrupter,
         journal=JournalOptions(is_on=True, sync=0.05, limit=None, keep="needed", is_elsewhere=True),
         keep_data=any(checkpoint.data is not None for checkpoint in expected.values()),
     )
+    made = assemble(agent, run, options)
     try:
         return _replay(made, JournalReader(inputs, 0), about, expected, listener)
     except BaseException as error:
@@ -158,7 +152,6 @@ def _replay(
         made.reports,
         parts.inputs,
         reader,
-        polls=made.polls,
         check=lambda data: own.check_against(data, parts.agent, has_checkpoint=False),
         go_live=ended_at.append,
         stops=stops,
