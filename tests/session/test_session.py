@@ -50,7 +50,7 @@ def opened(root: Path, agent: Any = None, **options: Any) -> Generator[TrainingS
 
 
 def walk(session: TrainingSession, steps: int, *, start: float = 0) -> None:
-    """Make so many steps of an episode that does not end."""
+    """Make this many steps of an episode that does not end."""
     for number in range(steps):
         session.observe(move(start + number))
 
@@ -1307,6 +1307,21 @@ def test_a_budget_of_time_makes_the_run_one_of_its_kind(tmp_path: Path) -> None:
         walk(session, 5)
         session.learn(milliseconds=1000.0)
     assert not reader_of(session).metadata.exact
+
+
+def test_a_resume_that_learns_with_a_budget_of_time_is_approximate_and_says_why(tmp_path: Path) -> None:
+    with opened(tmp_path, learner="manual") as session:
+        session.observe(move(0, status=1))
+        session.on_episode()
+    with opened(tmp_path, learner="manual") as session:
+        walk(session, 5)
+        session.learn(milliseconds=1000.0)
+        session.learn(milliseconds=1000.0)
+    assert session.resumed is not None
+    assert session.resumed.grade == "approximate"
+    (lost,) = session.resumed.lost
+    assert lost.startswith("learn(milliseconds=...)")
+    assert reader_of(session).metadata.resumes[-1].lost == (lost,)
 
 
 def test_learn_is_for_manual_sessions() -> None:

@@ -187,7 +187,9 @@ class Flow:
         milliseconds = self._updater.checked_time(milliseconds)
         with self.call:
             if milliseconds is not None and self._inputs is None:
-                self._parts.grading.is_exact = False
+                self._parts.grading.depend_on_clock(
+                    "learn(milliseconds=...) makes as many updates as fit into the time"
+                )
             made = self._updater.learn_now(milliseconds, sizes)
             if self._inputs is not None:
                 self._inputs.learn(made)

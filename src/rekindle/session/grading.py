@@ -29,6 +29,12 @@ class Grading:
         self.is_exact = is_exact
         self.resumed: Resume | None = None
 
+    def depend_on_clock(self, why: str) -> None:
+        """Mark the session as inexact because the host chose so; only a resume reports it."""
+        self.is_exact = False
+        if self.resumed is not None and why not in self.resumed.lost:
+            self.mark_inexact(why)
+
     def mark_inexact(self, what: str) -> None:
         """Report a loss, and record it in the run and its resume."""
         self.is_exact = False
