@@ -3,11 +3,11 @@
     python benchmarks/actor_campaign.py                         # what is missing
     python benchmarks/actor_campaign.py --minutes 4             # begin no step after so long
     python benchmarks/actor_campaign.py --only "PPO on CartPole" --steps actors,stopped
-    python benchmarks/actor_campaign.py --table                 # only the table of what is there
+    python benchmarks/actor_campaign.py --table                 # only the table of the results so far
 
 Every case is a small training with 4 actors of 2 environments. It is trained once without disturbance, `here`; all
 other trainings of the case must end with the same digests. Each step has a deadline: a training that hangs is a
-failure. Results are appended to a file, and what is there is not run again.
+failure. Results are appended to a file, and results that exist are not run again.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ def main() -> None:
     parser.add_argument("--only", help="the name of a training")
     parser.add_argument("--steps", default=",".join(STEP_KINDS), help="some of the steps")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no step after so many minutes")
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="show the results so far, and run nothing")
     options = parser.parse_args()
     until = time.monotonic() + 60 * options.minutes
     kinds = ["here", *(kind for kind in options.steps.split(",") if kind != "here")]

@@ -1,12 +1,12 @@
 """Whether actors with a pipeline learn as well as a training without actors: final weights, greedy, 50 episodes.
 
     python benchmarks/actor_learning.py                 # what is missing, one training at a time
-    python benchmarks/actor_learning.py --table         # only the table of what is there
+    python benchmarks/actor_learning.py --table         # only the table of the results so far
 
 Both sides have the settings of the preset, the same seeds and as many env steps. `Synchronous` is what
 `benchmarks/learning.py` has trained; a `Trainer` with seed 1005 of DQN on CartPole had the same final return as its
 loop. The other side has actors with `pipeline=1`, whose policies are up to two rounds old. Every result is appended to
-the file of results, and what is there is not run again. LunarLander needs the extra `box2d`.
+the file of results, and results that exist are not run again. LunarLander needs the extra `box2d`.
 """
 
 from __future__ import annotations

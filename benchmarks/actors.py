@@ -1,7 +1,7 @@
 """What actors gain, and what their transport costs, beside others.
 
     python benchmarks/actors.py sleep compute               # one repeat of some groups, appended to the results
-    python benchmarks/actors.py --table                     # only the table of what is there
+    python benchmarks/actors.py --table                     # only the table of the results so far
 
 The groups are sleep, compute, transport, lander, ray, peers-compute and peers-cartpole. In a repeat the cases of a
 group are measured one after the other; a ratio is the median of the ratios of each repeat. Starting processes and
@@ -270,7 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []])
     parser.add_argument("--results", type=Path, default=results)
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="show the results so far, and run nothing")
     options = parser.parse_args()
     path = options.results.resolve()
     os.chdir(tempfile.mkdtemp())  # for the runs

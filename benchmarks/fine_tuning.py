@@ -2,7 +2,7 @@
 
     python benchmarks/fine_tuning.py                          # trainings that are missing, two at a time
     python benchmarks/fine_tuning.py --only tuned:pendulum    # or tuned:halfcheetah, fuel:halfcheetah
-    python benchmarks/fine_tuning.py --table                  # only the tables of what is there
+    python benchmarks/fine_tuning.py --table                  # only the tables of the results so far
 
 `tuned`: IQL learns from `medium` of `benchmarks/offline.py`, with the settings there, and then continues in the
 environment, with half of each batch from the data. It is evaluated before its first step and at intervals. The mean of
@@ -12,7 +12,7 @@ three evaluations in a row should never be more than 10 below the first evaluati
 steps. It should reach, within 50,000 steps, the score that this training had after 100,000.
 
 Evaluations are of 20 greedy episodes. Scores are shown as percentages: 0 for the random data, 100 for the expert's.
-Data and unfinished trainings are kept in --data, and what is there is not made again.
+Data and unfinished trainings are kept in --data, and what exists is not made again.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--only", help="kind, or kind:environment")
     parser.add_argument("--seeds", help="first-last; those of the report if not given")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="show the results so far, and run nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

@@ -2,7 +2,7 @@
 
     python benchmarks/halfcheetah.py                         # what is missing, two trainings at a time
     python benchmarks/halfcheetah.py --only rekindle:100     # or sb3:101
-    python benchmarks/halfcheetah.py --table                 # only the table and the plot of what is there
+    python benchmarks/halfcheetah.py --table                 # only the table and the plot of the results so far
 
 Ours is what `rekindle train sac HalfCheetah-v5` runs, with its checkpoints and logs; the settings are the defaults of
 Stable-Baselines3, with a warm-up of 10 000 steps on both sides. Every result is appended to the file of results, and

@@ -2,7 +2,7 @@
 
     python benchmarks/image_learning.py car-racing           # train, or go on with an interrupted training
     python benchmarks/image_learning.py pong --so-far        # only append the curve of an unfinished run
-    python benchmarks/image_learning.py --table              # only the tables of what is there
+    python benchmarks/image_learning.py --table              # only the tables of the results so far
 
 CarRacing has the discrete action space of five actions, and 12 channels of 96 x 96 pixels. Pong has the usual
 preprocessing, and settings from the preset. A training is a run below `--runs`: a kill costs the steps since its last
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the run is")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--so-far", action="store_true", help="append the curve of an unfinished run")
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="show the results so far, and run nothing")
     options = parser.parse_args()
     if not options.table:
         if options.case is None:

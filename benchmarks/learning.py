@@ -1,7 +1,7 @@
 """How well the agents learn with their presets: final weights, greedy, 50 episodes that no training has seen.
 
     python benchmarks/learning.py                       # what is missing of the report, two seeds at a time
-    python benchmarks/learning.py --table               # only the table of what is there
+    python benchmarks/learning.py --table               # only the table of the results so far
     python benchmarks/learning.py --seeds 0-19 --results tuning.jsonl --only dqn:CartPole-v1:50000
 
 Presets are chosen on seeds 0 to 99 and reported, once, on the seeds of `MARKS`. Every result is appended to the file of
@@ -364,7 +364,7 @@ def command_line(text: str | None, results: Path, *, seeds: str | None, only: st
     )
     parser.add_argument("--only", help=only)
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="show the results so far, and run nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser
 

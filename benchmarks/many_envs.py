@@ -2,7 +2,7 @@
 
     python benchmarks/many_envs.py                 # what is missing of five repeats, and the table
     python benchmarks/many_envs.py --repeats 9 --only 64
-    python benchmarks/many_envs.py --table         # only the table of what is there
+    python benchmarks/many_envs.py --table         # only the table of the results so far
 
 CartPole-v1 with 64 and 1 024 environments, 128 steps of each in a rollout, 4 epochs of 4 minibatches, hidden layers of
 64 and 64 units with tanh for policy and value each, Adam at 3e-4, entropy coefficient 0.01, values clipped at 0.2.
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", type=int, choices=list(ROLLOUTS))
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="show the results so far, and run nothing")
     options = parser.parse_args()
     if not options.table:
         run(options.results, options.repeats, options.only)

@@ -4,7 +4,7 @@
     python benchmarks/offline.py                             # trainings that are missing, two at a time
     python benchmarks/offline.py --only pendulum rekindle:   # or halfcheetah, or rekindle:iql:pendulum-medium:0
     python benchmarks/offline.py --speed                     # CPU time an update, both sides in turn
-    python benchmarks/offline.py --table                     # only the tables of what is there
+    python benchmarks/offline.py --table                     # only the tables of the results so far
 
 The data are made by our SAC from written seeds: `random` acts uniformly; `expert` is the agent at the end of its
 training, which explores; `medium` is the agent whose evaluation was nearest to a third of the way from one to the
@@ -385,7 +385,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
     parser.add_argument("--speed", action="store_true", help="measure the CPU time of updates")
     parser.add_argument("--repeats", type=int, default=3, help="with --speed")
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="show the results so far, and run nothing")
     options = parser.parse_args()
     options.data.mkdir(parents=True, exist_ok=True)
     if options.make:

@@ -2,7 +2,7 @@
 
     python benchmarks/peers.py                     # what is missing of three repeats, and the table
     python benchmarks/peers.py --repeats 5 --only dqn
-    python benchmarks/peers.py --table             # only the table of what is there
+    python benchmarks/peers.py --table             # only the table of the results so far
 
 What is counted is the CPU time of the program, with all threads and child processes, for each env step, from the first
 env step after warm-up and compilation to the end of the training. On our side that is what `rekindle train` does, with
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=[*CASES, "overhead"])
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
-    parser.add_argument("--table", action="store_true", help="show what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="show the results so far, and run nothing")
     options = parser.parse_args()
     if not options.table:
         run(options.results, options.repeats, options.only, options.peers)

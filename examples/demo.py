@@ -53,7 +53,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def train(reports: Connection, directory: Path, version: str, resume_from: str | None, steps: int) -> None:
-    """Teach DQN to balance a pole for so many steps, in a new run or in one that was begun before."""
+    """Teach DQN to balance a pole for this many steps, in a new run or in an unfinished one."""
     options: dict[str, Any] = {
         "stats": StatsTracker.empty().add("return", TotalReward(), RollingMean(20)),
         "signals": False,

@@ -96,7 +96,7 @@ class Bins:
 
 
 def be_the_controller(address: str, runs: str, steps: int | None) -> None:
-    """Learn until so many steps have been made, over all controllers; None for no end."""
+    """Learn until all controllers together have made this many steps; None for no end."""
     agent = Tabular(spaces.Discrete(ANGLES * SPEEDS), spaces.Discrete(len(TORQUES)), seed=0, learning_rate=0.2)
     with (
         Client(address, "AF_UNIX") as arm,

@@ -72,7 +72,7 @@ def test_the_result_does_not_depend_on_the_number_of_processes(
 
 
 def endangered(training: Trainer, perils: Path, dangers: dict[int, str]) -> list[str]:
-    """Put a file for the environments where they look when so many episodes have ended; returns warnings."""
+    """Put a file for the environments where they look when this many episodes have ended; returns warnings."""
     warnings: list[str] = []
     training.on(Warned, lambda event: warnings.append(event.message))
 

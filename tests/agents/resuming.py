@@ -147,7 +147,7 @@ def make(algorithm: str, memory: str, *, network: str) -> Any:
 def train(
     path: Path, agent: Any, worlds: list[Track], *, steps: int, until: int, at_cut: Callable[[], None] = lambda: None
 ) -> None:
-    """Go on with a run of so many steps, a stream for each world in turns, until a step."""
+    """Continue a run of this many steps, a stream for each world in turns, until a step."""
     with TrainingSession.open(path.name, agent, root=path.parent, seed=5, max_steps=steps, metrics_every=20) as session:
         streams = [session.stream(index) for index in range(len(worlds))]
         actions = [stream.begin(stream.reset(world)) for stream, world in zip(streams, worlds, strict=True)]

@@ -19,7 +19,7 @@ EPISODES = 20
 
 
 def greedy_return(agent: DQN | PPO | SAC, env: gym.Env[Any, Any], *, after: int) -> float:
-    """Train for so many steps, then act greedily in episodes that the training has not seen."""
+    """Train for this many steps, then act greedily in episodes that the training has not seen."""
     with TrainingSession(agent, seed=0, max_steps=after) as session:
         stream = session.stream()
         while not session.is_done:

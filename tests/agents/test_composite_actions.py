@@ -310,7 +310,7 @@ def test_an_action_of_another_structure_is_refused_by_its_path(change: dict[str,
 
 
 def trained(root: Path, steps: int, env: Any = env_worlds.Both, **options: Any) -> dict[str, Any]:
-    """The state of an agent after so many steps."""
+    """The state of an agent after this many steps."""
     example = env_worlds.Both()
     made = agent(example.observation_space, example.action_space, normalise_rewards=True)
     trainer = Trainer(env, made, steps=steps, name="t", root=root, eval_every=40, eval_episodes=2, **options)

@@ -501,7 +501,7 @@ CHUNKED: dict[str, dict[str, Any]] = {
 
 
 def trained(agent: PPO, chunks: list[int]) -> list[int]:
-    """Three rollouts, the updates of which are made so many at a time; gives how many each rollout took."""
+    """Three rollouts, with updates made this many at a time; returns how many each rollout took."""
     walks, made = Walks(2), []
     for _ in range(60):
         actions = agent.act(walks.seen, ActMode.EXPLORE, np.arange(2))

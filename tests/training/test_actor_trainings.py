@@ -65,7 +65,7 @@ def digests(root: Path) -> dict[str, str | None]:
 
 
 def stopped_and_resumed(root: Path, stops: list[int], **options: Any) -> None:
-    """Leave the loop after so many steps of all environments, each time with a new trainer, and train to the end."""
+    """Leave the loop after this many steps of all environments, each time with a new trainer, and train to the end."""
     for stop in stops:
         for _ in itertools.islice(trainer(root, **options).steps(), stop * 4):
             pass

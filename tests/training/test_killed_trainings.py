@@ -137,7 +137,7 @@ class Training:
         return max(list_steps(runs[-1] / "checkpoints"), default=0) if runs else 0
 
     def kill(self, *, after: int, pause: float) -> bool:
-        """Start, wait for a checkpoint of more than so many steps, and a little, then kill; False if it had ended."""
+        """Start, wait for a checkpoint of more than this many steps, and a little, then kill; False if it had ended."""
         process = self.start()
         while self.newest <= after and process.poll() is None:
             time.sleep(0.005)

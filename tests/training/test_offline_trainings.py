@@ -228,7 +228,7 @@ def test_an_agent_goes_on_with_an_environment(tmp_path: Path, data: Path) -> Non
         ("bc", {}, "bc learns from data: pass --data PATH, or data= in Python$"),
         ("iql", {}, "iql learns from data: pass --data PATH.*--from RUN"),
         ("awac", {}, "awac learns from data: pass --data PATH"),
-        ("bc", {"data": True, "data_share": 0.5}, "bc imitates data"),
+        ("bc", {"data": True, "data_share": 0.5}, "bc learns from data only"),
         ("sac", {"data_share": 0.5}, "there is no data: pass --data PATH"),
         ("sac", {"data": True, "data_share": 0.0}, "data_share is 0.0: use a number above 0"),
         ("sac", {"data": True, "keep_data": True}, "makes no transitions"),

@@ -23,7 +23,7 @@ Play = Callable[[Pilot[Any], WatchApp], Awaitable[None]]
 
 
 def log_actors(writer: Writer, count: int, *, busy: float = 0.75, **more: float) -> None:
-    """A metric window with so many actors; actor 1 is slow, and was started again."""
+    """A metric window with this many actors; actor 1 is slow, and was started again."""
     means = {"time__learner_waiting": 1 - busy, "time__actor_restarts": 0.0, "time__actors_waiting": 0.5}
     means |= {"time__updates_per_sec": 12.5, "time__samples_per_sec": 4000.0, "time__staleness": 1.0}
     for actor in range(count):

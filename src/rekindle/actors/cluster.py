@@ -332,7 +332,7 @@ class _Worker:
         return None
 
     def start_again(self) -> None:
-        """End what is left of the actor, and start another, on any node."""
+        """End the rest of the actor, and start another on any node."""
         self.kill()
         self._start()
 

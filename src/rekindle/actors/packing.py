@@ -98,7 +98,7 @@ def unpack(data: Array) -> Any:
 
 
 def aligned(size: int) -> Array:
-    """An array of so many bytes in which arrays can be aligned."""
+    """An array of this many bytes in which arrays can be aligned."""
     data = np.empty(size + _ALIGNMENT, np.uint8)
     # Not `data.ctypes`: that runs much code for a number that is needed several times in a round.
     skip = -data.__array_interface__["data"][0] % _ALIGNMENT

@@ -309,7 +309,7 @@ class _Worker:
         return None
 
     def start_again(self) -> None:
-        """End what is left of the process, and start another."""
+        """End the rest of the process, and start another."""
         self._kill()
         self._start()
 

@@ -336,7 +336,7 @@ class Played(msgspec.Struct, eq=False):
 
     @classmethod
     def of_state(cls, state: State, shape: RoundShape, *, rows: int | None = None) -> Played:
-        """From a checkpoint, with all rows or so many; raises `StateError`."""
+        """From a checkpoint, with all rows or this many; raises `StateError`."""
         count = shape.rows if rows is None else rows
         arrays = RoundArrays.empty(shape, count)
         given = [*state["observations"], *state["following"], state["actions"], state["rewards"], state["statuses"]]

@@ -57,7 +57,7 @@ class Worker(Protocol):
         ...
 
     def death(self, patience: float) -> str | None:
-        """How it died, or that it made no step for so many seconds; None if it lives."""
+        """How it died, or that it made no step for this many seconds; None if it lives."""
         ...
 
     def start_again(self) -> None:

@@ -82,7 +82,7 @@ def _report(answer: StopAnswer, outcome: str, *, wait: float, as_json: bool, oth
 
 
 def _wait_for_end(source: _Live, seconds: float) -> None:
-    """Wait until no process writes a run or a study, at most so many seconds."""
+    """Wait until no process writes a run or a study, for at most this many seconds."""
     deadline = time.monotonic() + seconds
     while source.is_live and time.monotonic() < deadline:
         time.sleep(_POLL)

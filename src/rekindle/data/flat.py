@@ -327,7 +327,7 @@ class _Fields:
 
 
 def _timeouts(terminated: Array, steps: int) -> Array:
-    """Flags for an episode that is cut short after so many steps, unless it terminates before."""
+    """Flags for an episode that is cut short after this many steps, unless it terminates before."""
     flags = np.zeros(len(terminated), np.bool_)
     ends = [*np.flatnonzero(terminated).tolist(), len(terminated)]
     first = 0

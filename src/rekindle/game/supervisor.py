@@ -17,7 +17,7 @@ __all__ = ["Supervisor"]
 _PAUSE = 0.2
 """Seconds before a process is started again."""
 _EARLY = 5.0
-"""A process that ends by itself within so many seconds counts as one that cannot start."""
+"""A process that ends by itself within this many seconds counts as one that cannot start."""
 _MOST_EARLY = 5
 _STOPPING = 30.0
 

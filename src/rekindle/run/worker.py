@@ -45,7 +45,7 @@ class Worker(Generic[T]):
     """
 
     def __init__(self, name: str, handle: Callable[[T], None], *, capacity: int = 0, nap: float | None = None) -> None:
-        """With `nap`, the thread starts now and looks for items every so many seconds: `put` need not wake it."""
+        """With `nap`, the thread starts now and looks for items every `nap` seconds: `put` need not wake it."""
         self._name, self._handle, self._nap = name, handle, nap
         self._capacity = capacity or math.inf
         self._queue: queue.SimpleQueue[T | _Call | None] = queue.SimpleQueue()  # `Queue` takes twice as long to wake

@@ -244,7 +244,7 @@ def _percentiles(draws: Floats, confidence: float) -> Floats:
 
 
 def _can_count_splits(count: int, size: int) -> bool:
-    """Whether all splits of so many runs are counted; large binomials are not computed."""
+    """Whether all splits of this many runs are counted; large binomials are not computed."""
     fewer = min(size, count - size)
     return count <= _MOST_EXACT and fewer <= _MOST_EXACT_RUNS and math.comb(count, fewer) <= _MOST_EXACT
 

@@ -99,7 +99,7 @@ def _difference(first: str, second: str, old: list[float], new: list[float], p_v
 
 
 def _can_differ(first: int, second: int) -> bool:
-    """Whether any difference between groups of so many runs could be more than noise."""
+    """Whether any difference between groups of this many runs could be more than noise."""
     return _least_p_value(first, second) <= LEVEL
 
 

@@ -238,7 +238,7 @@ class ActorSampler:
         """Restore a state; actors go back to it with the next round."""
         shape = self._shape
         if state["shape"] != [shape.actors, shape.envs_each, shape.steps, self._is_ahead]:
-            raise StateError(f"the rounds of the run, {state['shape']!r:.80}, are others than those of the trainer")
+            raise StateError(f"the rounds of the run, {state['shape']!r:.80}, differ from those of the trainer")
         if len(state["actors"]) != shape.actors:
             raise StateError(f"the run has {len(state['actors'])} actors, not {shape.actors}")
         if state["one_thread"] != self._crew.has_one_thread:

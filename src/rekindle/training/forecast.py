@@ -100,7 +100,7 @@ def _settings(agent: LearningAgent) -> Any:
 
 
 def _too_long(settings: Any, agent: LearningAgent, end: int) -> str | None:
-    """The setting because of which there is no update before the end; None if there is one."""
+    """The setting that delays the first update beyond the end; None if there is an update."""
     if hasattr(settings, "rollout_steps"):
         return "rollout_steps" if settings.rollout_steps > end - agent.env_steps else None
     if not hasattr(settings, "warmup_steps"):

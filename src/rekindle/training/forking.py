@@ -119,10 +119,10 @@ def _changed_trainer(
         before, after = getattr(config, name), getattr(trainer.config, name)
         if before != after:
             raise ConfigError(
-                f"{name} is {after}: a fork has the streams of its checkpoint, with which it was {before}"
+                f"{name} is {after}, but was {before} at the checkpoint: a fork keeps the streams of its checkpoint"
             )
     if (most := trainer.config.steps) is not None and most < point.step:
-        raise ConfigError(f"steps is {most}, and the checkpoint is of step {point.step}: use at least that")
+        raise ConfigError(f"steps is {most}, but the checkpoint is of step {point.step}: use at least {point.step}")
     return trainer
 
 

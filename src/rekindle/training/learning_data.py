@@ -189,7 +189,7 @@ def check_data(config: TrainerConfig, *, is_named: bool) -> None:
     if config.is_offline and config.keep_data:
         raise ConfigError("keep_data: a training from data alone makes no transitions")
     if name == _IMITATES and config.data is not None and not config.is_offline:
-        raise ConfigError(f"{name} imitates data, and not itself: use it without data_share")
+        raise ConfigError(f"{name} learns from data only: use it without data_share")
     if name in NEED_DATA and config.data is None and (config.parent is None or name == _IMITATES):
         begun = "" if name == _IMITATES else ", or continue from the weights of another run: --from RUN, or start_from="
         raise ConfigError(f"{name} learns from data: pass --data PATH, or data= in Python{begun}")

@@ -105,7 +105,7 @@ def checkpoint_files(path: str | Path, which: str) -> list[Path]:
         names = ["best.mpk", "latest.mpk"] if which == "best" else ["latest.mpk"]
         wanted = [directory / name for name in names if (directory / name).exists()][:1]
     else:
-        raise ConfigError(f"the checkpoint {which!r} is none of best, latest, all, or a step")
+        raise ConfigError(f"there is no checkpoint {which!r}: use best, latest, all or a step")
     if not wanted or not all(file.exists() for file in wanted):
         there = ", ".join(map(str, steps)) or "none"
         raise CheckpointError(f"{directory} has no checkpoint {which}; existing steps: {there}")

@@ -173,7 +173,7 @@ class Trainer:
         )
         check_data(self.config, is_named=isinstance(agent, str))
         if self._factory is None and not self.config.is_offline:
-            raise ConfigError("data_share is below 1: pass the environment that the rest of each batch is from")
+            raise ConfigError("data_share is below 1: pass an environment for the rest of each batch")
         check_rollout(self.agent, self.config.num_envs)
         check_actors(self.agent, self.config, has_sampler=sampler is not None)
         if dataset is not None:
