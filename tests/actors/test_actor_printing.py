@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,18 @@ class Chatty(env_worlds.Path):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         print("hello from an actor", flush=False)
         return super().reset(seed=seed, options=options)
+
+
+class Wordy(env_worlds.Path):
+    """The walk; says something in two parts."""
+
+    def step(self, action: Any) -> Any:
+        sys.stdout.write("first ")
+        sys.stderr.write("part ")
+        time.sleep(0.002)
+        sys.stdout.write("second\n")
+        sys.stderr.write("of it\n")
+        return super().step(action)
 
 
 class Unwilling(env_worlds.Path):
@@ -70,6 +84,16 @@ def test_the_end_does_not_wait_for_a_process_that_was_left_behind(monkeypatch: p
 def test_an_environment_may_print(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     trainer(tmp_path, tmp_path / "perils", env=Chatty, steps=80, eval_every=None).train()
     assert "hello from an actor\n" in capfd.readouterr().out
+
+
+def test_lines_of_several_workers_are_not_mixed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in many containers
+    trainer(tmp_path, tmp_path / "perils", env=Wordy, steps=80, eval_episodes=0).train()
+    said = capfd.readouterr()
+    assert {"first second"} == set(said.out.splitlines())
+    assert {"part of it"} == set(said.err.splitlines()) - {""}
 
 
 def test_an_environment_that_cannot_be_reset_ends_the_training(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -20,6 +21,7 @@ from perilous import Deadly, digests, trainer
 
 import rekindle
 from rekindle import EpisodeEnded, MetricsFlushed, RunReader, Warned
+from rekindle.envs import EnvFactory
 from rekindle.errors import ConfigError, EnvError
 from rekindle.training import Trainer
 
@@ -303,6 +305,34 @@ def test_what_cannot_be_sent_to_a_process_is_refused(tmp_path: Path, options: di
     with pytest.raises(ConfigError, match=r"cannot be sent to another process: cannot pickle '_thread.lock' object"):
         training.train()
     assert not workers_of(os.getpid())
+
+
+def test_environments_of_actors_are_closed_and_can_terminate_processes_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "pids").mkdir()
+    env = EnvFactory(env_worlds.Simulated, arguments={"directory": str(tmp_path / "pids")})
+    training = trainer(tmp_path, tmp_path / "perils", env=env, steps=40, eval_episodes=0)
+    simulators: set[int] = set()
+    training.on(EpisodeEnded, lambda _: simulators.add(len(os.listdir(tmp_path / "pids"))))
+    training.train()
+    assert simulators == {8}
+    assert not os.listdir(tmp_path / "pids"), "a simulator was left behind"
+
+
+def test_signals_to_the_whole_group_do_not_reach_actors(tmp_path: Path, expected: dict[str, Any]) -> None:
+    training = trainer(tmp_path, tmp_path / "perils")
+    warnings: list[str] = []
+    training.on(Warned, lambda event: warnings.append(event.message))
+
+    def signal_all(event: EpisodeEnded) -> None:
+        if event.stamp.episodes == 20:
+            numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            for pid, number in itertools.product(workers_of(os.getpid()), numbers):
+                os.kill(pid, number)
+
+    training.on(EpisodeEnded, signal_all)
+    training.train()
+    assert digests(tmp_path) == expected
+    assert not warnings
 
 
 def test_what_a_process_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import itertools
 import os
 import pathlib
 import signal
+import subprocess
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rekindle.envs import worker
 from rekindle.rng import generator_from_state, generator_state
 
 Answer = tuple[Any, float, bool, bool, dict[str, Any]]
@@ -297,6 +299,33 @@ class Deadly(gymnasium.Env[Any, Any]):
             os.kill(os.getpid(), signal.SIGKILL)
         self._place = (self._place + (1 if action else -1) + int(self.np_random.integers(-1, 2))) % 20
         return self._place, float(self._place == 0), False, False, {}
+
+
+class Simulated(Path):
+    """The walk, beside a process of a simulator, which it terminates when it is closed."""
+
+    def __init__(self, *, directory: str) -> None:
+        super().__init__()
+        self._simulator = subprocess.Popen(["sleep", "600"])
+        self._file = pathlib.Path(directory) / str(self._simulator.pid)
+        self._file.touch()
+
+    def close(self) -> None:
+        self._simulator.terminate()
+        self._simulator.wait()
+        self._file.unlink()
+
+
+class Stuck(Path):
+    """Hangs in its first step, in a worker that gets little time to end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        worker.GRACE = 0.1
+
+    def step(self, action: Any) -> Answer:
+        time.sleep(600)
+        return super().step(action)
 
 
 class Endless(gymnasium.Env[Any, Any]):

@@ -224,7 +224,7 @@ class TestFailures:
 
         def signalled(*arguments: Any, **options: Any) -> Any:
             process = start(*arguments, **options)
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 process.send_signal(number)
             return process
 
@@ -276,6 +276,29 @@ class TestWorkers:
         for watch in watches:
             assert select.select([watch], [], [], 30)[0], "a worker outlived its parent"
             os.close(watch)
+
+    def test_a_worker_whose_environment_hangs_ends_with_the_process_that_started_it(self) -> None:
+        program = (
+            f"import sys; sys.path.insert(0, {os.path.dirname(env_worlds.__file__)!r})\n"
+            "import env_worlds; from rekindle.envs import EnvFactory, WorkerEnvs\n"
+            "envs = WorkerEnvs(EnvFactory(env_worlds.Stuck), 1)\n"
+            "envs.one(0).reset(seed=0)\n"
+            "print(envs._workers[0]._process.pid, flush=True); envs.step([0])"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert parent.stdout is not None
+        watch = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        assert select.select([watch], [], [], 30)[0], "a worker outlived its parent"
+        os.close(watch)
+
+    def test_environments_are_closed_and_can_terminate_processes_of_their_own(self, tmp_path: Any) -> None:
+        envs = WorkerEnvs(EnvFactory(env_worlds.Simulated, arguments={"directory": str(tmp_path)}), 3, workers=2)
+        assert len(os.listdir(tmp_path)) == 3
+        envs.close()
+        assert not os.listdir(tmp_path), "a simulator was left behind"
 
     def test_a_script_needs_no_guard_and_may_use_its_own_classes(self, tmp_path: Any) -> None:
         script = tmp_path / "script.py"

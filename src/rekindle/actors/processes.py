@@ -24,7 +24,7 @@ from rekindle.actors.shared import Link, Region
 from rekindle.actors.supervision import Silence, Supervised
 from rekindle.agent import State
 from rekindle.envs.pickling import pickled_by_value
-from rekindle.envs.worker import IGNORED
+from rekindle.envs.worker import GRACE, IGNORED
 from rekindle.errors import AgentError, ConfigError, EnvError, RekindleError
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop
@@ -41,8 +41,6 @@ _START = 120.0
 """Seconds that a worker gets at least to start alone, and then to create each of its environments."""
 _START_EACH = 5.0
 """Seconds to add for each worker that starts on the same processor."""
-_GRACE = 5.0
-"""Seconds that a worker gets to end by itself."""
 
 
 class ActorProcesses(Supervised["_Worker"]):
@@ -176,7 +174,7 @@ class ActorProcesses(Supervised["_Worker"]):
         workers, self._workers = getattr(self, "_workers", []), []  # it may not have come so far
         for worker in workers:
             worker.ask_to_quit()
-        deadline = time.monotonic() + _GRACE
+        deadline = time.monotonic() + GRACE
         for worker in workers:
             worker.close(deadline - time.monotonic())
         self._undo.close()

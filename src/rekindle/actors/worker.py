@@ -21,7 +21,7 @@ from rekindle.actors.stage import Stage, error_report
 from rekindle.agent import Policy, State
 from rekindle.envs.factory import ENV_ERRORS
 from rekindle.envs.pickling import unpickled
-from rekindle.envs.worker import IGNORED
+from rekindle.envs.worker import ignore_signals
 from rekindle.experience import Array
 
 __all__ = ["serve"]
@@ -33,10 +33,9 @@ def serve(arguments: str) -> None:
     """Play until the learner ends, or asks to end."""
     given: dict[str, Any] = json.loads(arguments)
     _end_with(given["learner"])
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # they were blocked when this process started
-    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # it is a pipe, behind which may be a terminal
+    ignore_signals()
+    for stream in (sys.stdout, sys.stderr):  # pipes that all workers share, behind which may be a terminal
+        cast("TextIOWrapper", stream).reconfigure(line_buffering=True, write_through=False)
     worker = _Worker(Link(given["link"]), [Region(descriptor) for descriptor in given["policies"]])
     with contextlib.suppress(WorkerEnded):
         while (message := worker.link.wait(given["alive"])) is not None:

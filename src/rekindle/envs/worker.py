@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import select
 import signal
+import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any
 
 from rekindle.envs.factory import ENV_ERRORS
 from rekindle.envs.vector import LocalEnvs, error_text, failed, numbers_in
 
-__all__ = ["IGNORED", "serve"]
+__all__ = ["GRACE", "IGNORED", "ignore_signals", "serve"]
 
-IGNORED = (signal.SIGINT, signal.SIGTERM)
+GRACE = 5.0
+"""Seconds that a worker gets to close its environments."""
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to the whole process group; the parent decides when the worker ends."""
+
+
+def ignore_signals() -> None:
+    """Ignore these signals, which were blocked when this process started."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    # A process that an environment starts would ignore it too, so the environment could not terminate it.
+    signal.signal(signal.SIGTERM, _do_nothing)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
+
+
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    pass
 
 
 def serve(descriptor: int) -> None:
     """Answer calls until the parent closes the connection or dies."""
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # they were blocked when this process started
+    ignore_signals()
+    threading.Thread(target=_end_after, args=(descriptor,), name="rekindle-parent", daemon=True).start()
     connection = Connection(descriptor)
     host = _Host()
     with contextlib.suppress(EOFError, ConnectionError):
@@ -34,6 +53,16 @@ def serve(descriptor: int) -> None:
             except ENV_ERRORS as error:
                 answer = (False, (error_text(error), traceback.format_exc()))
             connection.send(answer)
+    host.close()
+
+
+def _end_after(descriptor: int) -> None:
+    """End this process some time after the parent has closed the connection, even if an environment hangs."""
+    hung_up = select.poll()
+    hung_up.register(descriptor, 0)
+    hung_up.poll()
+    time.sleep(GRACE)
+    os._exit(1)
 
 
 class _Host:
@@ -44,6 +73,10 @@ class _Host:
     def make(self, factory: Any, num_envs: int, options: dict[str, Any]) -> tuple[Any, Any]:
         self._envs = LocalEnvs(factory, num_envs, **options)
         return self._envs.observation_space, self._envs.action_space
+
+    def close(self) -> None:
+        if hasattr(self, "_envs"):  # it may not have come so far
+            self._envs.close()
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         return tuple(self._envs.step(actions))

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Generator
 from multiprocessing.connection import Connection
@@ -21,7 +22,7 @@ from rekindle.agent import State
 from rekindle.envs.factory import EnvFactory
 from rekindle.envs.pickling import pickled_by_value
 from rekindle.envs.vector import Outcome, joined
-from rekindle.envs.worker import IGNORED
+from rekindle.envs.worker import GRACE, IGNORED
 from rekindle.errors import ConfigError, EnvError
 
 __all__ = ["WorkerEnvs"]
@@ -31,8 +32,6 @@ __all__ = ["WorkerEnvs"]
 # contain a `json.py`, off the import path until the worker has set it to the parent's.
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from rekindle.envs.worker import serve; \
 serve(int(sys.argv[1]))"
-_PATIENCE = 5.0
-"""Seconds to wait for a worker to end by itself."""
 
 
 class WorkerEnvs:
@@ -90,8 +89,9 @@ class WorkerEnvs:
         """End the workers."""
         for worker in self._workers:
             worker.hang_up()
+        deadline = time.monotonic() + GRACE
         for worker in self._workers:
-            worker.wait()
+            worker.wait(deadline - time.monotonic())
 
 
 @contextlib.contextmanager
@@ -156,7 +156,7 @@ class _Worker:
     def _death(self) -> EnvError:
         rows = f"env {self.rows.start}" if len(self.rows) == 1 else f"envs {self.rows.start} to {self.rows.stop - 1}"
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PATIENCE)
+            self._process.wait(GRACE)
         code = self._process.returncode
         how = (
             "does not answer"
@@ -167,10 +167,10 @@ class _Worker:
         )
         return EnvError(f"{self._name}: the worker process of {rows} {how}")
 
-    def wait(self) -> None:
-        """Wait for the end of the process; kill it if it does not end."""
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of the process; kill it if it does not end in time."""
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
