@@ -58,6 +58,12 @@ def test_show_prints_statistics_spaces_digest_and_a_histogram(tmp_path: Path, re
     assert "6.00 to 6.90 ████████████████████████████████████████ 1" in outcome.flat
 
 
+def test_returns_that_differ_by_rounding_only_are_one_interval(tmp_path: Path, rekindle: Rekindle) -> None:
+    path = write_npz(tmp_path / "set.npz", rewards=np.array([0.1, 0.2, 0.3, 0.3, 0.2, 0.1]))
+    assert np.ptp(Dataset.open(path).returns) > 0
+    assert rekindle("data", "show", path, "--json").json["histogram"]["counts"] == [2]
+
+
 def test_show_prints_json(tmp_path: Path, rekindle: Rekindle) -> None:
     found = rekindle("data", "show", write_npz(tmp_path / "set.npz"), "--json").json
     assert (found["format"], found["ok"], found["statistics"]["transitions"]) == ("npz", True, 6)

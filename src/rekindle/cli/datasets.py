@@ -93,7 +93,9 @@ class _Histogram(msgspec.Struct, frozen=True):
         returns = dataset.returns[dataset.is_whole]
         if not len(returns):
             return None
-        counts, edges = np.histogram(returns, bins=_BINS if np.ptp(returns) else 1)
+        # Returns that differ by rounding only are too close for several intervals.
+        are_apart = np.ptp(returns) > 1e-9 * np.abs(returns).max()
+        counts, edges = np.histogram(returns, bins=_BINS if are_apart else 1)
         return cls(edges.tolist(), counts.tolist())
 
 
