@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from probes import CONTINUING, NUMBER, TERMINATED, TRUNCATED, TWO, numbers, reward_by_distance, tell
 
 import rekindle.policy
-from rekindle.agents import AWAC, BC, DQN, IQL, TD3, Linear
+from rekindle.agents import AWAC, BC, DQN, IQL, SAC, TD3, Linear
 from rekindle.agents.imitation import DiscreteActions
 from rekindle.errors import ConfigError, InputError
 from rekindle.experience import ActMode, Array, EpisodeStatus, Transitions
@@ -236,6 +236,23 @@ def test_schedules_count_updates_offline_and_env_steps_online() -> None:
     learner.learn_from(None)
     tell(learner, [(0, 0.5, 1, 0, TERMINATED)] * 10)
     assert float(learner._inputs()["schedules"]["learning_rate"]) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(("kind", "actions"), [(SAC, BOUNDS), (TD3, BOUNDS), (DQN, Discrete(3))])
+def test_the_policy_learned_from_data_alone_explores_as_at_the_end_of_a_training(kind: type, actions: Any) -> None:
+    def is_random() -> bool:
+        head = learner.policy().head
+        return head.anywhere or head.exploration > 0.9
+
+    learner = agent(kind, actions, warmup_steps=100)
+    assert is_random()
+    rows = [(x, 1, x, -x, TERMINATED) for x in np.linspace(-1, 1, 40).tolist()]
+    learner.learn_from(data_of(rows, actions))
+    learner.update(1)
+    assert not is_random()
+    assert learner.policy().head.exploration == {SAC: 0, TD3: 0.1, DQN: 0.05}[kind]
+    tell(learner, rows[:1])
+    assert is_random(), "its warm-up has begun"
 
 
 def test_a_share_of_each_batch_is_from_the_data_and_the_rest_from_memory() -> None:

@@ -45,6 +45,8 @@ Config = TypeVar("Config", bound=OffPolicyConfig)
 _EXPLORE = ActMode.EXPLORE
 _MOST_PRIORITISED = 8
 """The most updates in one dispatch with prioritised replay: they all use the same priorities."""
+_END = 1 << 62
+"""Env steps that are the end of every schedule."""
 _NORMALISED_BY = 1 << 16
 """The number of transitions of data for the statistics that normalise observations."""
 
@@ -131,8 +133,12 @@ class OffPolicyAgent(Generic[Config]):
         return CompiledPolicy(self._actor.output, self._encoding, self._head(self.env_steps)).act(observations)
 
     def policy(self) -> NetworkPolicy | CompiledPolicy:
-        """The current policy; later updates do not change it."""
-        return self._actor.policy(self._head(self.env_steps), self._algorithm.algorithm)
+        """The current policy; later updates do not change it.
+
+        After learning from data alone it explores as at the end of a training, without a warm-up.
+        """
+        steps = _END if self.updates and not self.env_steps else self.env_steps
+        return self._actor.policy(self._head(steps), self._algorithm.algorithm)
 
     def check_learner(self, learner: str) -> None:
         """Raise `ConfigError` for correlated noise with a learner whose policies can only explore with white noise."""
