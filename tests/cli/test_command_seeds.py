@@ -30,10 +30,15 @@ def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "1,1", "0-", "1.5"])
+@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "1,1", "0-", "1.5", "3-1,5"])
 def test_what_are_no_seeds_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="use different whole numbers such as 0-4"):
         parse_seeds(text)
+
+
+def test_so_many_seeds_that_they_must_be_a_mistake_are_refused() -> None:
+    with pytest.raises(ConfigError, match="use at most 10,000"):
+        parse_seeds("0-999999999")
 
 
 @pytest.mark.slow

@@ -234,3 +234,11 @@ def test_a_setting_of_the_command_that_the_file_varies_is_refused(tmp_path: Path
     assert refused.code == 2
     assert f"--agent.gamma sets what {space} varies: leave out the option" in refused.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_argument_of_the_environment_that_the_file_varies_is_refused(tmp_path: Path, rekindle: Rekindle) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text("env.arguments.is_slippery = { choice = [true, false] }")
+    words = ("sweep", "tabular", "FrozenLake-v1", "--space", space, "--runs", tmp_path / "runs")
+    refused = rekindle(*words, "--env.arguments", "is_slippery", "false")
+    assert (refused.code, "env.arguments" in refused.err, "leave out the option" in refused.err) == (2, True, True)

@@ -101,6 +101,8 @@ def test_it_overrides_the_preset(here: Path) -> None:
         (FILE.replace('"v7"', "7"), "train.toml: version: Expected `str`, got `int`"),
         (FILE.replace('"tabular"', '"tabula"'), "there is no algorithm 'tabula'; did you mean tabular?"),
         (FILE.replace("[agent]", "[[agent]]"), "use a table [agent]"),
+        (FILE.replace("50%", "e%"), "train.toml: agent.epsilon_steps is 'e%': use a percentage such as '20%'"),
+        (FILE.replace("0.9", '"1:0:1e999"'), "train.toml: agent.gamma is '1:0:1e999': use a percentage"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_in_one_line(rekindle: Rekindle, here: Path, text: str, message: str) -> None:

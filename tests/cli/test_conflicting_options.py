@@ -36,9 +36,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--ui plain --stay", "--stay would have no effect"),
         ("--patience 3 --eval-episodes 0", "--patience would have no effect"),
         ("--target-score 1 --eval-episodes 0", "--eval-episodes 0 turns them off"),
+        ("--name a/b --seeds 0-1", "name 'a/b' cannot be a directory"),
+        ("--version ..", "version '..' cannot be a directory"),
     ],
 )
-def test_an_option_without_effect_is_refused_in_one_line(
+def test_an_option_that_cannot_work_is_refused_in_one_line(
     rekindle: Rekindle, here: Path, options: str, message: str
 ) -> None:
     outcome = rekindle(*LAKE, *options.split())

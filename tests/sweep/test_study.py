@@ -259,11 +259,14 @@ def test_wrong_settings_are_refused_before_anything_is_written(
     assert not (tmp_path / "study").exists()
 
 
-def test_a_trial_is_found_by_its_number_or_as_the_best(alone: Path) -> None:
+def test_a_trial_is_found_by_its_number_or_as_the_best(alone: Path, tmp_path: Path) -> None:
     best = Study(alone).best
     assert best is not None
     assert find_trial(f"{alone}")[1] == find_trial(f"{alone}@best")[1] == best
     assert find_trial(f"{alone}@3")[1].number == 3
+    above = tmp_path / "me@host"
+    above.symlink_to(alone.parent)
+    assert find_trial(f"{above / alone.name}")[1] == find_trial(f"{above / alone.name}@best")[1] == best
     with pytest.raises(ConfigError, match="has no trial '99'"):
         find_trial(f"{alone}@99")
     with pytest.raises(RunError, match="there is no study at"):

@@ -30,6 +30,9 @@ _REPLACED = ("--seeds", "--jobs", "--seed", "--version", "--ui")
 """Options with a value that are replaced or removed for each run."""
 
 
+_MOST_SEEDS = 10_000
+
+
 class _Run(msgspec.Struct):
     """One run: its report, or its error; neither if it was not started."""
 
@@ -45,9 +48,14 @@ def parse_seeds(text: str) -> list[int]:
     [0, 1, 2, 7]
     """
     parts = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in text.split(",")]
-    seeds = [seed for part in parts if part for seed in range(int(part[1]), int(part[2] or part[1]) + 1)]
-    if None in parts or not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds {text!r}: use different whole numbers such as 0-4 or 1,5,7-9")
+    ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
+    if len(ranges) < len(parts) or not all(ranges):
+        raise ConfigError(f"seeds {text!r:.80}: use different whole numbers such as 0-4 or 1,5,7-9")
+    if (count := sum(map(len, ranges))) > _MOST_SEEDS:
+        raise ConfigError(f"seeds {text!r:.80} are {whole(count)}: use at most {whole(_MOST_SEEDS)}")
+    seeds = [seed for part in ranges for seed in part]
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds {text!r:.80}: use different whole numbers such as 0-4 or 1,5,7-9")
     return seeds
 
 

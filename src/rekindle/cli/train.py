@@ -76,7 +76,7 @@ def train_run(  # noqa: PLR0913 - these are the options of a command
         **msgspec.structs.asdict(settings),
     )
     if preset is not None and ui != "none":
-        is_trial = is_study(preset.name.partition("@")[0])
+        is_trial = is_study(Path(preset.name.rpartition("@")[0]))
         source = f"settings of {preset.name}" if is_trial else f"preset {preset.name} of {algorithm}"
         complain(f"using the {source}{'' if is_trial else '; --preset none turns it off'}")
     return train_shown(trainer, ui=ui, stay=stay, as_json=as_json)

@@ -108,7 +108,9 @@ def _trials(path: Path, rows: list[dict[str, Any]]) -> list[Trial]:
 
 def find_trial(name: str) -> tuple[Study, Trial]:
     """The trial in `STUDY`, `STUDY@best` or `STUDY@NUMBER`; raises `ConfigError`."""
-    path, _, which = name.rpartition("@") if "@" in name else (name, "", "best")
+    path, at, which = name.rpartition("@")
+    if not at or "/" in which:  # an @ in the name of a directory above the study
+        path, which = name, "best"
     study = Study(path)
     if which == "best":
         if (best := study.best) is None:

@@ -100,7 +100,7 @@ def read_config_file(arguments: Sequence[str]) -> ConfigFile | None:
         env=_option(path, "env", table.get("id"), str | None),
         training={name: value for name, value in document.items() if name in TrainerSettings.__struct_fields__},
         wrapping={name: value for name, value in table.items() if name in EnvWrapping.__struct_fields__},
-        agent={name: _schedule(value) for name, value in _table(path, document, "agent").items()},
+        agent={name: _schedule(path, name, value) for name, value in _table(path, document, "agent").items()},
         options=options,
     )
 
@@ -139,17 +139,22 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _schedule(value: Any) -> Any:
+def _schedule(path: str, name: str, value: Any) -> Any:
     """Text for a percentage of the training, or for a schedule, as on the command line."""
     if not isinstance(value, str):
         return value
-    if _PERCENT.fullmatch(value):
-        return float(value.removesuffix("%")) / 100
-    if (parts := _SCHEDULE.fullmatch(value)) is None:
-        return value
-    steps = parts[3]
-    length = float(steps.removesuffix("%")) / 100 if steps.endswith("%") else int(float(steps))
-    return Linear(float(parts[1]), float(parts[2]), length)
+    try:
+        if _PERCENT.fullmatch(value):
+            return float(value.removesuffix("%")) / 100
+        if (parts := _SCHEDULE.fullmatch(value)) is None:
+            return value
+        steps = parts[3]
+        length = float(steps.removesuffix("%")) / 100 if steps.endswith("%") else int(float(steps))
+        return Linear(float(parts[1]), float(parts[2]), length)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{path}: agent.{name} is {value!r:.60}: use a percentage such as '20%', or START:END:STEPS"
+        ) from None
 
 
 def _whole_numbers(values: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def sweep(  # noqa: PLR0913 - these are the options of a command
         name=name,
         root=directory,
         jobs=jobs,
-        space=varied_space(algorithm, space, words),
+        space=varied_space(algorithm, space, [*words, *(f"--env.arguments.{key}" for key in arguments)]),
         seeds=seeds,
         modules=modules,
         arguments=arguments,

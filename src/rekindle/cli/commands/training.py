@@ -26,6 +26,7 @@ from rekindle.envs.determinism import PROBE_STEPS
 from rekindle.envs.factory import latest_version
 from rekindle.errors import ConfigError
 from rekindle.recorders import RecorderName
+from rekindle.run.creation import checked_name
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import NoSettings, config_type, converted, fields_of, is_algorithm
 from rekindle.training.config import ActorsOn
@@ -101,6 +102,9 @@ def train(  # noqa: PLR0913 - these are the options of a command
     from rekindle.cli.train import train_run
 
     check_conflicts(words, training, seeds=seeds, parent=parent, ui=ui)
+    for kind, text in (("name", name), ("version", version)):
+        if text is not None:
+            checked_name(kind, text)
     if seeds is not None:
         from rekindle.cli.seeds import train_seeds
 
