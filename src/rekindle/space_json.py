@@ -123,6 +123,7 @@ def inferred_space(shape: tuple[int, ...], dtype: np.dtype[Any], least: Any, mos
 
     dtype = dtype.newbyteorder("=")
     if dtype.kind == "f":
+        dtype = np.dtype(np.float64) if dtype.itemsize > 8 else dtype
         inside = is_action and float(np.min(least)) >= -1 and float(np.max(most)) <= 1
         return spaces.Box(-1.0 if inside else -np.inf, 1.0 if inside else np.inf, shape, cast("Any", dtype))
     if dtype.kind == "b":

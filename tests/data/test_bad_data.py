@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from data_files import TERMINATED, TRUNCATED, episodes, flat, write_d4rl, write_minari, write_npz
+from gymnasium.spaces import Discrete
 
 from rekindle.data import Dataset
 from rekindle.errors import DataError, RekindleError
@@ -100,6 +101,20 @@ def test_terminals_of_the_longest_episodes_that_may_be_time_limits_are_doubted(t
     assert Dataset.open(path, fixed_length=True).doubt is None
     for number, other in enumerate((ends[:-1], [*ends, (31, TERMINATED)], [*ends, (7, TRUNCATED)])):
         assert Dataset.open(write_npz(tmp_path / f"{number}.npz", flat(episodes(other)))).doubt is None
+
+
+@pytest.mark.parametrize("form", ["d4rl", "minari"])
+def test_observations_that_a_discrete_space_does_not_have_are_refused(form: str, tmp_path: Path) -> None:
+    played: list[Any] = episodes()
+    for episode in played:
+        episode.observations = np.arange(len(episode.observations))
+    if form == "d4rl":
+        path, where = write_d4rl(tmp_path / "set.hdf5", flat(played)), "next_observations: row 7"
+    else:
+        path, where = write_minari(tmp_path / "set", played), "episode_1/observations: row 5"
+    assert Dataset.open(path, observation_space=Discrete(6)).num_episodes == 4
+    with pytest.raises(DataError, match=rf"{where} is .*5.*, outside of the space Discrete\(5\)"):
+        Dataset.open(path, observation_space=Discrete(5))
 
 
 def test_actions_outside_of_the_space_are_refused(tmp_path: Path) -> None:

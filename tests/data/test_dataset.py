@@ -213,6 +213,19 @@ def test_spaces_are_inferred_from_the_values_if_the_file_has_none(tmp_path: Path
     assert known.inferred == ("observation_space",)
 
 
+def test_an_inferred_space_has_the_observations_that_only_end_episodes(tmp_path: Path) -> None:
+    fields = flat(episodes()) | {"observations": np.arange(13), "next_observations": np.arange(1, 14)}
+    assert Dataset.open(write_npz(tmp_path / "set.npz", fields)).observation_space == gymnasium.spaces.Discrete(14)
+
+
+def test_numbers_of_more_than_64_bits_are_converted(tmp_path: Path) -> None:
+    fields = flat(episodes())
+    for name in ("observations", "next_observations"):
+        fields[name] = fields[name].astype(np.longdouble)
+    dataset = Dataset.open(write_npz(tmp_path / "set.npz", fields))
+    assert dataset.observation_space.dtype == np.float64
+
+
 def test_an_inferred_space_has_the_byte_order_of_the_machine(tmp_path: Path) -> None:
     fields = flat(episodes())
     for name in ("observations", "next_observations"):

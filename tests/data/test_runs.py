@@ -257,6 +257,17 @@ def test_a_run_of_a_tabular_agent_holds_its_replay_memory(tmp_path: Path) -> Non
     assert dataset.inferred == ()
 
 
+def test_a_run_with_values_outside_of_other_spaces_is_refused(tmp_path: Path) -> None:
+    Trainer("FrozenLake-v1", "tabular", name="lake", root=tmp_path, steps=300, eval_episodes=0, keep_data=True).train()
+    fewer = gymnasium.spaces.Discrete(3)
+    with pytest.raises(DataError, match=r"lake.*: action: row \d+ is .*3.*, outside of the space Discrete\(3\)"):
+        Dataset.open(tmp_path / "lake", action_space=fewer)
+    with pytest.raises(DataError, match=r"lake.*: observation: row \d+ is .*, outside of the space Discrete\(3\)"):
+        Dataset.open(tmp_path / "lake", observation_space=fewer)
+    more = gymnasium.spaces.Discrete(17)
+    assert len(Dataset.open(tmp_path / "lake", observation_space=more, action_space=more)) == 300
+
+
 class Remembering(ToyAgent):
     """A toy agent with a replay buffer of linked rows."""
 

@@ -27,7 +27,7 @@ from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
 from rekindle.data.hdf5 import Hdf5
 from rekindle.data.npz import Npz
-from rekindle.data.values import check_actions, check_rewards, converted, read_flags
+from rekindle.data.values import check_actions, check_observations, check_rewards, converted, read_flags
 from rekindle.errors import DataError, InputError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import NO_STEP
@@ -297,12 +297,13 @@ class _Fields:
     def inferred(self, name: str) -> Any:
         """A space for the values of a field."""
         parts = self.observations if name == "observation" else self.actions
-        made = {part: self._inferred(array, is_action=name == "action") for part, array in parts.items()}
+        after = self.next_observations if name == "observation" else {}
+        made = {key: self._inferred(array, after.get(key), is_action=name == "action") for key, array in parts.items()}
         from gymnasium.spaces import Dict  # slow to import, and the help of commands needs none of it
 
         return made[""] if "" in made else Dict(made)
 
-    def _inferred(self, field: str, *, is_action: bool) -> Any:
+    def _inferred(self, field: str, after: str | None, *, is_action: bool) -> Any:
         shape, dtype = self.file.spec(field)
         if dtype.kind not in "biuf":
             raise DataError(f"{self.file.path}: {field} has the dtype {dtype}, not numbers")
@@ -311,8 +312,11 @@ class _Fields:
         least: Any = 0
         most: Any = 0
         if is_action or (dtype.kind in "iu" and len(shape) == 1):
-            rows = self.piece_rows(field)
-            ranges = [(piece.min(axis=0), piece.max(axis=0)) for piece in self.file.pieces(field, rows)]
+            # An observation may be in next_observations only, as the last one of a task.
+            fields = [field] if after is None or self.file.spec(after)[1].kind not in "iu" else [field, after]
+            pieces = (piece for each in fields for piece in self.file.pieces(each, self.piece_rows(each)))
+            axis = 0 if is_action else None
+            ranges = [(piece.min(axis=axis), piece.max(axis=axis)) for piece in pieces]
             least = np.min([low for low, _ in ranges], axis=0)
             most = np.max([high for _, high in ranges], axis=0)
         try:
@@ -395,12 +399,14 @@ def _fill_observations(fields: _Fields, part: _Part, rows: _Rows, column: Array)
     first, carried = 0, None
     for piece in file.pieces(field, size):
         values = converted(piece, spec, name=f"{file.path}: {field}", first=first)
+        check_observations(values, space_part.space, name=f"{file.path}: {field}", first=first)
         end = first + len(values)
         count = rows.copies[first:end]
         out = np.repeat(values, count, axis=0)
         if following is not None:
             after_field = fields.next_observations[name]
             after = converted(next(following), spec, name=f"{file.path}: {after_field}", first=first)
+            check_observations(after, space_part.space, name=f"{file.path}: {after_field}", first=first)
             if carried is not None:
                 _check_continued(carried, values[:1], rows, first - 1, file, fields)
             _check_continued(after[:-1], values[1:], rows, first, file, fields)

@@ -13,7 +13,7 @@ import numpy as np
 from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
 from rekindle.data.hdf5 import Hdf5
-from rekindle.data.values import check_actions, check_rewards, converted, read_flags
+from rekindle.data.values import check_actions, check_observations, check_rewards, converted, read_flags
 from rekindle.errors import DataError, InputError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import NO_STEP
@@ -145,7 +145,9 @@ class _Reader:
         for group in groups:
             name, end = group.name, first + group.steps + 1
             for column, part, path in zip(names, self._observation_parts.values(), self._observations, strict=True):
-                columns[column][first:end] = self._leaf(f"{name}/observations{path}", part.spec, group.steps, extra=1)
+                field = f"{name}/observations{path}"
+                columns[column][first:end] = leaf = self._leaf(field, part.spec, group.steps, extra=1)
+                check_observations(leaf, part.space, name=f"{self._file.path}: {field}")
             columns["action"][first + 1 : end] = self._read_actions(group)
             columns["reward"][first + 1 : end] = self._rewards(f"{name}/rewards")
             columns["status"][first] = NO_STEP

@@ -19,13 +19,13 @@ from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.checks import every_row
 from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
-from rekindle.data.values import check_finite, check_rewards
+from rekindle.data.values import check_actions, check_finite, check_observations, check_rewards
 from rekindle.errors import DataError, FileRefused
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import FRAGMENT, NO_STEP, NONE
 from rekindle.run.reader import RunReader
 from rekindle.space_json import inferred_space, read_space
-from rekindle.spaces import ArraySpec
+from rekindle.spaces import ArraySpec, SpaceParts
 from rekindle.storage import files
 
 __all__ = ["RunData", "find_run_data"]
@@ -102,7 +102,26 @@ class RunData(NamedTuple):
                 raise DataError(
                     f"{self.path}: {name} is {linked.columns.get(name, 'missing')} in the run, but {spec} in the space"
                 )
-        return Plan(linked.rows, layout, inferred, self.notes, linked.fill)
+
+        def fill(out: dict[str, Array], report: Callable[[int], None]) -> None:
+            linked.fill(out, report)
+            # Only other spaces are checked: those of the run are the ones that its values came from.
+            if spaces[0] is not None:
+                for name, part in zip(layout.observation.columns, SpaceParts.of(known[0]).parts.values(), strict=True):
+                    check_observations(out[name], part.space, name=f"{self.path}: {name}")
+            if spaces[1] is not None:
+                _check_actions(out["action"][out["status"] < NO_STEP], layout, name=f"{self.path}: action")
+
+        return Plan(linked.rows, layout, inferred, self.notes, fill)
+
+
+def _check_actions(actions: Array, layout: DataLayout, *, name: str) -> None:
+    """Raise `DataError` with the first action outside of the space of the layout."""
+    parts = SpaceParts.of(layout.action_space).parts.items()
+    places = [slice(None)] if layout.structure is None else layout.structure.places
+    for (part_name, part), place in zip(parts, places, strict=True):
+        values = actions if layout.structure is None else actions[:, place].reshape(-1, *part.space.shape)
+        check_actions(values, part.space, name=f"{name}.{part_name}" if part_name else name)
 
 
 def find_run_data(path: str | Path) -> RunData:

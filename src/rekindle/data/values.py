@@ -11,7 +11,15 @@ from rekindle.errors import DataError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.spaces import ArraySpec
 
-__all__ = ["check_actions", "check_finite", "check_fixed_length", "check_rewards", "converted", "read_flags"]
+__all__ = [
+    "check_actions",
+    "check_finite",
+    "check_fixed_length",
+    "check_observations",
+    "check_rewards",
+    "converted",
+    "read_flags",
+]
 
 _TOLERANCE = 1e-4
 """How far an action may be outside of the bounds of its space: files are often rounded."""
@@ -50,6 +58,12 @@ def check_actions(actions: Array, space: Any, *, name: str, first: int = 0) -> N
     if not inside.all():
         index = int(np.argmin(inside))
         raise DataError(f"{name}: row {first + index} is {actions[index]!r:.80}, outside of the space {space!r:.80}")
+
+
+def check_observations(observations: Array, space: Any, *, name: str, first: int = 0) -> None:
+    """Raise `DataError` with the first observation outside of a discrete space; the bounds of a Box do not matter."""
+    if type(space).__name__ != "Box":
+        check_actions(observations, space, name=name, first=first)
 
 
 def _limits(space: Any) -> tuple[Any, Any]:
