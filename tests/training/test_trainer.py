@@ -23,7 +23,7 @@ from rekindle.agents import Tabular
 from rekindle.checkpoint.store import list_steps
 from rekindle.envs import Determinism
 from rekindle.errors import CheckpointError, ConfigError, EnvError, Interrupted, RekindleError
-from rekindle.events import EpisodeEnded, Evaluated, MetricsFlushed, TrainingEnded, TrainingStarted
+from rekindle.events import EpisodeEnded, Evaluated, MetricsFlushed, TrainingEnded, TrainingStarted, Updated
 from rekindle.experience import Array, EpisodeStatus, Transitions
 from rekindle.interrupt import Interrupter
 from rekindle.run.directory import TrainingRun
@@ -375,6 +375,24 @@ class TestEvents:
             MetricsFlushed: 7,
             TrainingEnded: 1,
         }
+
+    def test_a_handler_that_raises_costs_neither_the_event_nor_the_end_of_an_episode(self, tmp_path: Path) -> None:
+        make(tmp_path / "whole", num_envs=3).train()
+        ended = rekindle.RunReader(tmp_path / "whole" / "t").train_episodes()[3]["env_steps"]
+        heard: list[int] = []
+
+        def fail(event: Updated) -> None:
+            if event.stamp.env_steps == ended:
+                raise ValueError(ended)
+
+        trainer = make(tmp_path / "cut", num_envs=3)
+        trainer.on(Updated, fail)
+        trainer.on(Updated, lambda event: heard.append(event.stamp.env_steps))
+        with pytest.raises(ValueError, match=str(ended)):
+            trainer.train()
+        assert heard[-1] == ended
+        make(tmp_path / "cut", num_envs=3).train()
+        assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
 
 
 class TestCustomParts:

@@ -49,8 +49,11 @@ class Due:
         return True
 
     def raise_noted(self) -> None:
-        """Raise what a callback raised during the call of the host that ends now."""
-        if not self.is_inside_a_call:
+        """Raise what a callback raised during the call of the host that ends now.
+
+        If the call ended an episode that the host announces next, that call raises it: the host must make it first.
+        """
+        if not self.is_inside_a_call and not self._parts.streams.unannounced_ends:
             self._parts.outbox.raise_noted()
 
     def _run(self) -> None:
@@ -94,14 +97,16 @@ class Due:
 
     def _call(self, place: int, hook: Hook, env_steps: int) -> None:
         """Call a hook; while a journal is replayed, replay its calls instead."""
-        inputs = self._parts.inputs
+        inputs, outbox = self._parts.inputs, self._parts.outbox
         if inputs is None:
+            outbox.raise_interrupt()
             hook.call(env_steps)
             return
         if inputs.replaying is not None and inputs.replaying.hook(place, hook, env_steps):
             return
         inputs.hook(Kind.HOOK_BEGUN, place)
         try:
+            outbox.raise_interrupt()
             with self._parts.grading.watching_generators("a function of every()"):
                 hook.call(env_steps)
         except BaseException:

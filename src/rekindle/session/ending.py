@@ -93,42 +93,51 @@ class Ending:
             self._close("stopped" if is_interrupt else "failed", reason, save=self._parts.learner.failure is None)
         except Exception as second:
             failure = self._parts.direct.failure
-            if failure is not None and failure in (error, error.__cause__):  # the caller knows it
-                return
-            logger.error("while closing after %s: %s", reason, second)
+            known = (error, error.__cause__)
+            if failure is not None and failure in known and failure in (second, second.__cause__):
+                return  # the caller knows it
+            logger.error("while closing after %s: %s: %s", reason, type(second).__name__, second)
 
     def _close(self, status: Status, reason: str, *, save: bool) -> None:
         if self.is_closed:
             return
         self._refuse("the session is closed: open another to continue its run")
-        parts, problem = self._parts, cast("BaseException | None", None)
+        outbox = self._parts.outbox
         try:
-            try:
-                with self._logging():  # callbacks hear of the last updates
-                    self._closing.end_learner()
-                if save and not self._save_last(is_finished=status == "finished") and status == "finished":
-                    status, reason = "stopped", parts.interrupter.interruption or "interrupted"
-            except Exception as error:
-                problem = error
-                if status != "failed":  # whatever the status would have been, part of the state is not on disk
-                    status, reason = "failed", f"{type(error).__name__}: {error}"
-            try:
-                parts.logbook.close(status)
-            except RekindleError as error:  # the thread that writes metrics died: rows may be missing
-                problem = problem or error
-                status, reason = "failed", str(error)
-            if self._run is not None:
-                try:
-                    self._write_status(self._run, status, reason)
-                except RekindleError as error:
-                    problem = problem or error
-            parts.outbox.deliver()
-            parts.outbox.emit(TrainingEnded(parts.counts.stamp(), status, reason))
+            with outbox.holding_back():
+                problem = self._end(status, reason, save=save)
         finally:
             self._let_go()
         if problem is not None:
+            outbox.log_noted(problem)
             raise problem
-        parts.outbox.raise_noted()
+        outbox.raise_noted()
+
+    def _end(self, status: Status, reason: str, *, save: bool) -> BaseException | None:
+        """End the learner, the logs and the run; returns the first error."""
+        parts, problem = self._parts, cast("BaseException | None", None)
+        try:
+            with self._logging():  # callbacks hear of the last updates
+                self._closing.end_learner()
+            if save and not self._save_last(is_finished=status == "finished") and status == "finished":
+                status, reason = "stopped", parts.interrupter.interruption or "interrupted"
+        except Exception as error:
+            problem = error
+            if status != "failed":  # whatever the status would have been, part of the state is not on disk
+                status, reason = "failed", f"{type(error).__name__}: {error}"
+        try:
+            parts.logbook.close(status)
+        except RekindleError as error:  # the thread that writes metrics died: rows may be missing
+            problem = problem or error
+            status, reason = "failed", str(error)
+        if self._run is not None:
+            try:
+                self._write_status(self._run, status, reason)
+            except RekindleError as error:
+                problem = problem or error
+        parts.outbox.deliver()
+        parts.outbox.emit(TrainingEnded(parts.counts.stamp(), status, reason))
+        return problem
 
     def _save_last(self, *, is_finished: bool) -> bool:
         """Take the last checkpoint, then log rows that belong to the end only: a resume removes these rows again.

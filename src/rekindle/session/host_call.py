@@ -66,11 +66,17 @@ class HostCall:
             self._parts.learner.look()
 
     def leave(self, error: BaseException) -> None:
-        """End a call with an error."""
-        if not self._due.is_inside_a_call:
-            self._parts.outbox.log_noted(error)
+        """End a call with an error; raises an interrupt of a callback, which comes before an error."""
+        try:
+            self._leave(error)
+        finally:
+            if not self._due.is_inside_a_call:
+                self._parts.outbox.log_noted(error)
+
+    def _leave(self, error: BaseException) -> None:
         if self._inputs is not None:
-            self._inputs.mark_recorded()
+            if not self._parts.outbox.is_emitting:  # the call of a callback is part of another, which continues
+                self._inputs.mark_recorded()
             if error is self._inputs.failure:  # the call was made, but no record of it: it is saved in a checkpoint
                 self._due.stop_with_checkpoint(f"the input journal cannot be written: {error}")
                 return

@@ -39,7 +39,9 @@ class Outbox:
     """Calls the callbacks in order, on the thread that drives the session.
 
     Other threads `post` events; `deliver` emits them later, and writes warnings to the run. What a callback raises is
-    noted, and the call of the host raises it when it is complete: so a callback cannot tear a call.
+    noted, and the call of the host raises it when it is complete: so a callback cannot tear a call. Of several errors
+    the host is told one, and the others are logged. A `KeyboardInterrupt`, or another that is no `Exception`, comes
+    first: a host that handles the errors of its callbacks must not miss it.
     """
 
     def __init__(self, callbacks: Sequence[Callback], counts: Counts, run: TrainingRun | None) -> None:
@@ -96,8 +98,13 @@ class Outbox:
             self.is_emitting, self.event, self.callback = outer
 
     def _note(self, error: BaseException) -> None:
-        if self.replaying is not None:  # it was raised, or delivered, when the call was made
-            return
+        if self.replaying is not None:
+            if isinstance(error, KeyboardInterrupt):  # it interrupts the replay
+                raise error
+            if isinstance(error, Exception):  # it was raised, or delivered, when the call was made
+                return
+        if self.noted is not None and _is_urgent(error) and not _is_urgent(self.noted):
+            self.noted, error = error, self.noted
         if self.noted is None:
             self.noted = error
         else:
@@ -105,7 +112,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def holding_back(self) -> Generator[None]:
-        """Inside `with`, the host makes no calls: what callbacks raise is raised by its next call."""
+        """Inside `with`, keep what callbacks raise: the host is told when its call ends, or in its next call."""
         self._is_held_back = True
         try:
             yield
@@ -118,11 +125,22 @@ class Outbox:
             self.raised, self.noted = self.noted, None
             raise self.raised
 
+    def raise_interrupt(self) -> None:
+        """Raise what a callback raised if it is no `Exception`: before work that may take long."""
+        if self.noted is not None and _is_urgent(self.noted) and not self._is_held_back:
+            error, self.noted = self.noted, None
+            raise error
+
     def log_noted(self, told: BaseException) -> None:
-        """Log what a callback raised if the call raises another error."""
-        error, self.noted = self.noted, None
-        if error is not None and error is not told:
-            logger.error("a callback raised %s: %s", type(error).__name__, error)
+        """Log what a callback raised, as the host is told of another error now; raise it if it comes before that."""
+        error = self.noted
+        if error is None or error is told:
+            return
+        if _is_urgent(error) and not _is_urgent(told):
+            self.raise_noted()
+            return
+        self.noted = None
+        logger.error("a callback raised %s: %s", type(error).__name__, error)
 
     def post(self, event: Event) -> None:
         """Queue an event for `deliver`; safe on any thread."""
@@ -148,6 +166,10 @@ class Outbox:
                         logger.warning("%s", error)
             if self._callbacks:
                 self._emit(event, _DELIVERED)
+
+
+def _is_urgent(error: BaseException) -> bool:
+    return not isinstance(error, Exception)
 
 
 def _wants(callback: Callback, kind: type[Event]) -> bool:

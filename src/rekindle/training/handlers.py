@@ -12,33 +12,39 @@ from rekindle.session.session import TrainingSession
 __all__ = ["Handlers"]
 
 
+class _Handler:
+    """A function registered with `Trainer.on`, as a callback of a session."""
+
+    def __init__(self, kind: type[Event], function: Callable[[Any], object]) -> None:
+        self._kind, self.function = kind, function
+
+    def hears(self, kind: type[Event]) -> bool:
+        """Whether it subscribed to events of a class."""
+        return issubclass(kind, self._kind)
+
+    def __call__(self, event: Event) -> None:
+        """Call it, if it subscribed to the event."""
+        if isinstance(event, self._kind):
+            self.function(event)
+
+
 class Handlers:
-    """The functions registered with `Trainer.on`, as one callback of a session."""
+    """The functions registered with `Trainer.on`."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[type[Event], Callable[[Any], object]]] = []
+        self._known: list[_Handler] = []
 
     def add(self, kind: type[Event], handler: Callable[[Any], object]) -> None:
         """Call a function with every event of a class."""
-        self._known.append((kind, handler))
+        self._known.append(_Handler(kind, handler))
 
     @property
-    def callbacks(self) -> tuple[Handlers, ...]:
-        """The callbacks for the session: none if there are no handlers."""
-        return (self,) if self._known else ()
+    def callbacks(self) -> tuple[_Handler, ...]:
+        """The callbacks for the session, one for each, so that if one raises, the others still get the event."""
+        return tuple(self._known)
 
     def join(self, session: TrainingSession) -> None:
         """Save handlers with `state()` and `load_state()` with the checkpoint."""
-        for index, (_, handler) in enumerate(self._known):
-            if isinstance(handler, Stateful):
-                session.attach(f"handler {index}: {type(handler).__qualname__}", handler)
-
-    def hears(self, kind: type[Event]) -> bool:
-        """Whether any handler subscribed to events of a class."""
-        return any(issubclass(kind, wanted) for wanted, _ in self._known)
-
-    def __call__(self, event: Event) -> None:
-        """Pass an event to its handlers."""
-        for kind, handler in self._known:
-            if isinstance(event, kind):
-                handler(event)
+        for index, handler in enumerate(self._known):
+            if isinstance(handler.function, Stateful):
+                session.attach(f"handler {index}: {type(handler.function).__qualname__}", handler.function)
