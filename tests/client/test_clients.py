@@ -1,7 +1,11 @@
 """The clients: blocking, asyncio, and for Gymnasium environments."""
 
 import asyncio
+import contextlib
 import itertools
+import socketserver
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -162,3 +166,46 @@ def test_a_client_tries_at_least_every_second_to_connect_again() -> None:
     waits = list(itertools.islice(pauses(), 30))
     assert max(waits) <= 1.0
     assert waits[0] <= 0.05
+
+
+@contextlib.contextmanager
+def answering(text: bytes | None) -> Iterator[str]:
+    """The address of a server that sends the same to everybody; with None, nothing."""
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            if text is None:
+                is_over.wait(10.0)
+            else:
+                self.request.recv(4096)
+                self.request.sendall(text)
+
+    is_over = threading.Event()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"ws://127.0.0.1:{server.server_address[1]}/session"
+        finally:
+            is_over.set()
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 7\r\n\r\n<html/>", "answered 404: <html/>"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\n<html/>", "answered, but not as a WebSocket server: .*HTTP/1.0"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "answered, but not as a WebSocket server: .*SSH-2.0"),
+        (None, "timed out"),
+    ],
+    ids=["not found", "an old proxy", "another protocol", "silence"],
+)
+def test_a_server_of_another_kind_is_told(sent: bytes | None, told: str) -> None:
+    async def connect(address: str) -> None:
+        await AsyncClient(address, patience=0.1, answer_seconds=0.2).connect()
+
+    with answering(sent) as address:
+        with pytest.raises(ServerError, match=told):
+            Client(address, patience=0.1, answer_seconds=0.2)
+        with pytest.raises(ServerError, match=told):
+            asyncio.run(connect(address))

@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 import msgspec
 
 from rekindle.client.base import BaseClient, numbers_of
-from rekindle.client.conversation import Conversation, Retry, pauses
+from rekindle.client.conversation import Conversation, Retry, pauses, reason_of
 from rekindle.client.socket_protocol import SocketProtocol
 from rekindle.errors import InputError, ServerError, StreamsLost
 from rekindle.experience import EpisodeStatus
@@ -201,7 +201,7 @@ class AsyncClient(BaseClient):
                     if self.stop is not None:
                         raise self._talk.ended() from None
                     if time.monotonic() > until:
-                        text = f"no answer from {self._address.text} in {self._patience:g} s: {error}"
+                        text = f"no answer from {self._address.text} in {self._patience:g} s: {reason_of(error)}"
                         raise ServerError(text) from None
                     await asyncio.sleep(next(attempts))
                 except BaseException:  # after reconnecting, the server reports which requests were processed
@@ -231,7 +231,7 @@ class AsyncClient(BaseClient):
             except (OSError, Retry) as error:
                 await self.close()
                 if time.monotonic() > until:
-                    text = f"{self._address.text} cannot be reached in {self._patience:g} s: {error}"
+                    text = f"{self._address.text} cannot be reached in {self._patience:g} s: {reason_of(error)}"
                     raise ServerError(text) from None
                 await asyncio.sleep(next(attempts))
             except BaseException:

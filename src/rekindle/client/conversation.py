@@ -40,7 +40,7 @@ from rekindle.wire.messages import (
 from rekindle.wire.rows import RowFormat, WireError
 from rekindle.wire.space_trees import space_as_tree
 
-__all__ = ["Conversation", "OpenEpisode", "Retry", "pauses"]
+__all__ = ["Conversation", "OpenEpisode", "Retry", "pauses", "reason_of"]
 
 _RETRIED = {"leaving", "full", "internal", "rate", "taken"}
 """Errors after which another attempt may succeed."""
@@ -67,6 +67,11 @@ def pauses() -> Iterator[float]:
     while True:
         yield longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients out; not a secret
         longest = min(2 * longest, 1.0)
+
+
+def reason_of(error: Exception) -> str:
+    """Why an attempt failed; asyncio's timeouts have no text."""
+    return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 class Conversation:

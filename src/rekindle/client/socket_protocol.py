@@ -80,6 +80,9 @@ class SocketProtocol:
                 self._handshake(event)
             elif isinstance(event, Frame):
                 self._frame(event)
+        failure = protocol.handshake_exc
+        if failure is not None and not isinstance(failure.__cause__, EOFError):
+            raise Retry(f"{self._address.text} answered, but not as a WebSocket server: {failure.__cause__ or failure}")
         if protocol.state is not State.OPEN and not self._messages and (not data or self.is_open):
             raise Retry(f"the connection to {self._address.text} was closed")
 
