@@ -57,13 +57,15 @@ def test_a_changed_setting_is_said_and_shown(rekindle: Rekindle, parent: Path) -
 
 
 def test_settings_can_be_assigned_by_name(rekindle: Rekindle, parent: Path) -> None:
-    words = ("agent.learning_rate=0.5", "steps=500", "env.arguments.is_slippery=false", "env.max_episode_steps=20")
-    assert rekindle("fork", "runs/lake@200", "-o", "branch", "--create-only", "--set", *words).code == 0
+    agent = ("agent.learning_rate=0.5", "agent.replay_updates=1e1")
+    others = ("steps=5e2", "env.arguments.is_slippery=false", "env.max_episode_steps=20")
+    assert rekindle("fork", "runs/lake@200", "-o", "branch", "--create-only", "--set", *agent, *others).code == 0
     made = RunReader("runs/branch").metadata.fork
     assert made is not None
     assert made.changes == {
         "steps": (400, 500),
         "agent.learning_rate": (0.1, 0.5),
+        "agent.replay_updates": (0, 10),
         "env.arguments": ({}, {"is_slippery": False}),
         "env.max_episode_steps": (None, 20),
     }
@@ -116,6 +118,9 @@ def test_the_help_shows_the_settings_of_the_run(rekindle: Rekindle, parent: Path
         (("runs/lake@200", "--set", "agent.lerning_rate=1"), "did you mean learning_rate"),
         (("runs/lake@200", "--set", "stepps=1"), "--set stepps: the run has no such setting"),
         (("runs/lake@200", "--set", "agent.gamma"), "use KEY=VALUE"),
+        (("runs/lake@200", "--set", "agent.gamma=1:0:x%"), "Expected `float`"),
+        (("runs/lake@200", "--set", "agent.gamma=1:0:e%"), "--set agent.gamma is '1:0:e%': use a percentage"),
+        (("runs/lake@200", "--set", "record=tensorboard"), "record is 'tensorboard': use a list"),
     ],
 )
 def test_mistakes_are_one_line(rekindle: Rekindle, parent: Path, words: tuple[str, ...], message: str) -> None:

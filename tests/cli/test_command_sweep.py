@@ -134,7 +134,11 @@ def test_modules_that_only_a_study_names_are_not_imported(here: Path, rekindle: 
         outcome = rekindle(*words)
         assert (outcome.code, outcome.out) == (2, "")
         assert "names the module planted, which is imported only if you name it too" in outcome.err
-    assert rekindle("show", study).code == 0
+    shown = rekindle("show", study)
+    assert shown.code == 0
+    assert "@best --seeds 100-104 --env-module planted" in shown.flat
+    (study / "trials.jsonl").write_bytes(b"")
+    assert f"resume {study} --env-module planted" in rekindle("show", study).flat
 
 
 @pytest.mark.parametrize(

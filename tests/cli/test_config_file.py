@@ -19,6 +19,7 @@ algorithm = "tabular"
 steps = 3e2
 name = "lake"
 version = "v7"
+eval_every = "None"
 eval_episodes = 0
 ui = "none"
 
@@ -50,6 +51,7 @@ def test_a_file_has_every_option_of_the_command(rekindle: Rekindle) -> None:
     assert outcome.json["path"].startswith("runs/lake/v7/")
     config = config_of(outcome.json["path"])
     assert (config["steps"], config["eval_episodes"], config["algorithm"]) == (300, 0, "tabular")
+    assert config["eval_every"] is None
     assert (config["agent"]["gamma"], config["agent"]["epsilon_steps"]) == (0.9, 150)
     assert config["env"]["max_episode_steps"] == 50
     assert config["env"]["arguments"] == {"is_slippery": False, "map_name": "4x4"}

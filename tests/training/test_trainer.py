@@ -726,6 +726,8 @@ class TestConfig:
             ({"target_score": math.nan}, "target_score is nan"),
             ({"target_score": math.inf}, "target_score is inf"),
             ({"vectorization": "threads"}, "vectorization is 'threads': use one of 'sync', 'async', 'native'"),
+            ({"record": "wandb"}, r"record is 'wandb': use a list, such as \['wandb'\]"),
+            ({"extras": "is_success"}, "extras is 'is_success': use a list"),
             ({"colour": 1}, "a trainer has no setting colour; there are seed, steps, num_envs"),
         ],
     )

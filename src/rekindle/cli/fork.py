@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rekindle.checkpoint.forking import find_fork_point, fork_run
+from rekindle.cli.commands.config_file import schedule_value, whole_numbers
 from rekindle.cli.modules import find_modules_here
 from rekindle.cli.stopping import current_interrupter
 from rekindle.cli.train import argument_value, train_shown
@@ -18,7 +19,7 @@ from rekindle.run.reader import RunReader
 from rekindle.run.settings import setting_text
 from rekindle.text import shown_path, whole
 from rekindle.training import TrainerSettings
-from rekindle.training.algorithms import NoSettings, fields_of, plain
+from rekindle.training.algorithms import ALGORITHMS, NoSettings, config_type, fields_of, plain
 from rekindle.training.config import TrainerConfig
 from rekindle.training.forking import fork, fork_place
 from rekindle.ui.output import complain, write_json
@@ -74,11 +75,15 @@ class ForkChanges(NamedTuple):
             if not is_assigned or not name:
                 raise ConfigError(f"--set {assignment}: use KEY=VALUE, such as agent.learning_rate=1e-4")
             changes = changes._with(owner, name, argument_value(text.strip()), key)
-        return changes
+        return changes._replace(training=whole_numbers(changes.training, TrainerSettings))
 
     def _with(self, owner: str, name: str, value: Any, key: str) -> ForkChanges:
         if owner == "agent":
-            return self._replace(agent={**self.agent, name: value})
+            agent = {**self.agent, name: schedule_value(f"--set {key}", value)}
+            algorithm = self.known.algorithm
+            if algorithm in ALGORITHMS:  # nothing is imported that only the run names
+                agent = whole_numbers(agent, config_type(algorithm))
+            return self._replace(agent=agent)
         if owner == "" and name in TrainerSettings.__struct_fields__:
             return self._replace(training={**self.training, name: value})
         env = self.env or self.known.env

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -145,7 +146,7 @@ def _run(path: Path, settings: StudySettings, *, jobs: int, as_json: bool) -> in
     except Interrupted as error:
         if not is_study(path):
             raise
-        raise Interrupted(f"{error}; continue with rekindle resume {shown_path(path)}") from None
+        raise Interrupted(f"{error}; continue with {_resume_command(shown_path(path), settings)}") from None
     return show_study(path, as_json=as_json)
 
 
@@ -220,10 +221,30 @@ def _print(details: StudyDetails) -> None:
         out.print(facts((name, f"{share:4.0%} {'█' * round(30 * share)}") for name, share in items))
     if details.status not in ("running", "finished"):
         out.print(headline("Continue it"))
-        print_whole(out, cell(f"rekindle resume {details.path}"))
+        print_whole(out, cell(_resume_command(details.path, settings)))
     if details.best is not None:
         out.print(headline("Train with these settings"))
-        print_whole(out, cell(f"rekindle train --like {details.path}@best --seeds 100-104"))
+        print_whole(out, cell(_like_command(details.path, settings)))
+
+
+def _resume_command(path: str, settings: StudySettings) -> str:
+    """The command that continues a study, with everything that it must name again."""
+    own = agent_module(settings.algorithm)
+    named: dict[str, Sequence[str]] = {
+        "--env-module": settings.env_modules,
+        "--agent-module": [] if own is None else [own],
+        "--env-file": [] if settings.env is None else required_files(settings.env),
+    }
+    options = [word for flag, words in named.items() if words for word in (flag, *words)]
+    return shlex.join(["rekindle", "resume", path, *options])
+
+
+def _like_command(path: str, settings: StudySettings) -> str:
+    """The command that trains the best settings with other seeds, with the modules that it must name again."""
+    own = agent_module(settings.algorithm)
+    modules = [*settings.env_modules, *([] if own is None else [own])]
+    options = ["--env-module", *modules] if modules else []
+    return shlex.join(["rekindle", "train", "--like", f"{path}@best", "--seeds", "100-104", *options])
 
 
 def _row(trial: Trial, *, is_running: bool) -> list[Cell]:

@@ -160,6 +160,9 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             msgspec.structs.force_setattr(self, name, checked_count(name, getattr(self, name), least, most))
         checked_choice("vectorization", self.vectorization, ("sync", "async", "native"))
         self._check_actors()
+        for name, names in (("record", self.record), ("extras", self.extras)):
+            if isinstance(names, str):
+                raise ConfigError(f"{name} is {names!r:.80}: use a list, such as [{names!r:.80}]")
         for name in self.record:
             checked_choice("record", name, tuple(RECORDERS))
         if self.time_limit is not None and not self.time_limit > 0:

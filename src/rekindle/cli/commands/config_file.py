@@ -19,7 +19,7 @@ from rekindle.errors import ConfigError, StorageError
 from rekindle.training import TrainerSettings
 from rekindle.training.algorithms import converted
 
-__all__ = ["ConfigFile", "read_config_file", "with_positionals"]
+__all__ = ["ConfigFile", "read_config_file", "schedule_value", "whole_numbers", "with_positionals"]
 
 _OPTIONS = {
     "name": "name",
@@ -61,10 +61,10 @@ class ConfigFile(msgspec.Struct, frozen=True):
             return {
                 **self.options,
                 "training": msgspec.convert(
-                    {**preset.get("training", {}), **_whole_numbers(self.training, TrainerSettings)}, TrainerSettings
+                    {**preset.get("training", {}), **whole_numbers(self.training, TrainerSettings)}, TrainerSettings
                 ),
                 "wrapping": msgspec.convert({**preset.get("wrapping", {}), **self.wrapping}, EnvWrapping),
-                "agent": converted(agent, {**preset.get("agent", {}), **_whole_numbers(self.agent, agent)}),
+                "agent": converted(agent, {**preset.get("agent", {}), **whole_numbers(self.agent, agent)}),
             }
         except (msgspec.ValidationError, ConfigError) as error:
             raise ConfigError(f"{self.path}: {error}" if self.path else str(error)) from None
@@ -89,6 +89,7 @@ def read_config_file(arguments: Sequence[str]) -> ConfigFile | None:
     known = (*_TABLES, *_OPTIONS, *TrainerSettings.__struct_fields__)
     _check_names(path, document, known)
     _check_names(f"{path}, [env]", table, ("id", "arguments", "modules", *EnvWrapping.__struct_fields__))
+    agent = _table(path, document, "agent")
     options = {_OPTIONS[name]: _option(path, name, value) for name, value in document.items() if name in _OPTIONS}
     if "arguments" in table:
         options["arguments"] = {name: _text(value) for name, value in _table(path, table, "arguments").items()}
@@ -100,7 +101,7 @@ def read_config_file(arguments: Sequence[str]) -> ConfigFile | None:
         env=_option(path, "env", table.get("id"), str | None),
         training={name: value for name, value in document.items() if name in TrainerSettings.__struct_fields__},
         wrapping={name: value for name, value in table.items() if name in EnvWrapping.__struct_fields__},
-        agent={name: _schedule(path, name, value) for name, value in _table(path, document, "agent").items()},
+        agent={name: schedule_value(f"{path}: agent.{name}", value) for name, value in agent.items()},
         options=options,
     )
 
@@ -139,7 +140,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _schedule(path: str, name: str, value: Any) -> Any:
+def schedule_value(name: str, value: Any) -> Any:
     """Text for a percentage of the training, or for a schedule, as on the command line."""
     if not isinstance(value, str):
         return value
@@ -152,20 +153,19 @@ def _schedule(path: str, name: str, value: Any) -> Any:
         length = float(steps.removesuffix("%")) / 100 if steps.endswith("%") else int(float(steps))
         return Linear(float(parts[1]), float(parts[2]), length)
     except (ValueError, OverflowError):
-        raise ConfigError(
-            f"{path}: agent.{name} is {value!r:.60}: use a percentage such as '20%', or START:END:STEPS"
-        ) from None
+        raise ConfigError(f"{name} is {value!r:.60}: use a percentage such as '20%', or START:END:STEPS") from None
 
 
-def _whole_numbers(values: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
-    """Floats such as 1e5 as int, for fields that take no float."""
+def whole_numbers(values: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
+    """Floats such as 1e5 as int, for fields that take no float; the text None, as on the command line, as None."""
     hints = typing.get_type_hints(kind)
-    return {
-        name: int(value)
-        if isinstance(value, float) and value.is_integer() and not _takes_float(hints.get(name))
-        else value
-        for name, value in values.items()
-    }
+
+    def whole(name: str, value: Any) -> Any:
+        if isinstance(value, float) and value.is_integer() and not _takes_float(hints.get(name)):
+            return int(value)
+        return None if value == "None" else value
+
+    return {name: whole(name, value) for name, value in values.items()}
 
 
 def _takes_float(hint: Any) -> bool:
