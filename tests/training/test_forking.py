@@ -93,6 +93,15 @@ def test_an_unchanged_fork_from_any_kept_checkpoint_ends_like_its_parent(
         assert contents(parent) == before
 
 
+@pytest.mark.parametrize("streams", [{"num_envs": 7}, {"actors": 1, "envs_each": 3, "round_steps": 7}])
+def test_a_fork_from_the_end_may_be_past_the_steps_of_the_run(streams: dict[str, int], tmp_path: Path) -> None:
+    parent = trained("tabular", tmp_path, steps=500, **streams)
+    assert list_steps(parent / "checkpoints")[-1] > 500
+    assert verify(forked(str(parent), "end")).digests == verify(parent).digests
+    with pytest.raises(ConfigError, match="steps is 499, but the checkpoint is of step"):
+        rekindle.fork(parent, "shorter", steps=499)
+
+
 def test_a_changed_fork_records_what_changed(tmp_path: Path) -> None:
     parent = trained("tabular", tmp_path)
     before = contents(parent)
@@ -168,7 +177,7 @@ def test_the_default_is_the_latest_checkpoint_and_a_name_beside_the_run(tmp_path
     [
         ("@301", {}, "has no checkpoint of step 301: there are 150, 300, 450, 600"),
         ("@300", {"num_envs": 2}, "num_envs is 2, but was 1 at the checkpoint: a fork keeps"),
-        ("@300", {"steps": 200}, "steps is 200, and the checkpoint is of step 300"),
+        ("@300", {"steps": 200}, "steps is 200, but the checkpoint is of step 300"),
         ("@300", {"agent_settings": {"lerning_rate": 1}}, "did you mean learning_rate"),
         ("@300", {"agent_settings": {"capacity": 50}}, "does not fit the changed settings: .*120 rows do not fit"),
         ("@300", {"env": "CliffWalking-v1"}, "does not fit the changed settings"),

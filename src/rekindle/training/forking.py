@@ -121,7 +121,9 @@ def _changed_trainer(
             raise ConfigError(
                 f"{name} is {after}, but was {before} at the checkpoint: a fork keeps the streams of its checkpoint"
             )
-    if (most := trainer.config.steps) is not None and most < point.step:
+    most = trainer.config.steps
+    # The last round of several environments may exceed the steps of the run.
+    if most is not None and most != config.steps and most < point.step:
         raise ConfigError(f"steps is {most}, but the checkpoint is of step {point.step}: use at least {point.step}")
     return trainer
 
