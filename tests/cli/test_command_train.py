@@ -137,7 +137,7 @@ class TestTrain:
             (("tabular", "FrozenLake-v1", "--agent.gamma", "7"), 2, "gamma is 7.0: use a number from 0 to 1"),
             (("tabular", "FrozenLake-v1", "--agent.gama", "1"), 2, "Perhaps you meant"),
             (("tabular", "FrozenLake-v1", "--steps", "-3"), 2, "steps is -3"),
-            (("tabular", "FrozenLake-v1", "--name", "../x"), 2, "name '..' cannot be a directory"),
+            (("tabular", "FrozenLake-v1", "--name", "../x"), 2, "name '../x' cannot be a directory"),
             (("tabular",), 2, "ENV"),
         ],
     )

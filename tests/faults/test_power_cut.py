@@ -203,6 +203,7 @@ NOT_IN_ANY_STORY = {
     **dict.fromkeys(
         (
             "input_journal.py:__init__",
+            "input_journal.py:_start_segment",
             "input_journal.py:append",
             "input_journal.py:sync",
             "input_journal.py:_sync_all",

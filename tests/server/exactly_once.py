@@ -76,18 +76,15 @@ def started_clients(address: str, root: Path, clients: int, requests: int) -> li
     ]
 
 
-def kill_now_and_then(server: ServerProcess, processes: list[subprocess.Popen[str]], kills: int, seed: int) -> int:
-    """Kill the server at random moments and start it again; returns how often it was killed under load."""
-    rng = random.Random(seed)
-    done = 0
-    while done < kills:
-        time.sleep(rng.uniform(0.2, 0.8))
-        if all(process.poll() is not None for process in processes):
-            break
+def kill_under_load(server: ServerProcess, root: Path, answers: int, kills: int, seed: int) -> None:
+    """Kill the server and start it again, each time when the clients have got some random number of answers."""
+    for wanted in sorted(random.Random(seed).sample(range(answers // 10, answers * 9 // 10), kills)):
+        deadline = time.monotonic() + 300
+        while sum(log.read_bytes().count(b"\n") for log in root.glob("client-*.log")) < wanted:
+            assert time.monotonic() < deadline, f"the clients do not get to {wanted} answers"
+            time.sleep(0.005)
         server.kill()
         server.start()
-        done += 1
-    return done
 
 
 def logs(root: Path, clients: int) -> dict[str, list[dict[str, Any]]]:

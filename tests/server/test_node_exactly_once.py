@@ -1,14 +1,11 @@
 """Clients in Node: each request of rekindle.js is processed exactly once, under `kill -9` and faults of the network."""
 
-import random
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from exactly_once import HERE, STATES, check, serving, started_clients
+from exactly_once import HERE, STATES, check, kill_under_load, serving, started_clients
 from fault_proxy import FaultProxy
-from hosting import ServerProcess
 from node import CLIENT, node
 from test_exactly_once import free_port
 
@@ -23,17 +20,6 @@ def started_in_node(address: str, root: Path, numbers: range, requests: int) -> 
         subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for command in commands
     ]
-
-
-def kill_under_load(server: ServerProcess, root: Path, answers: int, kills: int, seed: int) -> None:
-    """Kill the server and start it again, each time when the clients have got some random number of answers."""
-    for wanted in sorted(random.Random(seed).sample(range(answers // 10, answers * 9 // 10), kills)):
-        deadline = time.monotonic() + 300
-        while sum(log.read_bytes().count(b"\n") for log in root.glob("client-*.log")) < wanted:
-            assert time.monotonic() < deadline, f"the clients do not get to {wanted} answers"
-            time.sleep(0.005)
-        server.kill()
-        server.start()
 
 
 def campaign(root: Path, *, python: int, in_node: int, requests: int, kills: int, seed: int) -> None:

@@ -232,7 +232,7 @@ def test_an_agent_goes_on_with_an_environment(tmp_path: Path, data: Path) -> Non
         ("sac", {"data_share": 0.5}, "there is no data: pass --data PATH"),
         ("sac", {"data": True, "data_share": 0.0}, "data_share is 0.0: use a number above 0"),
         ("sac", {"data": True, "keep_data": True}, "makes no transitions"),
-        ("sac", {"data": True, "env": None, "data_share": 0.5}, "pass the environment"),
+        ("sac", {"data": True, "env": None, "data_share": 0.5}, "pass an environment"),
         ("sac", {"env": None}, "nothing to learn from"),
         ("sac", {"timeout_after": 5}, "timeout_after is for data, but there is none: pass --data PATH"),
         ("sac", {"fixed_length": True}, "fixed_length is for data"),
