@@ -31,6 +31,28 @@ def warnings_of(trainer: Trainer) -> list[str]:
     return list(foreseen(trainer.agent, trainer.config))
 
 
+def free(actors: int, **options: Any) -> Trainer:
+    settings = {**SMALL, "rollout_steps": 2048}
+    return Trainer("CartPole-v1", "ppo", actors=actors, free=True, agent_settings=settings, **options)
+
+
+@pytest.mark.parametrize(("actors", "round_steps"), [(8, 64), (32, 16), (640, 1)])
+def test_free_actors_play_no_longer_with_a_policy_than_ppo_can_learn_from_it(actors: int, round_steps: int) -> None:
+    trainer = free(actors, steps=None)
+    assert trainer.config.round_steps == round_steps
+    assert not warnings_of(trainer)
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [({"actors": 32, "round_steps": 64}, "use --round-steps 21 or less"), ({"actors": 1024}, "use a longer rollout")],
+)
+def test_free_actors_whose_transitions_become_too_old(options: dict[str, Any], advice: str) -> None:
+    (warning,) = warnings_of(free(**options))
+    assert "are left out, and counted in stale_steps" in warning
+    assert advice in warning
+
+
 @pytest.mark.parametrize(
     ("algorithm", "steps", "settings", "message"),
     [

@@ -20,6 +20,8 @@ __all__ = ["check_rollout", "check_rounds", "foreseen", "with_round_steps"]
 
 _ROUND = 64
 """Steps of each environment in a round, if nothing else is asked for."""
+_UNLEARNED = 3
+"""Chunks of free actors that one may have to wait for until it is learned from, as a multiple of all actors."""
 
 
 def check_rollout(agent: LearningAgent, num_envs: int) -> None:
@@ -39,7 +41,10 @@ def with_round_steps(settings: dict[str, Any], agent: LearningAgent) -> dict[str
         return settings
     rollout_steps, rows = getattr(_settings(agent), "rollout_steps", None), max(1, actors * each)
     fitting = [] if rollout_steps is None else rounds_fitting(rollout_steps, rows)
-    return {**settings, "round_steps": max((steps for steps in fitting if steps <= _ROUND), default=_ROUND)}
+    most = _ROUND
+    if rollout_steps is not None and settings.get("free"):
+        most = max(1, min(_ROUND, rollout_steps // (_UNLEARNED * rows)))
+    return {**settings, "round_steps": max((steps for steps in fitting if steps <= most), default=most)}
 
 
 def check_rounds(agent: LearningAgent, config: TrainerConfig) -> None:
@@ -74,7 +79,11 @@ def foreseen(
             "refused, because its data are others; make a copy first (rekindle data export) and learn from that"
         )
     settings = _settings(agent)
-    if settings is None or config.steps is None:
+    if settings is None:
+        return
+    if config.free:
+        yield from _too_old(settings, config)
+    if config.steps is None:
         return
     if config.is_offline:
         yield from _unfinished_schedules(settings, config.steps, "updates")
@@ -97,6 +106,19 @@ def foreseen(
 def _settings(agent: LearningAgent) -> Any:
     """The config of a built-in agent; settings of other agents may mean something else."""
     return None if algorithm_of(agent) is None else getattr(agent, "config", None)
+
+
+def _too_old(settings: Any, config: TrainerConfig) -> Iterator[str]:
+    """A warning if free actors play on with a policy for longer than PPO can learn from it."""
+    rollout_steps: int | None = getattr(settings, "rollout_steps", None)
+    if rollout_steps is None or _UNLEARNED * config.steps_at_once <= rollout_steps:
+        return
+    most = rollout_steps // (_UNLEARNED * config.num_envs)
+    yield (
+        f"rollout_steps is {rollout_steps}, and free actors play chunks of {config.steps_at_once} transitions in all: "
+        "those that become too old to learn from are left out, and counted in stale_steps; use "
+        + (f"--round-steps {most} or less" if most else "a longer rollout (--agent.rollout-steps), or fewer actors")
+    )
 
 
 def _too_long(settings: Any, agent: LearningAgent, end: int) -> str | None:
