@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,9 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),  # of Ray
 ]
+
+
+HERE = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,3 +86,36 @@ def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
     training = trainer(tmp_path, tmp_path / "perils", actors_on="ray", ray_address="127.0.0.1:1")
     with pytest.raises(ConfigError, match="there is no Ray cluster at 127"):
         training.train()
+
+
+def test_an_address_without_a_port_is_refused(tmp_path: Path) -> None:
+    ray.shutdown()
+    training = trainer(tmp_path, tmp_path / "perils", actors_on="ray", ray_address="10.0.0.1")
+    with pytest.raises(ConfigError, match=r"ray_address is '10.0.0.1': use HOST:PORT"):
+        training.train()
+
+
+def test_a_server_that_is_no_cluster_is_refused_after_a_while(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        program = (
+            f"import sys; sys.path[:0] = {[str(HERE / 'actors'), str(HERE / 'envs'), str(HERE)]!r}\n"
+            "from pathlib import Path; from perilous import trainer; from rekindle.actors import cluster\n"
+            f"root = Path({str(tmp_path)!r}); cluster._CONNECT = 2.0\n"
+            f"trainer(root, root / 'perils', actors_on='ray', ray_address={address!r}).train()"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert f"there is no Ray cluster at {address}: no answer in 2 s" in done.stderr
+
+
+def test_sigterm_takes_a_checkpoint_and_the_run_goes_on_exactly(tmp_path: Path, expected: dict[str, Any]) -> None:
+    ray.shutdown()
+    training = trainer(tmp_path, tmp_path / "perils", actors_on="ray")
+    training.on(
+        EpisodeEnded,
+        lambda event: os.kill(os.getpid(), signal.SIGTERM) if event.stamp.episodes == 40 else None,
+    )
+    report = training.train()
+    assert (report.status, report.reason) == ("stopped", "SIGTERM")
+    trainer(tmp_path, tmp_path / "perils", actors_on="here").train()
+    assert digests(tmp_path) == expected

@@ -73,6 +73,19 @@ def test_the_result_does_not_depend_on_the_number_of_processes(
     assert libraries == {0.0}, "a worker has imported an ML library"
 
 
+def test_there_are_no_more_workers_than_processors_that_this_process_may_use(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        training = trainer(tmp_path, tmp_path / "perils", workers=None, steps=40, eval_episodes=0)
+        counts: set[int] = set()
+        training.on(EpisodeEnded, lambda _: counts.add(len(workers_of(os.getpid()))))
+        training.train()
+    finally:
+        os.sched_setaffinity(0, before)
+    assert counts == {1}
+
+
 def endangered(training: Trainer, perils: Path, dangers: dict[int, str]) -> list[str]:
     """Put a file for the environments where they look when this many episodes have ended; returns warnings."""
     warnings: list[str] = []

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import logging
 import os
 import platform
+import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -30,9 +33,10 @@ from rekindle.actors.supervision import Silence, Supervised
 from rekindle.agent import Policy, State
 from rekindle.envs.factory import ENV_ERRORS
 from rekindle.envs.pickling import pickled_by_value, unpickled
-from rekindle.errors import ConfigError, EnvError, MissingExtra
+from rekindle.errors import ConfigError, EnvError, Interrupted, MissingExtra
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop
+from rekindle.processors import processors
 from rekindle.text import install_command
 
 __all__ = ["ActorsOnRay"]
@@ -41,6 +45,8 @@ _LOOK = 0.5
 """Seconds between two looks at whether to stop."""
 _START = 120.0
 """Seconds that a worker gets to find a processor, and at least to start, and then to create each environment."""
+_CONNECT = 60.0
+"""Seconds that a cluster gets to answer."""
 _GET = 60.0
 """Seconds to fetch what is ready."""
 
@@ -59,7 +65,7 @@ class ActorsOnRay(Supervised["_Worker"]):
         self.mark_inexact: Callable[[str], object] = lambda _: None
         """Called if a node differs from the machine of the learner."""
         self._cast = cast
-        count = min(workers or os.cpu_count() or 1, shape.actors)
+        count = min(workers or processors(), shape.actors)
         ends = [shape.actors * index // count for index in range(count + 1)]
         self._order: Order | None = None
         self._ray = ray = _imported()
@@ -76,21 +82,22 @@ class ActorsOnRay(Supervised["_Worker"]):
 
     def _connect(self, address: str | None, count: int) -> None:
         ray = self._ray
+        self._undo.callback(ray.shutdown)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
         try:
-            if address is not None and address != "auto" and "://" not in address:
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself would wait for minutes
-            if address is None:
-                ray.init(num_cpus=count, include_dashboard=False, **options)
-            else:
-                ray.init(address=address, **options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            with _sigterm_kept():
+                if address is None:
+                    # Not on another thread: the processes of the cluster end with the thread that has started them.
+                    ray.init(num_cpus=count, include_dashboard=False, **options)
+                else:
+                    if address != "auto" and "://" not in address:
+                        _check_server(address)
+                    _join(ray, address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError, OverflowError, OSError) as error:
             where, advice = "this machine", ""
             if address is not None:
                 where, advice = address, "; if it wants a token, set RAY_AUTH_MODE=token, with the token in ~/.ray"
             raise ConfigError(f"there is no Ray cluster at {where}: {error}{advice}") from None
-        self._undo.callback(ray.shutdown)
 
     @property
     def workers(self) -> int:
@@ -165,6 +172,54 @@ class ActorsOnRay(Supervised["_Worker"]):
         for worker in workers:
             worker.kill()
         self._undo.close()
+
+
+def _check_server(address: str) -> None:
+    """Raise at once if nothing answers there: Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"ray_address is {address!r}: use HOST:PORT, such as 10.0.0.1:6379, or auto")
+    socket.create_connection((host, int(port)), timeout=10).close()
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Generator[None]:
+    """Give SIGTERM its handler back: Ray sets one that exits, and one in C++ that aborts."""
+    is_main, handler = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)
+    is_terminated = False
+    try:
+        yield
+    except SystemExit:  # by Ray, which SIGTERM has reached
+        is_terminated = True
+    finally:
+        if is_main and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+    if is_terminated:
+        signal.raise_signal(signal.SIGTERM)
+        raise Interrupted("stopped while Ray was started")
+
+
+def _join(ray: Any, **options: Any) -> None:
+    """Connect to a cluster; a server that accepts a connection and is no cluster would be waited for for minutes."""
+    raised: list[BaseException] = []
+
+    def initialise() -> None:
+        try:
+            ray.init(**options)
+        except BaseException as error:
+            raised.append(error)
+
+    log = logging.getLogger("ray")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it would warn that this is not the main thread
+    thread = threading.Thread(target=initialise, name="rekindle-ray", daemon=True)
+    thread.start()
+    thread.join(_CONNECT)
+    log.setLevel(level)
+    if thread.is_alive():
+        raise ConnectionError(f"no answer in {_CONNECT:g} s")
+    for error in raised:
+        raise error
 
 
 def machine() -> dict[str, str]:

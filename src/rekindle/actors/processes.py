@@ -28,6 +28,7 @@ from rekindle.envs.worker import GRACE, IGNORED
 from rekindle.errors import AgentError, ConfigError, EnvError, RekindleError
 from rekindle.experience import Array
 from rekindle.interrupt import ShouldStop
+from rekindle.processors import processors
 
 __all__ = ["ActorProcesses", "raise_report", "start_patience"]
 
@@ -58,7 +59,7 @@ class ActorProcesses(Supervised["_Worker"]):
         self.shape = shape = cast.shape
         super().__init__(f"{cast.factory.name}: the process", shape.actors, patience)
         self._cast = cast
-        count = min(workers or os.cpu_count() or 1, shape.actors)
+        count = min(workers or processors(), shape.actors)
         ends = [shape.actors * index // count for index in range(count + 1)]
         self._order: Order | None = None
         self._free: dict[int, Order] = {}
@@ -76,7 +77,7 @@ class ActorProcesses(Supervised["_Worker"]):
             printing = Printing()
             self._undo.callback(printing.close)
             pickled = pickled_by_value(cast, "--actors-on here")
-            start = start_patience(count, os.cpu_count() or 1)
+            start = start_patience(count, processors())
             self._workers: list[_Worker] = []
             for first, end in itertools.pairwise(ends):
                 self._workers.append(_Worker(cast, range(first, end), pickled, self._policies, printing, start))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pickle
 import signal
 import socket
@@ -24,6 +23,7 @@ from rekindle.envs.pickling import pickled_by_value
 from rekindle.envs.vector import Outcome, joined
 from rekindle.envs.worker import GRACE, IGNORED
 from rekindle.errors import ConfigError, EnvError
+from rekindle.processors import processors
 
 __all__ = ["WorkerEnvs"]
 
@@ -46,7 +46,7 @@ class WorkerEnvs:
             raise ConfigError(
                 f"{num_envs} environments on {workers} workers: use at least 1 worker, and at most one per environment"
             )
-        count = workers or min(num_envs, os.cpu_count() or 1)
+        count = workers or min(num_envs, processors())
         self.name = factory.name
         self.num_envs = num_envs
         first_rows = [num_envs * index // count for index in range(count)]

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 import numpy as np
 
+from rekindle.processors import processors
 from rekindle.version import __version__
 
 __all__ = ["Fork", "Resume", "RunDetails", "RunMetadata"]
@@ -118,7 +119,7 @@ def _platform() -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "machine": platform.machine(),
-        "processors": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "processors": str(processors()),
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
     }
 
