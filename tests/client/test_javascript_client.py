@@ -82,6 +82,39 @@ def test_rekindle_js_connects_again_if_stats_are_not_answered(tmp_path: Path) ->
         assert run_node(script, f"ws://127.0.0.1:{server.port}/session") == "0 1\n"
 
 
+def test_rekindle_js_connects_again_at_once_if_a_connection_fails_without_a_close_event(tmp_path: Path) -> None:
+    """As in Node 22."""
+    script = tmp_path / "refused.mjs"
+    script.write_text(
+        f"""
+        const {{ Client }} = await import({str(CLIENT)!r});
+        let failures = 0;
+        class Refused extends EventTarget {{
+          constructor() {{
+            super();
+            queueMicrotask(() => this.onerror?.({{ message: "refused" }}));
+          }}
+          close() {{}}
+        }}
+        function Socket(address) {{
+          failures += 1;
+          return failures < 4 ? new Refused() : new WebSocket(address);
+        }}
+        const options = {{ WebSocket: Socket, timeout: 60_000 }};
+        const client = await Client.connect(process.argv[2], options);
+        console.log((await client.stats()).steps, failures);
+        client.close();
+        failures = -1000;
+        const hasty = Client.connect(process.argv[2], {{ ...options, patience: 100 }});
+        await hasty.catch((error) => console.log(error.message));
+        """
+    )
+    with ScriptedServer([]) as server:
+        address = f"ws://127.0.0.1:{server.port}/session"
+        told = f"there is no server at {address}: the connection failed: refused"
+        assert run_node(script, address, timeout=20) == f"0 4\n{told}\n"
+
+
 def test_rekindle_js_sends_a_request_that_waits_as_it_was(tmp_path: Path) -> None:
     script = tmp_path / "reuse.mjs"
     script.write_text(

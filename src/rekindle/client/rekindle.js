@@ -300,8 +300,14 @@ export class Client {
     socket.binaryType = "arraybuffer";
     this.#socket = socket;
     this.#expect("a connection");
+    let isOpen = false;
     socket.onopen = () => {
+      isOpen = true;
       if (socket === this.#socket) socket.send(this.#encoded(this.#hello()));
+    };
+    socket.onerror = (event) => {
+      // If a connection cannot be made, Node 22 fires no `close` event.
+      if (socket === this.#socket && !isOpen) this.#lost(`the connection failed: ${event.message ?? ""}`.replace(/: $/, ""));
     };
     socket.onmessage = (event) => {
       if (socket === this.#socket) this.#receive(event.data);
