@@ -354,6 +354,37 @@ def test_runs_of_one_training_in_several_versions_are_one_line(tmp_path: Path, s
     expect(page.locator(".legend .item")).to_have_text(["lake · 3 seeds"])
 
 
+def test_runs_that_repeat_a_seed_are_not_counted_as_seeds(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+    for seed in (0, 1, 1):
+        write_run(tmp_path, seed=seed)
+    page = open_page(serve(tmp_path), place(*ids_in(tmp_path)))
+    expect(page.locator(".legend .item")).to_have_text(["lake · 3 runs"])
+
+
+def test_more_runs_than_a_comparison_has_are_told(tmp_path: Path, serve: Serve, open_page: Open) -> None:
+    path = write_run(tmp_path, episodes=1)
+    for number in range(120):
+        shutil.copytree(path, path.with_name(f"{path.name}_{number + 2}"))
+    page = open_page(serve(tmp_path), place(*ids_in(tmp_path)))
+    expect(page.get_by_text("These are the first 100 of 121 runs")).to_be_visible()
+    expect(page.locator(".legend .item")).to_have_text(["lake · 100 runs"])
+    page.get_by_role("radio", name="Each run").click()
+    expect(page.locator(".legend .item")).to_have_count(100)
+    chart = page.locator("[data-metric='episode/return']").bounding_box()
+    assert chart is not None
+    assert chart["y"] < 500  # not below a page of names
+
+
+@pytest.mark.parametrize(("reward", "mean"), [(-7.0, "−6.00"), (-1.0, "0")])
+def test_the_best_of_a_run_is_an_evaluation_also_if_none_is_above_zero(
+    tmp_path: Path, serve: Serve, open_page: Open, reward: float, mean: str
+) -> None:
+    # An evaluation has two episodes, of this reward and of 2 more.
+    path = write_run(tmp_path, reward=lambda number: 50.0 if number == 3 else reward)
+    page = open_page(serve(tmp_path), place(id_of(path)))
+    expect(page.locator(".facts div", has_text="Best")).to_have_text(f"Best{mean}evaluation")
+
+
 def test_a_live_run_shows_how_far_it_has_come(tmp_path: Path, serve: Serve, open_page: Open) -> None:
     run = TrainingRun.create("lake", root=tmp_path)
     run.describe("Tabular", 1000)
@@ -469,6 +500,20 @@ def test_a_narrow_window_needs_no_sideways_scrolling(few_runs: Path, serve: Serv
         page = open_page(server, where, viewport={"width": 380, "height": 800})
         page.wait_for_selector(".runs tbody tr, .uplot")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [1100, 1280])
+def test_a_list_of_long_names_needs_no_sideways_scrolling(
+    tmp_path: Path, serve: Serve, open_page: Open, width: int
+) -> None:
+    config = {"algorithm": "tabular", "env": {"id": "FrozenLake-v1"}}
+    path = write_run(tmp_path, "a-quite-long-name-of-a-training", config=config)
+    shutil.copytree(path, path.with_name(f"{path.name}_2"))
+    page = open_page(serve(tmp_path), viewport={"width": width, "height": 800})
+    expect(page.locator(".runs tbody tr")).to_have_count(2)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    cut = "names => names.filter(name => name.scrollWidth > name.clientWidth).length"
+    assert page.locator(".runs .name").evaluate_all(cut) == 0  # the ends of both names differ
 
 
 def test_the_tabs_of_a_run_do_not_scroll_up_and_down(few_runs: Path, serve: Serve, open_page: Open) -> None:

@@ -131,6 +131,14 @@ def test_an_exploding_learning_rate_is_named_with_the_first_update_that_shows_it
 
 
 @pytest.mark.exhaustive
+def test_a_value_that_comes_from_no_layer_is_told_without_one(tmp_path: Path) -> None:
+    fault = diagnosed(trained(tmp_path, "dqn", {**DQN, "learning_rate": 1e30})).fault
+    assert fault is not None
+    assert (fault.update, fault.layer, fault.row) == (1, "the loss", None)
+    assert fault.message == "update 1 gives inf in the loss or the optimiser: square of numbers up to 1e+30"
+
+
+@pytest.mark.exhaustive
 def test_a_network_that_fails_in_acting_is_named(tmp_path: Path) -> None:
     path = trained(tmp_path, "ppo", {**PPO, "network": "faulty_worlds:broken"})
     fault = diagnosed(path).fault

@@ -30,6 +30,8 @@ from rekindle.training.trainer import AgentSource, Trainer
 
 __all__ = ["Diagnosis", "Fault", "diagnose"]
 
+_LOSS = "the loss"
+"""Named in place of a layer if a value comes from none."""
 _STREAM = re.compile(r"stream (\d+)")
 
 
@@ -314,7 +316,7 @@ class _Examination:
 
     def _fault(self, kind: Literal["not finite", "exploding gradient"], found: Any, *, acting: bool = False) -> Fault:
         origin = found.origin
-        layer = origin.layer or origin.argument or self._weight(origin.part) or "the loss"
+        layer = origin.layer or origin.argument or self._weight(origin.part) or _LOSS
         return Fault(
             kind=kind,
             update=found.update,
@@ -335,7 +337,7 @@ def _sentence(kind: str, found: Any, layer: str, *, acting: bool) -> str:
     if origin.argument and not origin.layer:
         where = f"in {origin.argument}, before any operation"
     elif not origin.is_inside:
-        where = f"in the loss or the optimiser, from {layer}"
+        where = "in the loss or the optimiser" + (f", from {layer}" if layer != _LOSS else "")
     rows = "every row" if origin.is_every_row else f"row {origin.row}"
     row = "" if origin.row is None else f", {rows} of the {'observations' if acting else 'batch'}"
     if kind == "exploding gradient":

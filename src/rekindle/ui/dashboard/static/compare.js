@@ -10,8 +10,10 @@ import { RunTables, aggregate, smooth } from "./tables.js";
 import { tagList } from "./tags.js";
 
 const POINTS = 400;
+const MOST_RUNS = 100; // the server reads no more of them
 
-export function comparePage(main, ids, signal) {
+export function comparePage(main, wanted, signal) {
+  const ids = wanted.slice(0, MOST_RUNS);
   const runs = new Map(ids.map((id) => [id, { id, tables: new RunTables(), details: null }]));
   document.title = `Comparison of ${ids.length} · rekindle`;
 
@@ -48,7 +50,8 @@ export function comparePage(main, ids, signal) {
   grid.toolbar.querySelector("[data-toggle=band]").hidden = true;
   const legend = h("div", { class: "legend" });
   const table = h("div", { class: "scroll" });
-  const banners = h("div", { class: "banners" });
+  const banners = h("div", { class: "banners" }, ids.length < wanted.length
+    ? h("p", { class: "banner", role: "status" }, icon("warning"), `These are the first ${ids.length} of ${wanted.length} runs: a comparison has no more. rekindle compare, plot and report take all.`) : null);
   const scores = h("section", { hidden: true });
   main.replaceChildren(h("div", { class: "page compare" },
     h("div", { class: "heading" }, h("nav", { class: "crumbs", "aria-label": "Where" }, h("a", { href: "#/" }, "Runs"), h("span", { class: "slash" }, "/"), h("h1", {}, `Comparison of ${ids.length} ${ids.length === 1 ? "run" : "runs"}`))),
@@ -137,10 +140,15 @@ export function comparePage(main, ids, signal) {
     });
   }
 
+  function counted(members) {
+    const seeds = new Set(members.map((run) => run.details?.row.seed));
+    return `${members.length} ${seeds.size === members.length ? "seeds" : "runs"}`;
+  }
+
   function showLegend() {
     legend.replaceChildren(...groups().map(([key, members], index) => {
       const isLive = members.some((run) => run.details?.row.status === "running");
-      const text = members.length > 1 ? `${key} · ${members.length} seeds` : label(members[0]);
+      const text = members.length > 1 ? `${key} · ${counted(members)}` : label(members[0]);
       return h("span", { class: "item" }, swatch(index),
         members.length === 1 ? h("a", { href: `#/run/${encodeURIComponent(members[0].id)}` }, text) : h("span", {}, text),
         isLive ? h("span", { class: "status running" }, h("span", { class: "dot" })) : null,

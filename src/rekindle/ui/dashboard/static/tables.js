@@ -109,7 +109,7 @@ export class RunTables {
 
   // The best evaluation, or the best episode if there are no evaluations.
   best() {
-    const greatest = (values) => values?.reduce((most, value) => (value !== null && !(value <= most) ? value : most), null) ?? null;
+    const greatest = (values) => values?.reduce((most, value) => (value !== null && (most === null || value > most) ? value : most), null) ?? null;
     const evaluation = greatest(this.logs.get("eval_episodes")?.mean.get("return"));
     if (evaluation !== null) return { value: evaluation, of: "evaluation" };
     const episode = greatest(this.logs.get("train_episodes")?.most.get("return"));
