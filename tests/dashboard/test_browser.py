@@ -375,7 +375,7 @@ def test_more_runs_than_a_comparison_has_are_told(tmp_path: Path, serve: Serve, 
     assert chart["y"] < 500  # not below a page of names
 
 
-@pytest.mark.parametrize(("reward", "mean"), [(-7.0, "−6.00"), (-1.0, "0")])
+@pytest.mark.parametrize(("reward", "mean"), [(-7.0, "\u22126.00"), (-1.0, "0")])
 def test_the_best_of_a_run_is_an_evaluation_also_if_none_is_above_zero(
     tmp_path: Path, serve: Serve, open_page: Open, reward: float, mean: str
 ) -> None:
