@@ -203,6 +203,7 @@ def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(kind: str, c
     [
         ("vector", np.zeros(3), r"the shape \(3,\): a single one has \(2,\), and a batch \(rows, 2\)"),
         ("vector", np.zeros((4, 1, 2)), r"\(4, 1, 2\): a single one has \(2,\)"),
+        ("vector", (np.zeros(2), {}), r"not an array: .* env.reset\(\) returns an observation and an info"),
         ("vector", 0.5, r"\(\): a single one has \(2,\)"),
         ("discrete", np.zeros((1, 1), int), r"\(1, 1\): a single one has \(\), and a batch \(rows\)"),
         ("image", np.zeros((36, 40, 3), np.uint8), r"one has \(40, 36, 3\)"),

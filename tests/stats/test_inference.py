@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,8 +165,8 @@ def test_holms_adjustment_keeps_the_order_and_raises_every_p_value(p_values: lis
     assert [adjusted[place] for place in places] == sorted(adjusted)
 
 
-@pytest.mark.parametrize("scores", [[], [float("nan")], [1.0, float("inf")], [[1.0], []]])
-def test_scores_that_are_not_there_are_refused(scores: list[float]) -> None:
+@pytest.mark.parametrize("scores", [[], [float("nan")], [1.0, float("inf")], [[1.0], []], ["high"], 3.0])
+def test_what_are_no_scores_is_refused(scores: Any) -> None:
     with pytest.raises(InputError):
         iqm(scores)
 

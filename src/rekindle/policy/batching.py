@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from rekindle.errors import InputError
-from rekindle.experience import Observations
+from rekindle.experience import Array, Observations
 from rekindle.nesting import Nesting
 from rekindle.policy.encoding import Encoding
 
@@ -29,7 +29,7 @@ class Batching:
         Raises `InputError` if it is neither an observation nor a batch.
         """
         if self._plain is not None:
-            array = np.asarray(observations)
+            array = _array(observations, "the observation")
             if array.shape[1:] == self._plain and array.ndim > len(self._plain):  # the common case, at once
                 return array, False
             is_single = _is_single(array.shape, self._plain, "the observation")
@@ -39,7 +39,10 @@ class Batching:
             observations = dict(zip(self._nesting.names, leaves, strict=True))
         if not isinstance(observations, Mapping):
             raise InputError(f"the observation must be a dict with the keys {sorted(self._shapes)}")
-        named = {name: np.asarray(value) for name, value in cast("Mapping[str, Any]", observations).items()}
+        named = {
+            name: _array(value, f"the observation {name!r}")
+            for name, value in cast("Mapping[str, Any]", observations).items()
+        }
         if missing := sorted(self._shapes.keys() - named.keys()):
             raise InputError(f"the observation has no {', '.join(map(repr, missing))}")
         singles = {
@@ -52,6 +55,14 @@ class Batching:
         if not any(singles.values()):
             return named, False
         return {name: array[None] for name, array in named.items()}, True
+
+
+def _array(value: Any, what: str) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        advice = "; env.reset() returns an observation and an info: pass the first" if isinstance(value, tuple) else ""
+        raise InputError(f"{what} is not an array: {error}{advice}") from None
 
 
 def _is_single(shape: tuple[int, ...], known: tuple[int, ...], what: str) -> bool:

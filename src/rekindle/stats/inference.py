@@ -184,8 +184,11 @@ def holm(p_values: Sequence[float], *, tests: int | None = None) -> list[float]:
 def _tasks(scores: Scores) -> list[Floats]:
     """The scores of each task."""
     rows: Sequence[Any] = cast("Sequence[Any]", scores)
-    is_nested = len(rows) > 0 and np.ndim(rows[0]) == 1
-    tasks = [np.asarray(task, np.float64) for task in (rows if is_nested else [rows])]
+    try:
+        is_nested = len(rows) > 0 and np.ndim(rows[0]) == 1
+        tasks = [np.asarray(task, np.float64) for task in (rows if is_nested else [rows])]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"scores are one number per run, or a list of these for each task: {error}") from None
     if any(task.ndim != 1 or not len(task) for task in tasks):
         raise InputError("scores are one number per run, or a list of these for each task; a task has no scores")
     if not all(np.isfinite(task).all() for task in tasks):
