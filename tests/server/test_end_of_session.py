@@ -1,18 +1,22 @@
 """Clients learn that the training is over, and do not wait for a server that will not come back."""
 
 import asyncio
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from hosting import ACTIONS, STATES, Hosted, hosted, wait_for
+from hosting import ACTIONS, STATES, Hosted, hosted, session_of, wait_for
 from node import CLIENT, run_node
 from raw_socket import Raw
 
 from rekindle.client import AsyncClient, Client, GymClient
 from rekindle.errors import ServerError
+from rekindle.events import Event, MetricsFlushed
+from rekindle.server import ServerOptions, SessionServer, serve
 from rekindle.wire.messages import Begin
 
 LIMIT = {"max_steps": 2}
@@ -110,3 +114,38 @@ def test_clients_wait_for_a_server_that_was_only_stopped(tmp_path: Path) -> None
         answer, error = raw.heard(), raw.heard()
         assert (answer["seq"], "stop" in answer) == (1, False)
         assert (error["code"], "stop" in error) == ("leaving", False)
+
+
+def test_a_run_whose_server_failed_is_failed_and_the_next_server_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback of the session raises after the second step."""
+
+    def fail(event: Event) -> None:
+        if isinstance(event, MetricsFlushed) and event.stamp.env_steps == 2:
+            raise ValueError("no plot")
+
+    def play() -> None:
+        is_ready.wait(20)
+        with Client(addresses[0], client="a", patience=20, answer_seconds=20) as client:
+            client.begin(1)
+            answered.extend([client.step(place, 1.0) for place in (2, 3, 4)])
+
+    def announce(address: str) -> None:
+        addresses.append(address)
+        is_ready.set()
+
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)  # for a process that only serves
+    addresses: list[str] = []
+    answered: list[int] = []
+    is_ready, player = threading.Event(), threading.Thread(target=play)
+    session = session_of(tmp_path, metrics_every=1, callbacks=[fail])
+    player.start()
+    with pytest.raises(ValueError, match="no plot"):
+        serve(SessionServer(session, ServerOptions(port=0)), announce=announce)
+    assert session.run is not None
+    assert (session.run.metadata.status, session.run.metadata.stop_reason) == ("failed", "ValueError: no plot")
+    again = session_of(tmp_path, max_steps=3)
+    serve(SessionServer(again, ServerOptions(port=int(addresses[0].split(":")[2].split("/")[0]))), announce=print)
+    player.join(20)
+    assert (len(answered), again.total_steps) == (3, 3)

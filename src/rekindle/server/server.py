@@ -382,10 +382,9 @@ def serve(server: SessionServer, *, announce: Callable[[str], object]) -> None:
 
     try:
         uvloop.run(main())
-    except BaseException:
+    except BaseException as error:
         if server.session is not None:
-            with contextlib.suppress(RekindleError):  # the first error says more
-                server.session.close()
+            server.session.__exit__(type(error), error, error.__traceback__)
         raise
     finally:
         gc.unfreeze()
