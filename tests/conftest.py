@@ -1,6 +1,7 @@
 """Timing decides no test: a machine may be busy. What JAX compiles is kept, as many tests compile the same."""
 
 import os
+import signal
 import tempfile
 
 from hypothesis import settings
@@ -12,3 +13,6 @@ settings.load_profile("untimed")
 if "REKINDLE_COMPILED" not in os.environ:
     COMPILED = tempfile.TemporaryDirectory(prefix="rekindle-compiled-")
     os.environ["REKINDLE_COMPILED"] = COMPILED.name
+
+# `nohup make test` ignores SIGHUP, and so would the processes that tests send it to.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
