@@ -84,6 +84,24 @@ def test_a_mean_is_the_mean_and_stands_where_half_of_the_runs_have_values() -> N
     assert mean[0] == pytest.approx(13 / 3)
 
 
+@pytest.mark.parametrize(
+    ("runs", "shown"),
+    [
+        ([(600.0, 1.0)], [[600.0]]),
+        ([(600.0, 1.0), (600.0, 3.0)], [[600.0]]),
+        ([(600.0, 1.0), (700.0, 2.0), (800.0, 4.0)], [[600.0], [700.0], [800.0]]),
+    ],
+)
+def test_curves_of_one_point_are_visible(runs: list[tuple[float, float]], shown: list[list[float]]) -> None:
+    from matplotlib.figure import Figure
+
+    axes: Any = Figure().subplots()
+    curves = [plot._Curve(np.array([step]), np.array([value])) for step, value in runs]
+    plot._draw(axes, curves, 0.6, plot._Look("lake", len(runs), "#000000", "-"))
+    dots = [line.get_xdata().tolist() for line in axes.get_lines() if line.get_marker() == "o"]
+    assert dots == shown
+
+
 def test_evaluations_are_means_of_their_episodes(rekindle: Rekindle) -> None:
     run = TrainingRun.create("evaluated")
     with open_session(run) as session:

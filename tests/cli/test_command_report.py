@@ -98,11 +98,13 @@ def test_several_seeds_of_a_training_are_one_line_with_a_verdict(tmp_path: Path,
         for name, reward in (("one", 1.0), ("two", 5.0))
         for seed in range(4)
     ]
+    paths.append(make_run(tmp_path, "single"))
     page = report(rekindle, *paths, output=tmp_path / "report.html")
     assert "Side by side" not in page.text
     assert "two is better than one by" in page.text
-    assert "Mean curvesonetwo" in page.text  # one legend for all charts, with one entry for each training
-    assert page.tags.count("details") == 8
+    assert "single15.00-5.00-" in page.text  # one run has no interval
+    assert "Mean curvesonetwosingle" in page.text  # one legend for all charts, with one entry for each training
+    assert page.tags.count("details") == 9
 
 
 def test_a_directory_stands_for_every_run_below_it(tmp_path: Path, rekindle: Rekindle) -> None:

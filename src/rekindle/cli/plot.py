@@ -263,10 +263,17 @@ def _draw(axes: Any, runs: list[_Curve], share: float, look: _Look) -> None:
         (curve,) = runs
         if share:
             axes.plot(curve.steps, curve.values, color=look.colour, alpha=0.2, linewidth=0.7)
-        marker = "o" if len(curve.steps) < 60 and not share else None
-        axes.plot(curve.steps, curve.smoothed(share), **line, marker=marker, markersize=3)
+        is_dotted = len(curve.steps) == 1 or (len(curve.steps) < 60 and not share)
+        axes.plot(curve.steps, curve.smoothed(share), **line, marker="o" if is_dotted else None, markersize=3)
         return
     steps, mean, deviation = _mean(runs, share)
+    if not len(steps):  # at no step do half of the runs have values
+        for curve in runs:
+            axes.plot(curve.steps, curve.smoothed(share), **line, marker="o", markersize=3)
+        return
+    if steps[0] == steps[-1]:  # a line and a band without length are not visible
+        axes.errorbar(steps[:1], mean[:1], deviation[:1], color=look.colour, marker="o", markersize=3, capsize=3)
+        return
     axes.plot(steps, mean, **line)
     axes.fill_between(steps, mean - deviation, mean + deviation, color=look.colour, alpha=0.2, linewidth=0)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rekindle.markup import escaped, table
 from rekindle.run.chart import Drawn, chart, legend, smoothing_of
-from rekindle.run.comparison import GroupComparison, compare_trainings, difference_text, read_grouped_run
+from rekindle.run.comparison import GroupComparison, RunGroup, compare_trainings, difference_text, read_grouped_run
 from rekindle.run.curve import Points
 from rekindle.stats import Interval
 from rekindle.text import NOTHING, decimal, path_text
@@ -32,7 +32,10 @@ def group_parts(feeds: Sequence[RunFeed], trainings: GroupComparison) -> Iterato
     """The section about trainings as HTML."""
     measured = "last evaluation" if trainings.of == "evaluations" else "last 100 episodes"
     yield f'<section><h2>Trainings</h2><p class="note">score of a run: its {measured}; intervals are of 95 %</p>'
-    rows = [[group.label, len(group.runs), *_estimate(group.mean), *_estimate(group.iqm)] for group in trainings.groups]
+    rows = [
+        [group.label, len(group.runs), *_estimate(group, group.mean), *_estimate(group, group.iqm)]
+        for group in trainings.groups
+    ]
     yield f'<div class="wide">{table(("training", "runs", "mean", "interval", "IQM", "interval"), rows)}</div>'
     yield from (f"<p>{escaped(difference_text(difference))}</p>" for difference in trainings.differences)
     labels = [(group.label, place) for place, group in enumerate(trainings.groups)]
@@ -56,10 +59,14 @@ def step_unit(feeds: Sequence[RunFeed]) -> str:
     return units.pop() if len(units) == 1 else "env steps or updates"
 
 
-def _estimate(interval: Interval | None) -> list[str]:
+def _estimate(group: RunGroup, interval: Interval | None) -> list[str]:
     if interval is None:
         return [NOTHING, NOTHING]
-    return [decimal(interval.value), f"{decimal(interval.low)} to {decimal(interval.high)}"]
+    has_interval = len(group.runs) > 1
+    return [
+        decimal(interval.value),
+        f"{decimal(interval.low)} to {decimal(interval.high)}" if has_interval else NOTHING,
+    ]
 
 
 def mean_points(curves: Sequence[Points], smoothing: float) -> Points:
