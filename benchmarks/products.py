@@ -14,7 +14,9 @@ uses 512-bit instructions on processors of Intel only.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -34,27 +36,13 @@ def products_of(library: str, size: int) -> Callable[[], object]:
     import numpy as np
 
     arrays = np.random.default_rng(0).standard_normal((PRODUCTS, size, size)).astype(np.float32) / size
-    if library == "torch":
-        torch: Any = __import__("torch")  # only in the interpreter that is named
-        torch.set_num_threads(1)
-        matrices = torch.from_numpy(arrays)
-
-        def with_torch() -> object:
-            product = matrices[0]
-            for matrix in matrices:
-                product = product @ matrix
-            return product
-
-        return with_torch
-    if library == "numpy":
-
-        def with_numpy() -> object:
-            product = arrays[0]
-            for matrix in arrays:
-                product = product @ matrix
-            return product
-
-        return with_numpy
+    if library != "xla":
+        matrices: Any = arrays
+        if library == "torch":
+            torch: Any = __import__("torch")  # only in the interpreter that is named
+            torch.set_num_threads(1)
+            matrices = torch.from_numpy(arrays)
+        return lambda: functools.reduce(operator.matmul, matrices, matrices[0])
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
