@@ -134,24 +134,26 @@ def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
     assert found.advantages.tolist() == [1, 51, 51]
 
 
-@pytest.mark.parametrize("streams", [3, 300])
-def test_advantages_of_many_episodes_together_are_those_of_each_to_the_bit(
+@pytest.mark.parametrize("streams", [1, 3, 300])
+def test_advantages_computed_in_blocks_are_those_computed_step_by_step_to_the_bit(
     streams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, slots = np.random.default_rng(0), np.arange(streams)
+    rng = np.random.default_rng(0)
     rollout = Rollout(Box(-1, 1, (2,), np.float32), Discrete(2))
     seen = rng.normal(size=(streams, 2)).astype(np.float32)
     for _ in range(20):
-        after = rng.normal(size=(streams, 2)).astype(np.float32)
-        statuses = rng.choice(3, streams, p=[0.8, 0.1, 0.1]).astype(np.uint8)
-        made = Transitions(seen, np.zeros(streams, np.int64), rng.normal(size=streams), after, statuses)
-        rollout.append(made, slots, np.zeros(streams, np.int64))
-        seen = np.where(rng.random((streams, 1)) < 0.05, after + 1, after)  # some go on from elsewhere
+        slots = np.flatnonzero(rng.random(streams) < 0.9)  # some streams pause
+        count = len(slots)
+        after = rng.normal(size=(count, 2)).astype(np.float32)
+        statuses = rng.choice(3, count, p=[0.8, 0.1, 0.1]).astype(np.uint8)
+        made = Transitions(seen[slots], np.zeros(count, np.int64), rng.normal(size=count), after, statuses)
+        rollout.append(made, slots, np.zeros(count, np.int64))
+        seen[slots] = np.where(rng.random((count, 1)) < 0.05, after + 1, after)  # some continue from elsewhere
     steps = rollout.steps()
-    values, lasts = rng.normal(size=20 * streams), rng.normal(size=len(steps.last_steps))
+    values, lasts = rng.normal(size=len(rollout)), rng.normal(size=len(steps.last_steps))
     found: list[Any] = []
-    for many in (0, 1_000_000):
-        monkeypatch.setattr(rollout_module, "_MANY", many)
+    for rows in (1, 1_000_000):
+        monkeypatch.setattr(rollout_module, "_ROWS_IN_A_BLOCK", rows)
         found.append(steps.advantages(values, lasts, gamma=0.99, gae_lambda=0.95))
     np.testing.assert_array_equal(found[0].advantages, found[1].advantages)
     np.testing.assert_array_equal(found[0].returns, found[1].returns)

@@ -148,7 +148,8 @@ class OnPolicyAgent(Generic[Config]):
 
     def _publish(self) -> None:
         self._actor.use(self._acting.params, self._acting.normaliser)
-        log_std = getattr(self._weights.views(self._acting.params), "log_std", None)
+        deviations = self._distribution.deviations
+        log_std = self._weights.views(self._acting.params).log_std if deviations else None
         self._head = self._distribution.head(log_std)
         self._policy = None
 
@@ -280,7 +281,10 @@ class OnPolicyAgent(Generic[Config]):
             explained_variance=explained_variance(scored.values, returns),
             order=self._minibatches.order(seed),
         )
-        self._learned = self._learned._replace(**placed(_untouched(), self._device))
+        untouched: dict[str, Any] = {"made": np.int32(0), "is_over": np.False_}
+        if self._device is not None:  # without a device, the compiled function moves them, which is faster
+            untouched = placed(untouched, self._device)
+        self._learned = self._learned._replace(**untouched)
         self._collector.begin_learning()
         return learning
 
@@ -440,8 +444,3 @@ class OnPolicyAgent(Generic[Config]):
         if not isinstance(table, np.ndarray) or table.ndim != 2 or table.shape[1] != width or table.dtype != np.float32:
             raise StateError(f"not the metrics of updates, {width} numbers each: {table!r:.40}")
         return [Outcome(cast("Any", table), None, len(table))]
-
-
-def _untouched() -> dict[str, Any]:
-    """The state of a rollout before its first update."""
-    return {"made": np.int32(0), "is_over": np.False_}

@@ -24,8 +24,8 @@ __all__ = ["Advantages", "Rollout", "Steps"]
 _NUMBER = ArraySpec(np.dtype(np.int64))
 _REWARD = ArraySpec(np.dtype(np.float64))
 _STATUS = ArraySpec(np.dtype(np.uint8))
-_MANY = 256
-"""With more episodes than this in a rollout, it is faster to process all of them together."""
+_ROWS_IN_A_BLOCK = 16
+"""With fewer steps in a block, it is faster to process steps one by one."""
 _CONTINUING, _TERMINATED = int(EpisodeStatus.CONTINUING), int(EpisodeStatus.TERMINATED)
 
 
@@ -71,31 +71,40 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         after[self.last_steps] = np.asarray(last_values, np.float64)
         after[self.statuses == _TERMINATED] = 0.0
         errors = (self.rewards if rewards is None else rewards) + gamma * after - value
-        discounted = self._discounted_together if len(self.last_steps) > _MANY else self._discounted
-        advantages = discounted(errors, gamma * gae_lambda)
+        advantages = self._discounted(errors, gamma * gae_lambda)
         return Advantages(advantages.astype(np.float32), (advantages + value).astype(np.float32))
 
     def _discounted(self, errors: NDArray[np.float64], decay: float) -> NDArray[np.float64]:
         """The discounted sum of the errors from each step to the end of its episode."""
-        sums: list[float] = errors.tolist()
-        following: list[int] = self.following.tolist()
-        for step in range(len(sums) - 1, -1, -1):
-            if following[step] != NONE:
-                sums[step] += decay * sums[following[step]]
-        return np.array(sums, np.float64)
+        blocks = self._blocks(len(errors) // _ROWS_IN_A_BLOCK)
+        if blocks is None:
+            sums: list[float] = errors.tolist()
+            following: list[int] = self.following.tolist()
+            for step in range(len(sums) - 1, -1, -1):
+                if following[step] != NONE:
+                    sums[step] += decay * sums[following[step]]
+            return np.array(sums, np.float64)
+        results = np.append(errors, 0.0)  # a step without a following one adds the 0 at index NONE, the last
+        for block in blocks:
+            results[block] += decay * results.take(self.following[block], mode="wrap")
+        return results[:-1]
 
-    def _discounted_together(self, errors: NDArray[np.float64], decay: float) -> NDArray[np.float64]:
-        """The same result as `_discounted`, computed for all episodes together, from their last steps backwards."""
-        sums, previous = errors.copy(), np.full(len(errors), NONE)
+    def _blocks(self, most: int) -> list[slice] | None:
+        """The steps cut into blocks, the last block first; None if there would be more than `most`.
+
+        No step follows another step of its block. With several environments, a block has one step of each.
+        """
+        previous: RowNumbers = np.full(len(self.following), NONE)
         linked = (self.following != NONE).nonzero()[0]
         previous[self.following[linked]] = linked
-        later = self.last_steps
-        while len(later):
-            steps = previous[later]
-            later, steps = later[steps != NONE], steps[steps != NONE]
-            sums[steps] += decay * sums[later]
-            later = steps
-        return sums
+        newest_previous: list[int] = np.maximum.accumulate(previous).tolist()
+        blocks: list[slice] = []
+        end = len(newest_previous)
+        while end and len(blocks) < most:
+            start = newest_previous[end - 1] + 1
+            blocks.append(slice(start, end))
+            end = start
+        return None if end else blocks
 
 
 class _LastSteps(NamedTuple):

@@ -154,6 +154,8 @@ class _Ends:
             ended = cast("list[int]", session.observe_many(transitions, streams=streams))
         except InputError as error:
             raise EnvError(f"{self._env}: {error} (env step {session.total_steps})") from error
+        if not ended:
+            return ended, _NONE
         records = session.on_episodes({row: numbers_in(extras[row], self._extras) for row in ended})
         return ended, cast("dict[int, EpisodeRecord]", records)
 
