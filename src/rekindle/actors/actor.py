@@ -1,4 +1,4 @@
-"""A logical actor: some environments, a random generator, and where both stand. Where it runs makes no difference."""
+"""A logical actor: its environments, its random generator, and their states. Any process can run it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ ResetOptions = Callable[[int, int, int], dict[str, Any] | None]
 class LogicalActor:
     """Plays rounds in its environments.
 
-    Everything that it does follows from the seed of the run, its index, its policies and its start, so a round can be
-    played again, in another process too.
+    Its transitions depend only on the seed of the run, its index, its policies and its state before the round. So a
+    round can be played again, in another process too.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class LogicalActor:
     # Going back to where it stood
 
     def restore(self, start: ActorStart) -> None:
-        """Stand where the actor stood before; open episodes are replayed.
+        """Restore the state before a round; open episodes are replayed.
 
-        If a replay has another outcome, the episode is left, and the next round says so.
+        If a replay has another outcome, the episode is abandoned, and the next round reports it.
         """
         self._rng = generator_of(start.generator)
         self._abandoned = []

@@ -1,4 +1,4 @@
-"""What it takes to create the actors of a training, in any process."""
+"""Create the actors of a training, in any process."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Crew(Protocol):
         ...
 
     def collect(self) -> tuple[RoundArrays, list[ActorEnd]]:
-        """Wait for the round; returns its transitions, and where each actor stands after it."""
+        """Wait for the round; returns its transitions, and the state of each actor after it."""
         ...
 
     def evaluate(

@@ -1,4 +1,4 @@
-"""Evaluation episodes, one after the other: what an episode returns does not depend on who plays it, and with whom."""
+"""Evaluation episodes, one after the other; the result of an episode does not depend on its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds: the transitions that all actors play with one policy, and where each actor stands between two rounds."""
+"""Rounds: the transitions that all actors play with one policy, and the state of each actor between two rounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ALIGNMENT = 64
 
 
 class RoundShape(msgspec.Struct, frozen=True, eq=False):
-    """What a round consists of."""
+    """The size of a round."""
 
     layout: Layout
     structure: ActionStructure | None
@@ -143,7 +143,7 @@ def _aligned(size: int) -> int:
 
 
 class EnvStart(msgspec.Struct, frozen=True, eq=False):
-    """Where one environment stands at the beginning of a round."""
+    """The state of one environment at the beginning of a round."""
 
     episode: int = 0
     """The number of the open episode; if none is open, of the next one."""
@@ -190,7 +190,7 @@ class EnvStart(msgspec.Struct, frozen=True, eq=False):
 
 
 class ActorStart(msgspec.Struct, frozen=True, eq=False):
-    """Where an actor stands at the beginning of a round."""
+    """The state of an actor at the beginning of a round."""
 
     generator: bytes
     """The state of its random generator: see `generator_bytes`."""
@@ -213,7 +213,7 @@ class ActorStart(msgspec.Struct, frozen=True, eq=False):
 
 
 def first_start(seed: int, actor: int, envs_each: int) -> ActorStart:
-    """Where an actor begins."""
+    """The state of an actor before the first round."""
     return ActorStart(generator_bytes(np.random.default_rng([seed, 2, actor])), (EnvStart(),) * envs_each)
 
 
@@ -241,7 +241,7 @@ def generator_of(data: bytes) -> np.random.Generator:
 
 
 class ActorEnd(msgspec.Struct, frozen=True, eq=False):
-    """Where an actor stands after a round, as far as the transitions do not say it."""
+    """The state of an actor after a round, except for what follows from the transitions."""
 
     generator: bytes
     chains: list[bytes]
@@ -270,7 +270,7 @@ class ActorEnd(msgspec.Struct, frozen=True, eq=False):
 
 
 class Order(msgspec.Struct, frozen=True, eq=False):
-    """What actors are to play."""
+    """The order to play a round."""
 
     number: int
     """The number of the round, from 0."""
@@ -354,7 +354,7 @@ class Played(msgspec.Struct, eq=False):
 def next_starts(
     starts: Sequence[ActorStart], arrays: RoundArrays, ends: Sequence[ActorEnd], shape: RoundShape
 ) -> list[ActorStart]:
-    """Where actors stand after a round."""
+    """The states of actors after a round."""
     each, last = shape.envs_each, shape.steps - 1  # the arrays are those of these actors only
     counts, places = [0] * len(starts) * each, [0] * len(starts) * each
     for step, row in zip(*(part.tolist() for part in arrays.statuses.nonzero()), strict=True):

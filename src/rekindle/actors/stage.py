@@ -34,7 +34,7 @@ class Stage:
         """Environments of all actors."""
 
     def play(self, order: State, policy: Policy, into: RoundArrays) -> list[State]:
-        """Play a round; returns where each actor stands after it."""
+        """Play a round; returns the state of each actor after it."""
         shape = self._cast.shape
         if order["starts"] is not None:
             for actor, start in zip(self._actors, order["starts"], strict=True):

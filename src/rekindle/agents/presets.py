@@ -15,7 +15,7 @@ from rekindle.agents.settings import Linear
 __all__ = ["Preset", "SMALL_NETWORK", "find_preset", "presets"]
 
 SMALL_NETWORK = "rekindle.agents.small_network:small_network"
-"""The network of ours that presets name as a user names an own one."""
+"""The small network of rekindle, as presets name it in the setting `network`."""
 
 _LEAST_ROLLOUTS = 8
 """The smallest number of rollouts in a run that is shorter than its preset."""

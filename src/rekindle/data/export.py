@@ -44,7 +44,7 @@ def export_minari(
     """Write a data set in Minari's layout to a directory that does not exist yet; needs the extra `data`.
 
     An episode whose end is not in the data is marked as truncated at its last transition, as Minari does. Returns the
-    digest of what was written, which is another one then.
+    digest of the data that was written, which is another one if there is such an episode, or one without a beginning.
     """
     layout = DataLayout(
         dataset.observation_space, dataset.action_space, dataset.columns["reward"].dtype, name=str(dataset.path)

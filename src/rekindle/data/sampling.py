@@ -118,7 +118,7 @@ class Batches:
         return self.take(1)
 
     def take(self, batches: int) -> Batch:
-        """So many batches in one, for updates that are made in one dispatch."""
+        """This many minibatches joined in one, for updates that are made in one dispatch."""
         return self._reader.sample(self._rng, batches * self._batch_size, n_step=self._n_step, gamma=self._gamma)
 
     def state(self) -> State:

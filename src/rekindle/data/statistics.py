@@ -51,7 +51,7 @@ class Statistics(msgspec.Struct, frozen=True):
 
 
 class EpisodeTable:
-    """Where the episodes of a data set are, and how they went."""
+    """The position, length, return and end of each episode of a data set."""
 
     def __init__(self, status: Array, reward: Array) -> None:
         starts = np.flatnonzero(status >= NO_STEP)

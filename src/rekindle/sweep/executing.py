@@ -47,7 +47,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a job."""
+    """The result of a job."""
 
     trial: int
     seed: int

@@ -1,4 +1,4 @@
-"""Diagnose a failed training: make it again from its last good checkpoint, and look at every update."""
+"""Diagnose a failed training: repeat it from its last good checkpoint, and check every update."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class Fault(msgspec.Struct, frozen=True):
     """The number of the update, 1 for the first of the training; outside of an update, how many were made before."""
     env_steps: int
     layer: str
-    """The layer of the network, such as `QNetwork.advantage.modules[0]`, or where else it was."""
+    """The layer of the network, such as `QNetwork.advantage.modules[0]`, or another place."""
     row: int | None
     """The row of the batch, or the stream of a transition that was refused."""
     message: str
-    """All of it in a sentence."""
+    """The fault in one sentence."""
     operation: str = ""
     """The operation whose result it was, such as `exp`."""
     transition: dict[str, Any] = {}
-    """What that row of the batch holds."""
+    """The content of that row of the batch."""
     grad_norm: float | None = None
     usual_grad_norm: float | None = None
-    """The median of the updates before."""
+    """The median gradient norm of the updates before."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ class ReplayedRun(msgspec.Struct, frozen=True):
     records: int
     """Calls that were replayed."""
     checkpoints: list[ComparedCheckpoint]
-    """The checkpoints that are left of the run, in the order in which they were taken."""
+    """The checkpoints that the run still has, in the order in which they were taken."""
     first_difference: int | None
     """The step of the first checkpoint that differs."""
     first_other_action: int | None
@@ -74,7 +74,7 @@ def replay_run(
     interrupter: Interrupter | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayedRun:
-    """Replay a run from its input journal, and compare both at each checkpoint that is left of the run.
+    """Replay a run from its input journal, and compare both at each checkpoint that the run still has.
 
     The journal must be kept from the first call on (`journal_keep="all"`), and the agent is created again: one of
     `rekindle.agents` from what the run says, any other only if you name it.

@@ -27,7 +27,7 @@ Stay = Annotated[bool, arg(help_behavior_hint="")]
 
 
 class Trusted(msgspec.Struct, frozen=True):
-    """What the run's config names and the command may use."""
+    """Modules and files of the run's config that the command may use."""
 
     modules: Modules = ()
     """Modules named by the run's config that may be imported for its environment."""

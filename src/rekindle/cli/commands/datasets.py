@@ -73,7 +73,7 @@ def record(
         greedy: Play the greedy policy. By default the agent explores: greedy data do not show what other actions do.
         seed: The seed of episodes and exploration: the same seed gives the same data.
         max_steps: Truncate episodes after this many steps, if the environment has no time limit of its own.
-        trusted: What the run's config names and the command may use.
+        trusted: Modules and files of the run's config that the command may use.
         cache: The directory for converted data sets.
         as_json: Print a JSON object.
     """

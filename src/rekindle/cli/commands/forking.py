@@ -62,7 +62,7 @@ def fork(  # noqa: PLR0913 - these are the options of a command
         arguments: Arguments of the environment to change; values are JSON, or text.
         wrapping: Wrappers around the environment; by default those of the run.
         agent: The algorithm's settings; by default those of the run.
-        trusted: What the run's config names and the command may use.
+        trusted: Modules and files of the run's config that the command may use.
         create_only: Only create the run; continue it with `rekindle resume`.
         ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
         stay: With the terminal UI: at the end, stay open and show the summary.

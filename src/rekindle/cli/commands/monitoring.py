@@ -150,7 +150,7 @@ def diagnose(
     Args:
         path: A run, or a version or name directory (its newest run).
         step: Look at the updates up to this env step, of any run.
-        trusted: What the run's config names and the command may use.
+        trusted: Modules and files of the run's config that the command may use.
         as_json: Print a JSON object: fault, onset, from_step, to_step, metrics.
     """
     from rekindle.cli.diagnose import diagnose_run

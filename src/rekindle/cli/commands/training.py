@@ -258,7 +258,7 @@ def resume(  # noqa: PLR0913 - these are the options of a command
         actors_on: Where actors run now; the result is the same.
         workers: Number of worker processes.
         ray_address: The address of a running Ray cluster; name it again if the run was started with one.
-        trusted: What the run's config names and the command may use.
+        trusted: Modules and files of the run's config that the command may use.
         ui: The terminal UI (tui; auto if there is a terminal), progress lines (plain), or nothing.
         stay: With the terminal UI: at the end, stay open and show the summary.
         as_json: Print the report as a JSON object.
@@ -315,7 +315,7 @@ def evaluate(
         seed: Seed from which the seeds of the episodes are derived; the run's own seed repeats its evaluations.
         max_steps: Truncate episodes after this many steps, if the environment has no time limit of its own.
         video: Record the first episodes as animated gifs in this directory.
-        trusted: What the run's config names and the command may use.
+        trusted: Modules and files of the run's config that the command may use.
         as_json: Print a JSON list of reports.
     """
     from rekindle.cli.evaluate import evaluate_run
@@ -347,7 +347,7 @@ def export(
         path: A run, or a version or name directory (its newest run).
         output: The file to write: an ONNX graph if its name ends in .onnx, otherwise for `rekindle.policy.load`.
         checkpoint: Which checkpoint: the best, the latest, or the one at a step.
-        trusted: What the run's config names and the command may use.
+        trusted: Modules and files of the run's config that the command may use.
         as_json: Print a JSON object: file, algorithm, step.
     """
     from rekindle.cli.evaluate import export_policy
