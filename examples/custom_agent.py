@@ -1,6 +1,6 @@
 """An agent of your own: the cross-entropy method balances a pole with five numbers.
 
-Nothing is inherited and nothing registered; a session drives any object with these methods.
+There is no base class and no registry: a session drives any object with these methods.
 
 python examples/custom_agent.py
 """

@@ -1,7 +1,7 @@
-"""The whole idea in a minute: train, kill -9 in the middle of an episode, go on, compare, evaluate and plot.
+"""Train, kill -9 in the middle of an episode, resume, compare, evaluate and plot, in about a minute.
 
-One run is killed half-way and resumed; another, with the same seed, is never interrupted. They end equal to the
-bit: the same weights, the same state, the same logs.
+One run is killed half-way and resumed. Another, with the same seed, is never interrupted. Both end with the same
+weights, state and logs, bit for bit.
 
 python examples/demo.py
 """
@@ -38,7 +38,7 @@ LINE_EVERY = 5_000  # where there is no terminal to draw a bar on
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the training process tells the one that watches it."""
+    """A progress report of the training process."""
 
     path: str
     steps: int
@@ -53,7 +53,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def train(reports: Connection, directory: Path, version: str, resume_from: str | None, steps: int) -> None:
-    """Teach DQN to balance a pole for this many steps, in a new run or in an unfinished one."""
+    """Train DQN to balance a pole for this many steps, in a new run or in an unfinished one."""
     options: dict[str, Any] = {
         "stats": StatsTracker.empty().add("return", TotalReward(), RollingMean(20)),
         "signals": False,
@@ -91,7 +91,7 @@ def train(reports: Connection, directory: Path, version: str, resume_from: str |
 
 
 class Meter:
-    """Shows how a training gets on: a bar that moves, or where there is no terminal a line now and then."""
+    """Shows the progress of a training: a bar on a terminal, otherwise a line now and then."""
 
     def __init__(self, console: Console, bar: Progress, steps: int, first: Report) -> None:
         self._console, self._bar, self._steps, self._first = console, bar, steps, first
@@ -115,7 +115,7 @@ class Meter:
 
 @contextmanager
 def training_process(*arguments: Any) -> Generator[tuple[Any, Connection]]:
-    """A process that trains, and its reports; gone when the block is left, however that happens."""
+    """A process that trains, and its reports; it ends with the block, even if the block raises."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=train, args=(sender, *arguments))
@@ -132,7 +132,7 @@ def training_process(*arguments: Any) -> Generator[tuple[Any, Connection]]:
 
 
 def watch(console: Console, steps: int, *arguments: Any, kill_at: int | None = None) -> Report:
-    """Follow a training process to its end, or kill it on the way; its last report."""
+    """Follow a training process to its end, or kill it before; returns its last report."""
     bar = Progress(
         TextColumn("  "),
         BarColumn(bar_width=26),
@@ -202,7 +202,7 @@ def compare(console: Console, resumed: Report, whole: Report) -> int:
 
     is_equal = first == second and None not in first.values() and all(result.ok for result in results)
     if is_equal:
-        console.print("[bold green]Equal to the bit:[/] the kill left no trace in weights, state or logs.")
+        console.print("[bold green]Equal to the bit:[/] weights, state and logs are the same as without the kill.")
     else:
         problems = [problem for result in results for problem in result.problems]
         console.print("[bold red]The runs are not equal.[/]", *problems)

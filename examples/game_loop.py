@@ -1,7 +1,7 @@
-"""A game that never drops a frame: 50 characters learn to come home while the game runs at a fixed time step.
+"""A game that never drops a frame: 50 characters learn to walk home while the game runs at 60 frames a second.
 
-The learner is deliberately slow (10 ms an update of the matrix work that a network of 256 units has) and learns all the
-time, on a thread of its own; the game only ever asks a policy and hands over what happened.
+The learner is slow on purpose: an update takes 10 ms, with the matrix products of a network of 256 units. It learns on
+a thread of its own. A frame only asks a policy for actions, and reports the transitions.
 
     python examples/game_loop.py --frames 1200
 """
@@ -184,7 +184,7 @@ def main() -> None:
     ) as session:
         if session.resumed:
             print(f"resumed at step {session.resumed.step} ({session.resumed.grade})")
-        gc.freeze()  # what exists now stays: the garbage collector need not look at it again in the middle of a frame
+        gc.freeze()  # exempt all present objects from garbage collection, which could start in the middle of a frame
         next_frame = time.perf_counter()
         for _ in range(arguments.frames):
             if session.is_done:

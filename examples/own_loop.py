@@ -1,4 +1,4 @@
-"""A plain loop over a Gymnasium environment. Kill it whenever you like and start it again: it continues exactly.
+"""A plain loop over a Gymnasium environment. Kill it at any time and start it again: it continues exactly.
 
 python examples/own_loop.py --steps 20000
 """
@@ -30,7 +30,7 @@ def main() -> None:
             print(f"going on from step {session.resumed.step} ({session.resumed.grade})", flush=True)
         stream = session.stream()
         while not session.is_done:
-            # Seeds the environment for this episode; after a resume it relives the one that was open.
+            # Resets the environment with the seed of this episode; after a resume, it replays the open episode.
             action = stream.begin(stream.reset(env))
             while action is not None:
                 observation, reward, terminated, truncated, _ = env.step(action)

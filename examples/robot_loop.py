@@ -1,8 +1,8 @@
-"""A robot arm that nobody can reset or pause, and a controller that is killed again and again while it learns.
+"""A robot arm that cannot be reset or paused, and a controller that is killed again and again while it learns.
 
-The arm is a process of its own, whose time is that of the clock: it keeps swinging while no controller is there. Each
-controller is killed with SIGKILL in the middle of an episode. The next one replays the calls in the input journal,
-and continues with the action that was chosen last.
+The arm is a process of its own, in real time: it keeps swinging while no controller runs. Each controller is killed
+with SIGKILL in the middle of an episode. The next one replays the calls in the input journal, and continues with the
+action that was chosen last.
 
     python examples/robot_loop.py --kills 5
 """

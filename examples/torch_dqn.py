@@ -1,7 +1,8 @@
-"""Bring your own framework: double DQN in PyTorch, which rekindle itself knows nothing of.
+"""Double DQN in PyTorch, as an agent of your own; rekindle itself does not depend on PyTorch.
 
-Kill it whenever you like, with kill -9 too, and start it again: it continues, and ends equal to the bit to a run that
-was left alone. Network, target and optimiser are saved as plain arrays, in files that run no code when they are read.
+Kill it at any time, also with kill -9, and start it again: it continues, and ends with the same result, bit for bit, as
+a run that was never interrupted. Network, target network and optimiser are saved as plain arrays, in files that run no
+code when they are loaded.
 
 pip install .[torch]
 python examples/torch_dqn.py --steps 20000
@@ -33,7 +34,7 @@ from rekindle.replay import Memory
 from rekindle.rng import generator_from_state, generator_state
 from rekindle.stats import RollingMean, TotalReward
 
-# A state_dict, of a module or an optimiser, as something that a checkpoint can hold, and back
+# Convert the state_dict of a module or an optimiser to a tree that a checkpoint can hold, and back
 
 
 def tree_of(value: Any) -> Any:
@@ -91,7 +92,7 @@ class TorchDQN:
         self.updates = 0
         self._skipped = 0
         self._memory = Memory(self.settings.capacity, observation_space, action_space)
-        # torch draws the first weights; all that is drawn later comes from these two, and they are in the state.
+        # torch draws the initial weights. All later random numbers come from these generators, which are in the state.
         self._exploring, self._sampling = np.random.default_rng(seed).spawn(2)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -138,7 +139,7 @@ class TorchDQN:
         head = ActionHead("greedy", space.dtype.str, [], [int(space.n)], [int(space.start)], exploration=self.epsilon)
         return NetworkPolicy(Encoding.of(self.observation_space), layers, head, algorithm="torch_dqn")
 
-    # Remembering
+    # Replay buffer
 
     def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
         self._memory.append(transitions, streams)
@@ -169,7 +170,7 @@ class TorchDQN:
         rewards, discounts = torch.from_numpy(batch.rewards), torch.from_numpy(batch.discounts)
         seen, following = torch.from_numpy(batch.observations), torch.from_numpy(batch.next_observations)
         taken = torch.from_numpy(batch.actions - self.action_space.start)[:, None]
-        with torch.no_grad():  # the network chooses the next action, the target says what it is worth
+        with torch.no_grad():  # the network selects the next action, the target network evaluates it
             best = self._network(following).argmax(1, keepdim=True)
             goals = rewards + discounts * self._target(following).gather(1, best)[:, 0]
         loss = nn.functional.smooth_l1_loss(self._network(seen).gather(1, taken)[:, 0], goals)
@@ -182,7 +183,7 @@ class TorchDQN:
             self._target.load_state_dict(self._network.state_dict())
         return loss.item()
 
-    # Going on later
+    # Saving and loading
 
     def state(self) -> State:
         return {
@@ -198,7 +199,7 @@ class TorchDQN:
         }
 
     def load_state(self, state: State) -> None:
-        # Into new ones: if the state does not fit, torch raises, and this agent is as it was.
+        # Load into new objects: if the state does not fit, torch raises, and this agent is unchanged.
         network, target = self._new_network(), self._new_network()
         optimiser = self._new_optimiser(network)
         network.load_state_dict(state_dict_of(state["weights"]))
@@ -232,7 +233,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20_000, help="env steps in all")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    # Sums in another order differ in their last bits. One thread is also the quickest for networks this small.
+    # Sums in another order differ in their last bits. One thread is also the fastest for networks this small.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
 
