@@ -20,7 +20,7 @@ _PREFIXES, _SUFFIXES = ("", "scipy_"), ("", "64_", "_64", "64")
 
 @contextlib.contextmanager
 def one_thread() -> Generator[bool]:
-    """Let numpy compute with one BLAS thread in this process; gives False if its BLAS cannot be told."""
+    """Set numpy to one BLAS thread in this process; returns False if its BLAS does not support that."""
     found = _thread_counts()
     before = [get() for get, _ in found]
     for _, put in found:

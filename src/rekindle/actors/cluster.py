@@ -52,7 +52,7 @@ _GET = 60.0
 
 
 class ActorsOnRay(Supervised["_Worker"]):
-    """Plays rounds on Ray; each Ray actor has several of ours. Every call that waits has a timeout."""
+    """Plays rounds on Ray; each Ray actor plays for several logical actors. Every call that waits has a timeout."""
 
     has_one_thread = True  # or a node says that it differs
 

@@ -1,4 +1,4 @@
-"""Policies on their way to actors: as data, or for actors in this process as they are."""
+"""Policies for actors: as data, or unchanged for actors in this process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def is_packed(policy: Any) -> TypeGuard[Array]:
 
 
 def unpacked_policy(data: Array) -> Policy:
-    """The policy that `packed_policy` has made bytes of, with arrays that are views of them."""
+    """The policy in the bytes of `packed_policy`; its arrays are views of them."""
     tree = unpack(data)
     module, name = tree["class"]
     kind: Any = importlib.import_module(module)

@@ -122,7 +122,7 @@ class ActorProcesses(Supervised["_Worker"]):
         return [worker.actors for worker in self._workers]
 
     def start_one(self, place: int, order: Order) -> None:
-        """Let one worker play, with its own policy; the others go on as they are."""
+        """Let one worker play, with its own policy; the others continue."""
         worker = self._workers[place]
         worker.deaths = 0
         self._free[place] = order

@@ -69,7 +69,7 @@ class Learner(Protocol):
         ...
 
     def exploration_state(self) -> list[Any] | None:
-        """Where the generator stands that explores on the host's thread; None if the agent explores itself."""
+        """The state of the generator that explores on the host's thread; None if the agent explores itself."""
         ...
 
     def host_state(self) -> State | None:

@@ -142,7 +142,7 @@ class HostsView:
         return np.array([self.chosen_by.pop(slot, newest) for slot in streams.tolist()], np.int64)
 
     def exploration_state(self) -> list[Any] | None:
-        """Where the exploring generator stands, without what never changes; None if it has not changed."""
+        """The state of the exploring generator, without the parts that never change; None if it has not changed."""
         if not self.has_drawn:
             return None
         self.has_drawn = False

@@ -112,7 +112,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def holding_back(self) -> Generator[None]:
-        """Inside `with`, keep what callbacks raise: the host is told when its call ends, or in its next call."""
+        """Inside `with`, keep what callbacks raise: the host's current call raises it at its end, or the next call."""
         self._is_held_back = True
         try:
             yield

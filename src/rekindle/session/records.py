@@ -113,7 +113,7 @@ class Context(msgspec.Struct, array_like=True, omit_defaults=True):
     before."""
     dispatches: list[Dispatched] = []
     exploration: list[Any] | None = None
-    """Where the generator stands that explores with the policies of a background learner."""
+    """The state of the generator that explores with the policies of a background learner."""
 
 
 class Decoded(NamedTuple):

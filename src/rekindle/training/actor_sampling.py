@@ -1,4 +1,4 @@
-"""Rounds of actors on their way to the session: which policy plays which round, and when it is learned from."""
+"""The rounds of actors: which policy plays which round, and when the session learns from it."""
 
 from __future__ import annotations
 

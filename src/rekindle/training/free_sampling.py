@@ -172,7 +172,7 @@ class FreeSampler:
     # State
 
     def state(self) -> State:
-        """Where actors stand, and what was received of them and not learned from."""
+        """The states of actors, and the transitions that were received and not learned from."""
         chunks = [*self._queue] if self._learning is None else [self._learning[0], *self._queue]
         queue = [
             {"actors": [chunk.actors.start, chunk.actors.stop], "played": chunk.played.state()} for chunk in chunks
