@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from hosting import ACTIONS, STATES, Hosted, RandomAgent, ServerProcess, hosted, session_of, wait_for
-from raw_socket import Raw, frame
+from raw_socket import Raw, frame, opened
 from tests.session.journal_hosts import copied
 from tests.toys import ToyAgent
 
@@ -131,6 +131,14 @@ def test_clients_connect_with_tls(tmp_path: Path, certificate: tuple[str, str]) 
         assert server.address.startswith("wss://")
         with Client(server.address, tls=context) as client:
             assert client.begin(1) in range(ACTIONS)
+
+
+def test_a_tls_handshake_has_a_deadline(tmp_path: Path, certificate: tuple[str, str]) -> None:
+    with (
+        hosted(tmp_path, tls_cert=certificate[0], tls_key=certificate[1], hello_seconds=0.1) as server,
+        opened(server.port, seconds=20.0) as silent,
+    ):
+        assert silent.recv(1) == b""  # before that, the socket would time out
 
 
 def test_the_first_client_says_what_the_spaces_are(tmp_path: Path) -> None:

@@ -199,6 +199,7 @@ class SessionServer:
                 self._route,
                 sock=opened,
                 ssl=tls,
+                ssl_handshake_timeout=None if tls is None else options.hello_seconds,
                 websocket_handshake_timeout=options.hello_seconds,
                 enable_auto_ping=True,
                 auto_ping_idle_timeout=options.ping_seconds,
