@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from hosting import ACTIONS, Hosted, hosted, wait_for
-from raw_socket import BINARY, CONTINUATION, TEXT, Raw, frame, opened, seconds_until_closed, upgrade
+from raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, Raw, frame, opened, seconds_until_closed, upgrade
 
 from rekindle.client import Client
 from rekindle.errors import InputError, ServerError, StreamsLost
@@ -173,11 +173,21 @@ def be_slow(server: Hosted) -> None:
         assert seconds_until_closed(half.socket) < 9
 
 
+def test_a_ping_is_answered_with_its_payload(server: Hosted) -> None:
+    with Raw(server.port) as raw:
+        raw.send(frame(b"here?", PING))
+        assert raw.next() == (PONG, b"here?")
+
+
 def test_a_flood_of_messages_ends_the_connection(server: Hosted, bystander: Client) -> None:
     with Raw(server.port) as raw:
         raw.hello()
         flood = frame(msgspec.msgpack.encode({"type": "stats", "ref": 1})) * 500
         raw.send(flood)
+        assert raw.ended() == ("rate", 1008)
+    with Raw(server.port) as raw:
+        raw.hello()
+        raw.send(frame(b"", PING) * 500)
         assert raw.ended() == ("rate", 1008)
     with Raw(server.port) as raw:
         raw.hello()

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from hosting import ACTIONS, STATES, Hosted, RandomAgent, ServerProcess, hosted, session_of, wait_for
-from raw_socket import Raw, frame, opened
+from raw_socket import PING, Raw, frame, opened
 from tests.session.journal_hosts import copied
 from tests.toys import ToyAgent
 
@@ -284,12 +284,17 @@ def test_without_descriptors_new_clients_wait_and_the_training_lives(tmp_path: P
     assert server.terminate() == 0
 
 
-def test_a_client_that_never_reads_is_cut_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [frame(msgspec.msgpack.encode({"type": "stats", "ref": 1})), frame(b"x" * 125, PING)],
+    ids=["stats", "ping"],
+)
+def test_a_client_that_never_reads_is_cut_off(tmp_path: Path, asked: bytes) -> None:
     with hosted(tmp_path, rate=1e6) as server, Client(server.address) as bystander:
         bystander.begin(1)
         with Raw(server.port) as raw:
             raw.hello()
-            wish = frame(msgspec.msgpack.encode({"type": "stats", "ref": 1})) * 200
+            wish = asked * 200
             raw.socket.settimeout(0.5)
             sent = 0
             try:

@@ -39,11 +39,12 @@ __all__ = ["ClientConnection", "House"]
 
 logger = logging.getLogger("rekindle")
 
-_TEXT, _BINARY, _CONTINUATION, _CLOSE = (
+_TEXT, _BINARY, _CONTINUATION, _CLOSE, _PING = (
     WSMsgType.TEXT,
     WSMsgType.BINARY,
     WSMsgType.CONTINUATION,
     WSMsgType.CLOSE,
+    WSMsgType.PING,
 )
 _MOST_UNREAD = 1 << 20
 """The most unsent bytes for a client that does not read; beyond this, the connection is closed."""
@@ -145,6 +146,8 @@ class ClientConnection(WSListener):
             self._message(frame.get_payload_as_bytes(), kind is _TEXT)
         elif kind is _BINARY or kind is _TEXT or kind is _CONTINUATION:
             self._fragment(frame)
+        elif kind is _PING:
+            self._pong(transport, frame.get_payload_as_bytes())
         elif kind is _CLOSE:
             self._close(transport, frame)
 
@@ -160,6 +163,13 @@ class ClientConnection(WSListener):
         self._is_over = True
         transport.send_close(frame.get_close_code())
         transport.disconnect()
+
+    def _pong(self, transport: WSTransport, payload: bytes) -> None:
+        """Answer a ping, within the limits of messages: picows would buffer any number of answers."""
+        self._spend()
+        if not self._is_over:
+            transport.send_pong(payload)
+            self._cut_unread(transport)
 
     def _fragment(self, frame: WSFrame) -> None:
         is_first = frame.msg_type is not _CONTINUATION
@@ -345,6 +355,10 @@ class ClientConnection(WSListener):
         if transport is None or self._is_over:
             return
         transport.send(_TEXT if self._is_json else _BINARY, encode(message, is_json=self._is_json))
+        self._cut_unread(transport)
+
+    def _cut_unread(self, transport: WSTransport) -> None:
+        """Close the connection of a client that does not read."""
         if self._is_paused and transport.underlying_transport.get_write_buffer_size() > _MOST_UNREAD:
             self._is_over = True
             self._counters.refuse("rate")
@@ -353,7 +367,7 @@ class ClientConnection(WSListener):
     # Limits
 
     def _spend(self) -> None:
-        """Count a message that is not a processed request towards the rate limit."""
+        """Count a message that is not a processed request, or a ping, towards the rate limit."""
         if self._is_over:
             return
         now = time.monotonic()

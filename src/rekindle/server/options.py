@@ -43,7 +43,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_message: int = 1 << 20
     """The most bytes of a message."""
     rate: float = 1000.0
-    """The most messages per second of a connection that are not processed requests: `act`, `stats`, refused ones."""
+    """The most messages per second of a connection that are not processed requests: `act`, `stats`, errors, pings."""
     tick_rows: int = 1024
     """The most streams in a tick; further requests wait for the next tick."""
     hello_seconds: float = 5.0

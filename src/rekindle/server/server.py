@@ -204,6 +204,7 @@ class SessionServer:
                 enable_auto_ping=True,
                 auto_ping_idle_timeout=options.ping_seconds,
                 auto_ping_reply_timeout=options.ping_seconds,
+                enable_auto_pong=False,
                 max_frame_size=options.max_message,
                 logger_name=_quiet_logger(),
                 use_aiofastnet=True,  # it accepts with the methods of the socket, which asyncio's own servers may not
