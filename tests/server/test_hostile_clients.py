@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from hosting import ACTIONS, Hosted, hosted, wait_for
-from raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, Raw, frame, opened, seconds_until_closed, upgrade
+from raw_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Raw, frame, opened, seconds_until_closed, upgrade
 
 from rekindle.client import Client
 from rekindle.errors import InputError, ServerError, StreamsLost
@@ -177,6 +177,14 @@ def test_a_ping_is_answered_with_its_payload(server: Hosted) -> None:
     with Raw(server.port) as raw:
         raw.send(frame(b"here?", PING))
         assert raw.next() == (PONG, b"here?")
+
+
+@pytest.mark.parametrize(("sent", "answered"), [(b"", 1000), (struct.pack(">H", 4999), 4999)])
+def test_a_close_is_answered_with_a_code_that_clients_accept(server: Hosted, sent: bytes, answered: int) -> None:
+    with Raw(server.port) as raw:
+        raw.hello()
+        raw.send(frame(sent, CLOSE))
+        assert raw.ended() == (None, answered)
 
 
 def test_a_flood_of_messages_ends_the_connection(server: Hosted, bystander: Client) -> None:

@@ -161,7 +161,7 @@ class ClientConnection(WSListener):
 
     def _close(self, transport: WSTransport, frame: WSFrame) -> None:
         self._is_over = True
-        transport.send_close(frame.get_close_code())
+        transport.send_close(frame.get_close_code() or WSCloseCode.OK)  # browsers send none after close()
         transport.disconnect()
 
     def _pong(self, transport: WSTransport, payload: bytes) -> None:
