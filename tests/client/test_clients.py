@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import socketserver
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -19,6 +20,7 @@ from rekindle import TrainingSession
 from rekindle.client import AsyncClient, Client, GymClient
 from rekindle.client.conversation import pauses
 from rekindle.errors import ConfigError, InputError, ServerError
+from rekindle.experience import Array, Transitions
 from rekindle.server import ServerOptions
 
 
@@ -51,6 +53,44 @@ def test_a_gym_client_drives_environments_against_a_server(tmp_path: Path) -> No
         assert len(greedy.returns) == 2
         with Client(server.address) as client:
             assert client.stats()["steps"] == 600
+
+
+class Reusing(gym.Env[Any, Any]):
+    """Counts to 3 in one array, which it returns each time."""
+
+    observation_space = gym.spaces.Box(0.0, 9.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(ACTIONS)
+
+    def __init__(self) -> None:
+        self._place = np.zeros(1, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place[:] = 0
+        return self._place, {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._place += 1
+        return self._place, 1.0, False, self._place[0] == 3, {}
+
+
+class Noting(RandomAgent):
+    """Notes the observations that actions led to."""
+
+    def observe(self, transitions: Transitions, streams: Array) -> None:
+        super().observe(transitions, streams)
+        self.reached = [*getattr(self, "reached", []), *np.ravel(cast("Array", transitions.next_observations)).tolist()]
+
+
+def test_a_gym_client_reports_true_last_observations_of_environments_that_reuse_arrays(tmp_path: Path) -> None:
+    agent = Noting(Reusing.observation_space, Reusing.action_space)
+    session = functools.partial(TrainingSession.open, "x", agent, root=tmp_path, journal=True, signals=False)
+    server = Hosted(session, ServerOptions(port=0))
+    try:
+        GymClient(server.address, Reusing()).run(6)
+    finally:
+        server.stop()
+    assert agent.reached == [1, 2, 3, 1, 2, 3]
 
 
 def test_the_asyncio_client_does_the_same(tmp_path: Path) -> None:

@@ -125,11 +125,12 @@ class GymClient:
     def _report(self, outcomes: Sequence[Any], statuses: Sequence[EpisodeStatus], ended: Sequence[int]) -> list[Any]:
         streams = list(range(len(self.envs)))
         observations = [outcome[0] for outcome in outcomes]
+        last = self._stacked(observations)  # a copy: `reset` of an environment may write to the same array
         fresh = {place: self._reset(place) for place in ended}
         if self._is_playing:
             return self._begin([fresh.get(place, observations[place]) for place in streams])
         rewards = [float(outcome[1]) for outcome in outcomes]
-        step = (self._stacked(observations), rewards, statuses, streams)
+        step = (last, rewards, statuses, streams)
         begin = (self._stacked(list(fresh.values())), list(fresh)) if fresh else None
         try:
             actions = self.client.batch(step=step, begin=begin)
