@@ -1,5 +1,6 @@
 """What a client can ask of a server."""
 
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Generator
@@ -133,6 +134,20 @@ def test_an_open_address_needs_a_token() -> None:
     assert ServerOptions(host="0.0.0.0", token="x").token == "x"
     with pytest.raises(ConfigError, match="at most 512"):  # no client could send it
         ServerOptions(token="x" * 513)
+
+
+@pytest.mark.parametrize("origin", ["https://example.org/", "example.org", "https://Example.org", "*"])
+def test_origins_that_no_page_has_are_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"origin {origin!r}")):
+        ServerOptions(origins=(origin,))
+
+
+@pytest.mark.parametrize("name", ["https://example.org", "example.org:8443"])
+def test_host_names_have_no_scheme_and_no_port(name: str) -> None:
+    with pytest.raises(ConfigError, match="not a host name"):
+        ServerOptions(hosts=(name,))
+    origins = ("null", "file://", "http://[::1]:8000", "chrome-extension://abc")
+    assert ServerOptions(hosts=("example.org", "::1"), origins=origins).origins == origins
 
 
 def test_a_session_without_a_journal_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 
 import msgspec
 
@@ -15,6 +16,8 @@ MOST_REWARD = 1e15
 """The largest reward: squares of larger ones can overflow in float32, and one of them would end the training."""
 _MOST_TOKEN = 512
 """The longest token that fits into a `hello`, in characters."""
+
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/?#\sA-Z]*")
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +76,15 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"to listen on {self.host}, where others can connect, set a token: --token-file FILE, "
                 "or the environment variable REKINDLE_TOKEN"
             )
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"no web page has the origin {origin!r}: use its scheme, host and port in lower case, such as "
+                    "https://example.org or http://localhost:8000"
+                )
+        for name in self.hosts:
+            if "/" in name or name.count(":") == 1:
+                raise ConfigError(f"{name!r} is not a host name: leave out the scheme and the port")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("TLS needs both a certificate and its key: --tls-cert FILE --tls-key FILE")
 
