@@ -83,6 +83,8 @@ class ArraySpec(msgspec.Struct, frozen=True):
             raise InputError(f"{what} has the shape {array.shape}, expected {shape}")
         if array.dtype == self.dtype:
             return array
+        if not array.size:  # an empty list has no dtype of its own
+            return array.astype(self.dtype)
         whole_numbers = self.dtype.kind in "iub" and array.dtype.kind in "iub"
         if whole_numbers or np.can_cast(array.dtype, self.dtype, "same_kind"):
             with np.errstate(over="ignore"):  # it becomes infinite, which is refused or dropped like any other

@@ -65,6 +65,10 @@ assert.deepEqual(
   [0.0999755859375, -2.5, 65_504, Infinity, 2 ** -24, 0, 0.333251953125, -0, 1.0013580322265625e-5, 1, 2048],
 );
 assert.throws(() => wireArray([1, 2, 3], one("float32", [2]), 1, "msgpack", "observations"), /observations has 3 numbers/);
+for (const bad of [0.5, 256, -1, NaN, undefined, null]) {
+  assert.throws(() => wireArray([bad], one("uint8"), 1, "msgpack", "observations"), /observations has .* is not uint8/);
+}
+assert.throws(() => wireArray([1, null], one("float32", [2]), 1, "json", "observations"), /has null, which is not float32/);
 for (const bad of ["", "c1", "81a161", "81a161c403ff", "8101c0", "c400", "80c0", "81a161d4017f", "81".padStart(2) + "a161".repeat(1) + "91".repeat(40) + "c0"]) {
   assert.throws(() => decodeMessage(new Uint8Array(Buffer.from(bad, "hex"))), undefined, bad);
 }

@@ -81,6 +81,11 @@ def test_what_was_executed_is_what_is_learned(server: Hosted) -> None:
         (lambda client: client.begin_many(np.array([1, 1]), [3, 3]), "twice"),
         (lambda client: client.begin(1, stream="12"), "only digits"),
         (lambda client: client.step_many(np.array([1]), [1.0], [3], [0]), "0, 1 or 2"),
+        (lambda client: client.step_many(np.array([1]), [1.0], [256], [0]), "cannot become uint8 without loss"),
+        (lambda client: client.step(1.7, 1.0), "without loss"),
+        (lambda client: client.step(2**32, 1.0), "without loss"),
+        (lambda client: client.step(1, 1.0, action=1.7), "actions is float64, which cannot become int32"),
+        (lambda client: client.step(1, "1"), "rewards is <U1, not numbers"),
         (lambda client: client.batch(close=[0], begin=(np.array([1]), [0])), "closed and used"),
         (lambda client: client.batch(step=(np.array([1]), [1.0], [0], [0]), begin=(np.array([1]), [0])), "continues"),
     ],
@@ -95,6 +100,11 @@ def test_a_wrong_request_is_refused_and_leaves_no_trace(server: Hosted, call: An
         assert other.step(4, 1.0) in range(ACTIONS)
         assert client.stats()["steps"] == 2
         assert client.reconnects == 0
+
+
+def test_a_request_may_have_no_streams(server: Hosted) -> None:
+    with Client(server.address) as client:
+        assert client.step_many([], [], [], []) == []
 
 
 def test_act_learns_nothing(server: Hosted) -> None:

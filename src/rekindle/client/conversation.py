@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from rekindle.errors import ConfigError, InputError, RekindleError, ServerError, StreamsLost
-from rekindle.experience import Array
 from rekindle.nesting import Nesting
 from rekindle.wire.messages import (
     VERSION,
@@ -45,6 +44,7 @@ __all__ = ["Conversation", "OpenEpisode", "Retry", "pauses", "reason_of"]
 _RETRIED = {"leaving", "full", "internal", "rate", "taken"}
 """Errors after which another attempt may succeed."""
 _REQUEST_ERRORS = {"stream", "value", "mode"}
+_REWARDS, _STATUSES = RowFormat.of_dtype("float64"), RowFormat.of_dtype("uint8")
 
 
 class Retry(RekindleError):
@@ -258,10 +258,10 @@ class Conversation:
         """Encode outcomes of actions for a message; raises `InputError`."""
         return Steps(
             observations=self.observations(observations, rows),
-            rewards=_numbers(rewards, "<f8", rows, "rewards"),
-            statuses=_numbers(statuses, "u1", rows, "statuses"),
+            rewards=_sent(_REWARDS, rewards, rows, "rewards"),
+            statuses=_sent(_STATUSES, statuses, rows, "statuses"),
             streams=None if streams is None else list(streams),
-            actions=None if actions is None else self._sent(1, self._action, actions, rows, "actions"),
+            actions=None if actions is None else self._rows(1, self._action, actions, rows, "actions"),
             extras=None if not extras else {str(row): dict(numbers) for row, numbers in extras.items()},
         )
 
@@ -272,7 +272,7 @@ class Conversation:
 
     def observations(self, observations: Any, rows: int) -> Any:
         """Encode observations for a message; raises `InputError`."""
-        return self._sent(0, self._observation, observations, rows, "observations")
+        return self._rows(0, self._observation, observations, rows, "observations")
 
     def one_row(self, value: Any, *, is_action: bool = False) -> Any:
         """A single observation or action as a batch of one; raises `InputError`."""
@@ -282,18 +282,12 @@ class Conversation:
         what = "action" if is_action else "observation"
         return nesting.build([np.asarray(part)[None] for part in nesting.leaves(value, what)])
 
-    def _sent(self, place: int, form: RowFormat | None, value: Any, rows: int, what: str) -> Any:
+    def _rows(self, place: int, form: RowFormat | None, value: Any, rows: int, what: str) -> Any:
         if form is None:
             raise ServerError("the client is not connected")
         nesting = self._nestings[place]
         parts = [value] if nesting is None else nesting.leaves(value, what)
-        arrays: list[Array] = []
-        for (name, part), array in zip(form.description.items(), map(np.asarray, parts), strict=True):
-            if array.shape != (rows, *part.shape):
-                label = f"{what} {name!r}" if name else what
-                raise InputError(f"{label} has the shape {array.shape}, expected {(rows, *part.shape)}")
-            arrays.append(array)
-        return form.sent(arrays, is_json=False)
+        return form.sent(form.conformed(parts, what, rows=rows), is_json=False)
 
     # Answers
 
@@ -368,11 +362,8 @@ def _read(data: bytes) -> Any:
         raise ServerError(str(error)) from None
 
 
-def _numbers(values: Any, dtype: str, rows: int, what: str) -> bytes:
-    array = np.asarray(values)
-    if array.shape != (rows,) or array.dtype.kind not in "fiub":
-        raise InputError(f"{what} must be {rows} numbers, got {values!r:.80}")
-    return array.astype(dtype).tobytes()
+def _sent(form: RowFormat, values: Any, rows: int, what: str) -> Any:
+    return form.sent(form.conformed([values], what, rows=rows), is_json=False)
 
 
 def _nesting(tree: Mapping[str, Any]) -> Nesting | None:

@@ -14,7 +14,8 @@
  * transition reaches the training exactly once, also if the server is killed and started again. docs/protocol.md
  * describes the messages.
  *
- * Arrays are typed arrays with one row for each stream, row after row; nested or flat lists of numbers are converted.
+ * Arrays are typed arrays with one row for each stream, row after row; nested or flat lists of numbers are converted,
+ * unless that would change a number.
  * Arrays of Dict and Tuple spaces are objects with one array for each part. float16 is a Float32Array, bool a
  * Uint8Array, int64 a BigInt64Array.
  */
@@ -532,7 +533,12 @@ function typedArray(given, dtype, what) {
   if (!Array.isArray(given)) throw new TypeError(`${what} must be an array`);
   const flat = given.flat(Infinity);
   if (dtype === "bool") return Type.from(flat, Boolean);
-  return dtype.endsWith("int64") ? Type.from(flat, BigInt) : Type.from(flat);
+  const typed = dtype.endsWith("int64") ? Type.from(flat, BigInt) : Type.from(flat);
+  // A typed array of integers rounds and wraps: 0.5 becomes 0, and 300 becomes 44 in a Uint8Array. Each makes 0 of null.
+  const isKept = dtype.startsWith("float") ? () => true : (number, index) => Number(number) === Number(typed[index]);
+  const wrong = flat.findIndex((number, index) => number === null || !isKept(number, index));
+  if (wrong >= 0) throw new RangeError(`${what} has ${flat[wrong]}, which is not ${dtype}`);
+  return typed;
 }
 
 function nested(typed, [length, ...rest]) {

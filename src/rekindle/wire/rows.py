@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.checks import all_finite
 from rekindle.errors import RekindleError
 from rekindle.experience import Array
-from rekindle.spaces import SpaceParts, discrete_values
+from rekindle.spaces import ArraySpec, SpaceParts, discrete_values
 
 __all__ = ["PartFormat", "RowFormat", "WireError"]
 
@@ -45,6 +45,8 @@ class _Part:
         if not is_flag and form.dtype not in _DTYPES:
             raise WireError(f"{form.dtype!r:.40} is not a dtype of the protocol")
         self.sent = np.dtype(np.uint8) if is_flag else np.dtype(form.dtype).newbyteorder("<")
+        self.spec = ArraySpec(np.dtype(form.dtype), form.shape)
+        """The layout of a row in this process, without the byte order of messages."""
         self.nbytes = self.sent.itemsize * math.prod(form.shape)
         self.is_wide = self.sent == np.float64
         """Whether it has numbers that agents, which compute in float32, would take for infinite."""
@@ -192,6 +194,13 @@ class RowFormat:
                 rows = np.asarray(wrong).reshape(len(array), -1).max(axis=1)
                 bad = rows if bad is None else np.maximum(bad, rows)
         return bad
+
+    def conformed(self, values: Sequence[Any], what: str, *, rows: int) -> list[Array]:
+        """Convert the value of each part to an array of its dtype; raises `InputError` if that would change it."""
+        pairs = zip(self._parts, values, strict=True)
+        return [
+            part.spec.conform(value, f"{what} {part.name!r}" if part.name else what, rows=rows) for part, value in pairs
+        ]
 
     def sent(self, arrays: Sequence[Array], *, is_json: bool) -> Any:
         """Encode arrays for a message."""
