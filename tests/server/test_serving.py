@@ -102,6 +102,16 @@ def test_a_wrong_request_is_refused_and_leaves_no_trace(server: Hosted, call: An
         assert client.reconnects == 0
 
 
+def test_all_episodes_of_a_request_may_end_and_begin_at_once(tmp_path: Path) -> None:
+    streams, rows = [0, 1, 2], np.arange(3)
+    with hosted(tmp_path, tick_rows=3) as server, Client(server.address) as client:
+        client.begin_many(rows, streams)
+        ended = rows, [1.0] * 3, [2] * 3, streams
+        assert len(client.batch(step=ended, begin=(rows, streams))) == 6
+        with pytest.raises(InputError, match="4 streams in a request: use at most 3"):
+            client.begin_many(np.arange(4), [0, 1, 2, 3])
+
+
 def test_a_request_may_have_no_streams(server: Hosted) -> None:
     with Client(server.address) as client:
         assert client.step_many([], [], [], []) == []

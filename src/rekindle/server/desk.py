@@ -233,8 +233,8 @@ class Desk:
     def take(self, request: Request) -> None:
         """Queue a request for the next tick; raises `Refusal`."""
         client = request.client
-        if request.rows > self._tick_rows:
-            raise Refusal("stream", f"{request.rows} streams in a request: use at most {self._tick_rows}")
+        if (most := max(len(request.steps), len(request.begins))) > self._tick_rows:
+            raise Refusal("stream", f"{most} streams in a request: use at most {self._tick_rows}")
         if request.begins:
             new = sum([stream not in client.streams for stream in request.begins])
             if new and self.streams + new > self._options.max_streams:
