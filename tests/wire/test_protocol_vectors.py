@@ -58,13 +58,14 @@ def test_both_encodings_of_a_message_are_the_same_message(vector: dict[str, Any]
     assert listed(msgspec.msgpack.decode(bytes.fromhex(vector["msgpack"])), formats) == vector["json"]
 
 
-def test_arrays_come_back_as_they_were() -> None:
+@pytest.mark.parametrize("rows", [4, 0])
+def test_arrays_come_back_as_they_were(rows: int) -> None:
     rng = np.random.default_rng(0)
     for dtype in ("float16", "float32", "float64", "int8", "uint16", "int32", "uint64", "bool"):
         form = RowFormat.read({"a": PartFormat(dtype, (2, 3)), "b": PartFormat("float32")})
-        arrays = [rng.integers(0, 2, (4, 2, 3)).astype(dtype), rng.random(4).astype(np.float32)]
+        arrays = [rng.integers(0, 2, (rows, 2, 3)).astype(dtype), rng.random(rows).astype(np.float32)]
         for is_json in (False, True):
-            again = form.received(form.sent(arrays, is_json=is_json), 4, is_json=is_json)
+            again = form.received(form.sent(arrays, is_json=is_json), rows, is_json=is_json)
             for before, after in zip(arrays, again, strict=True):
                 assert before.dtype == after.dtype
                 assert np.array_equal(before, after)

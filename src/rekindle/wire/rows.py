@@ -63,7 +63,7 @@ class _Part:
         except (ValueError, TypeError, OverflowError) as error:
             raise WireError(f"{self._label}: {str(error)[:100]}") from None
         expected = (rows, *self.form.shape)
-        if array.shape != expected:
+        if array.shape != expected and (rows or array.shape != (0,)):  # a list of no rows has no other axes
             raise WireError(f"{self._label} has the shape {list(array.shape)}, expected {list(expected)}")
         if array.dtype.kind not in "iufb" and array.size:
             raise WireError(f"{self._label} must be numbers")
