@@ -26,7 +26,7 @@ from tests.toys import ToyAgent
 from rekindle import TrainingSession
 from rekindle.checkpoint.input_segments import segments
 from rekindle.cli import served_run
-from rekindle.client import Client
+from rekindle.client import AsyncClient, Client
 from rekindle.errors import ConfigError, InputError, RunLocked, ServerError, StreamsLost
 from rekindle.run.finding import find_run
 from rekindle.run.reader import RunReader
@@ -131,6 +131,16 @@ def test_clients_connect_with_tls(tmp_path: Path, certificate: tuple[str, str]) 
         assert server.address.startswith("wss://")
         with Client(server.address, tls=context) as client:
             assert client.begin(1) in range(ACTIONS)
+
+
+def test_a_certificate_that_is_not_trusted_is_an_error_at_once(tmp_path: Path, certificate: tuple[str, str]) -> None:
+    async def connect(address: str) -> None:
+        await AsyncClient(address).connect()
+
+    with hosted(tmp_path, tls_cert=certificate[0], tls_key=certificate[1]) as server:
+        for attempt in (Client, lambda address: asyncio.run(connect(address))):
+            with pytest.raises(ServerError, match="is not trusted: self-signed certificate"):
+                attempt(server.address)
 
 
 def test_a_tls_handshake_has_a_deadline(tmp_path: Path, certificate: tuple[str, str]) -> None:

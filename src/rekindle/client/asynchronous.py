@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 import msgspec
 
 from rekindle.client.base import BaseClient, numbers_of
-from rekindle.client.conversation import Conversation, Retry, pauses, reason_of
+from rekindle.client.conversation import Conversation, Retry, pauses
 from rekindle.client.socket_protocol import SocketProtocol
 from rekindle.errors import InputError, ServerError, StreamsLost
 from rekindle.experience import EpisodeStatus
@@ -200,9 +200,7 @@ class AsyncClient(BaseClient):
                     await self.close()
                     if self.stop is not None:
                         raise self._talk.ended() from None
-                    if time.monotonic() > until:
-                        text = f"no answer from {self._address.text} in {self._patience:g} s: {reason_of(error)}"
-                        raise ServerError(text) from None
+                    self._check_patience(error, until, f"no answer from {self._address.text}")
                     await asyncio.sleep(next(attempts))
                 except BaseException:  # after reconnecting, the server reports which requests were processed
                     await self.close()
@@ -230,19 +228,15 @@ class AsyncClient(BaseClient):
                     raise
             except (OSError, Retry) as error:
                 await self.close()
-                if time.monotonic() > until:
-                    text = f"{self._address.text} cannot be reached in {self._patience:g} s: {reason_of(error)}"
-                    raise ServerError(text) from None
+                self._check_patience(error, until, f"{self._address.text} cannot be reached")
                 await asyncio.sleep(next(attempts))
             except BaseException:
                 await self.close()
                 raise
 
     async def _open(self) -> None:
-        address, context = self._address, None
-        if address.is_secure:
-            context = ssl.create_default_context() if self._tls is None else self._tls
-        self._streams = await asyncio.open_connection(address.host, address.port, ssl=context)
+        address = self._address
+        self._streams = await asyncio.open_connection(address.host, address.port, ssl=self._context())
         self._protocol = SocketProtocol(address)
         while not self._protocol.is_open:
             await self._flush()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
+import time
 from typing import Any, cast
 
 import msgspec
 
-from rekindle.client.conversation import Conversation, OpenEpisode
+from rekindle.client.conversation import Conversation, OpenEpisode, reason_of
 from rekindle.client.socket_protocol import SocketProtocol, address_of
+from rekindle.errors import ServerError
 from rekindle.wire.messages import StatsReply, StreamKey, Welcome
 
 __all__ = ["BaseClient", "numbers_of"]
@@ -46,6 +48,20 @@ class BaseClient:
     def welcome(self) -> Welcome:
         """The server's description of itself: its name, spaces and limits."""
         return cast("Welcome", self._talk.welcome)
+
+    def _context(self) -> ssl.SSLContext | None:
+        """The TLS context of a connection; None for `ws://`."""
+        if not self._address.is_secure:
+            return None
+        return ssl.create_default_context() if self._tls is None else self._tls
+
+    def _check_patience(self, error: Exception, until: float, what: str) -> None:
+        """Raise `ServerError` if another attempt would fail too, or comes too late."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            text = f"the certificate of {self._address.text} is not trusted: {error.verify_message}"
+            raise ServerError(text) from None
+        if time.monotonic() > until:
+            raise ServerError(f"{what} in {self._patience:g} s: {reason_of(error)}") from None
 
 
 def numbers_of(reply: StatsReply) -> dict[str, Any]:

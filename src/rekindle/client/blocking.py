@@ -228,8 +228,7 @@ class Client(BaseClient):
                 self.close()
                 if self.stop is not None:
                     raise self._talk.ended() from None
-                if time.monotonic() > until:
-                    raise ServerError(f"no answer from {self._address.text} in {self._patience:g} s: {error}") from None
+                self._check_patience(error, until, f"no answer from {self._address.text}")
                 time.sleep(next(attempts))
             except BaseException:  # after reconnecting, the server reports which requests were processed
                 self.close()
@@ -257,9 +256,7 @@ class Client(BaseClient):
                     raise
             except (OSError, Retry) as error:
                 self.close()
-                if time.monotonic() > until:
-                    text = f"{self._address.text} cannot be reached in {self._patience:g} s: {error}"
-                    raise ServerError(text) from None
+                self._check_patience(error, until, f"{self._address.text} cannot be reached")
                 time.sleep(next(attempts))
             except BaseException:
                 self.close()
@@ -270,8 +267,7 @@ class Client(BaseClient):
         opened = socket.create_connection((address.host, address.port), timeout=self._answer_seconds)
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.is_secure:
-                context = ssl.create_default_context() if self._tls is None else self._tls
+            if (context := self._context()) is not None:
                 opened = context.wrap_socket(opened, server_hostname=address.host)
             self._socket, self._protocol = opened, SocketProtocol(address)
             while not self._protocol.is_open:
