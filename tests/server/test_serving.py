@@ -86,6 +86,9 @@ def test_what_was_executed_is_what_is_learned(server: Hosted) -> None:
         (lambda client: client.step(2**32, 1.0), "without loss"),
         (lambda client: client.step(1, 1.0, action=1.7), "actions is float64, which cannot become int32"),
         (lambda client: client.step(1, "1"), "rewards is <U1, not numbers"),
+        (lambda client: client.begin(1, stream=-1), "integers from 0"),
+        (lambda client: client.begin(1, stream="x" * 65), "texts of 1 to 64 characters"),
+        (lambda client: client.step(1, 1.0, extras={"hits": "many"}), "'hits' is not a number"),
         (lambda client: client.batch(close=[0], begin=(np.array([1]), [0])), "closed and used"),
         (lambda client: client.batch(step=(np.array([1]), [1.0], [0], [0]), begin=(np.array([1]), [0])), "continues"),
     ],
@@ -100,6 +103,17 @@ def test_a_wrong_request_is_refused_and_leaves_no_trace(server: Hosted, call: An
         assert other.step(4, 1.0) in range(ACTIONS)
         assert client.stats()["steps"] == 2
         assert client.reconnects == 0
+
+
+def test_streams_and_extras_may_be_numbers_of_numpy(server: Hosted) -> None:
+    streams: Any = np.arange(2)
+    extras: Any = {np.int64(1): {"hits": np.float32(1.5), "won": np.True_}}
+    with Client(server.address) as client:
+        client.begin_many(streams, streams)
+        client.step_many(streams, [1.0, 1.0], [1, 1], streams, extras=extras)
+        client.batch(close=streams[:1], abandon=streams[1:])
+        client.begin(1, stream=streams[1])
+        assert client.stats()["streams"] == 1
 
 
 def test_all_episodes_of_a_request_may_end_and_begin_at_once(tmp_path: Path) -> None:

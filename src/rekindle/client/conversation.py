@@ -12,10 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import msgspec
 import numpy as np
 
+from rekindle.checks import checked_extras
 from rekindle.errors import ConfigError, InputError, RekindleError, ServerError, StreamsLost
 from rekindle.nesting import Nesting
+from rekindle.spaces import REWARDS, STATUSES
 from rekindle.wire.messages import (
     VERSION,
     Abandon,
@@ -44,7 +47,6 @@ __all__ = ["Conversation", "OpenEpisode", "Retry", "pauses", "reason_of"]
 _RETRIED = {"leaving", "full", "internal", "rate", "taken"}
 """Errors after which another attempt may succeed."""
 _REQUEST_ERRORS = {"stream", "value", "mode"}
-_REWARDS, _STATUSES = RowFormat.of_dtype("float64"), RowFormat.of_dtype("uint8")
 
 
 class Retry(RekindleError):
@@ -180,43 +182,6 @@ class Conversation:
 
     # Requests
 
-    def numbered(
-        self,
-        *,
-        close: Sequence[StreamKey] = (),
-        abandon: Sequence[StreamKey] = (),
-        step: Steps[Any] | None = None,
-        begin: Starts[Any] | None = None,
-    ) -> bytes:
-        """Encode a request with the next number."""
-        seq, kinds = self._seq + 1, (bool(close), bool(abandon), step is not None, begin is not None)
-        message: Any
-        if kinds == (False, False, True, False) and step is not None:
-            message = Step(
-                seq=seq,
-                observations=step.observations,
-                rewards=step.rewards,
-                statuses=step.statuses,
-                streams=step.streams,
-                actions=step.actions,
-                extras=step.extras,
-            )
-        elif kinds == (False, False, False, True) and begin is not None:
-            message = Begin(seq=seq, observations=begin.observations, streams=begin.streams)
-        elif kinds == (True, False, False, False):
-            message = Close(seq=seq, streams=list(close))
-        elif kinds == (False, True, False, False):
-            message = Abandon(seq=seq, streams=list(abandon))
-        else:
-            message = Batch(seq=seq, close=list(close), abandon=list(abandon), step=step, begin=begin)
-        data = encode(message, is_json=False)
-        if self.welcome is not None and len(data) > self.welcome.limits.message:
-            raise InputError(
-                f"the message has {len(data)} bytes; the server accepts at most {self.welcome.limits.message}"
-            )
-        self._seq = seq
-        return data
-
     def batch(
         self,
         *,
@@ -226,52 +191,63 @@ class Conversation:
         begin: tuple[Any, Sequence[StreamKey]] | None,
     ) -> bytes:
         """Encode a request with the next number, from the arguments of `step_many` and `begin_many`."""
-        steps = starts = None
-        if step is not None:
-            observations, rewards, statuses, streams, *rest = step
-            actions, extras = [*rest, None, None][:2]
-            steps = self.steps(observations, rewards, statuses, streams, actions, extras, len(streams))
-        if begin is not None:
-            starts = self.starts(*begin, len(begin[1]))
-        return self.numbered(close=close, abandon=abandon, step=steps, begin=starts)
+        closed, abandoned = _streams(close), _streams(abandon)
+        steps, starts = None if step is None else self._steps(*step), None if begin is None else self._starts(*begin)
+        seq, kinds = self._seq + 1, (bool(closed), bool(abandoned), steps is not None, starts is not None)
+        message: Any
+        if kinds == (False, False, True, False) and steps is not None:
+            message = Step(seq=seq, **msgspec.structs.asdict(steps))
+        elif kinds == (False, False, False, True) and starts is not None:
+            message = Begin(seq=seq, **msgspec.structs.asdict(starts))
+        elif kinds == (True, False, False, False):
+            message = Close(seq=seq, streams=closed)
+        elif kinds == (False, True, False, False):
+            message = Abandon(seq=seq, streams=abandoned)
+        else:
+            message = Batch(seq=seq, close=closed, abandon=abandoned, step=steps, begin=starts)
+        data = encode(message, is_json=False)
+        if self.welcome is not None and len(data) > self.welcome.limits.message:
+            raise InputError(
+                f"the message has {len(data)} bytes; the server accepts at most {self.welcome.limits.message}"
+            )
+        self._seq = seq
+        return data
 
     def act(self, observations: Any, rows: int) -> bytes:
         """Encode a request for greedy actions."""
         self._ref += 1
-        return encode(Act(ref=self._ref, observations=self.observations(observations, rows)), is_json=False)
+        return encode(Act(ref=self._ref, observations=self._observations(observations, rows)), is_json=False)
 
     def stats(self) -> bytes:
         """Encode a request for statistics of the training."""
         self._ref += 1
         return encode(StatsRequest(ref=self._ref), is_json=False)
 
-    def steps(
+    def _steps(
         self,
         observations: Any,
         rewards: Any,
         statuses: Any,
-        streams: Sequence[StreamKey] | None,
-        actions: Any,
-        extras: Mapping[int, Mapping[str, float]] | None,
-        rows: int,
+        streams: Sequence[StreamKey],
+        actions: Any = None,
+        extras: Mapping[int, Mapping[str, float]] | None = None,
     ) -> Steps[Any]:
-        """Encode outcomes of actions for a message; raises `InputError`."""
+        names = _streams(streams)
+        rows = len(names)
         return Steps(
-            observations=self.observations(observations, rows),
-            rewards=_sent(_REWARDS, rewards, rows, "rewards"),
-            statuses=_sent(_STATUSES, statuses, rows, "statuses"),
-            streams=None if streams is None else list(streams),
+            observations=self._observations(observations, rows),
+            rewards=REWARDS.conform(rewards, "rewards", rows=rows).astype("<f8", copy=False).tobytes(),
+            statuses=_statuses(statuses, rows),
+            streams=names,
             actions=None if actions is None else self._rows(1, self._action, actions, rows, "actions"),
-            extras=None if not extras else {str(row): dict(numbers) for row, numbers in extras.items()},
+            extras=None if not extras else {str(row): checked_extras(numbers) for row, numbers in extras.items()},
         )
 
-    def starts(self, observations: Any, streams: Sequence[StreamKey] | None, rows: int) -> Starts[Any]:
-        """Encode first observations for a message; raises `InputError`."""
-        given = None if streams is None else list(streams)
-        return Starts(observations=self.observations(observations, rows), streams=given)
+    def _starts(self, observations: Any, streams: Sequence[StreamKey]) -> Starts[Any]:
+        names = _streams(streams)
+        return Starts(observations=self._observations(observations, len(names)), streams=names)
 
-    def observations(self, observations: Any, rows: int) -> Any:
-        """Encode observations for a message; raises `InputError`."""
+    def _observations(self, observations: Any, rows: int) -> Any:
         return self._rows(0, self._observation, observations, rows, "observations")
 
     def one_row(self, value: Any, *, is_action: bool = False) -> Any:
@@ -362,8 +338,29 @@ def _read(data: bytes) -> Any:
         raise ServerError(str(error)) from None
 
 
-def _sent(form: RowFormat, values: Any, rows: int, what: str) -> Any:
-    return form.sent(form.conformed([values], what, rows=rows), is_json=False)
+def _statuses(values: Any, rows: int) -> bytes:
+    if type(values) is list and len(cast("list[Any]", values)) == rows:  # faster than with numpy
+        try:
+            return bytes(cast("list[int]", values))
+        except (ValueError, TypeError):
+            pass  # the error below says what is wrong
+    return STATUSES.conform(values, "statuses", rows=rows).tobytes()
+
+
+class _Named(msgspec.Struct):
+    streams: list[StreamKey]
+
+
+def _streams(streams: Sequence[StreamKey]) -> list[StreamKey]:
+    """The names of streams for a message, which has no integers of numpy; raises `InputError`."""
+    if not len(streams):
+        return []
+    plain: list[Any] = [stream.item() if isinstance(stream, np.generic) else stream for stream in streams]
+    try:
+        return msgspec.convert({"streams": plain}, _Named).streams
+    except msgspec.ValidationError as error:
+        text = "use integers from 0, or texts of 1 to 64 characters"
+        raise InputError(f"streams are {plain!r:.80}: {text} ({error})") from None
 
 
 def _nesting(tree: Mapping[str, Any]) -> Nesting | None:
