@@ -416,9 +416,7 @@ export class Client {
     const { encoding } = this.#options;
     if (message.actions !== undefined) message.actions = readArray(message.actions, this.welcome.action, encoding);
     if (message.ref !== undefined && message.ref !== null) {
-      this.#asked.get(message.ref)?.resolve(message);
-      this.#asked.delete(message.ref);
-      if (this.#current === null) this.#arrived(); // otherwise the time of the current request goes on
+      this.#takeAsked(message.ref)?.resolve(message);
       return;
     }
     const request = this.#current;
@@ -432,6 +430,15 @@ export class Client {
     this.#next();
   }
 
+  /** What was asked with this `ref`, and is answered now. Only the answer to the oldest one ends its time. */
+  #takeAsked(ref) {
+    const asked = this.#asked.get(ref);
+    const isOldest = this.#asked.keys().next().value === ref;
+    this.#asked.delete(ref);
+    if (this.#current === null && isOldest) this.#arrived(); // otherwise the time of the current request goes on
+    return asked;
+  }
+
   #receiveError({ code, message, seq, ref, stop }) {
     const error = new SessionError(code, message);
     this.stop = stop ?? this.stop; // the connection is closed next
@@ -443,9 +450,7 @@ export class Client {
     } else if (FINAL.has(code)) {
       this.#end(error);
     } else if (ref !== undefined && ref !== null) {
-      this.#asked.get(ref)?.reject(error);
-      this.#asked.delete(ref);
-      if (this.#current === null) this.#arrived();
+      this.#takeAsked(ref)?.reject(error);
     } else if (this.#current !== null && seq === this.#current.seq && !PASSING.has(code)) {
       const request = this.#current;
       this.#current = null;
