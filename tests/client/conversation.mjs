@@ -23,12 +23,18 @@ let { actions, seq } = await client.begin(rows(2), ["boss", 3]);
 assert.deepEqual([seq, actions.move.length, actions.turn.length], [1, 2, 2]);
 assert.ok(actions.move instanceof Int32Array && actions.turn instanceof Float32Array);
 
-const extras = { 1: { hits: 3 } };
+const extras = { 1: { hits: 3, won: true } };
 ({ actions, seq } = await client.step({ streams: ["boss", 3], observations: rows(2), rewards: [1, 0.5], statuses: [CONTINUING, TERMINATED], extras }));
 assert.equal(seq, 2);
 await assert.rejects(client.step({ streams: [3], observations: rows(1), rewards: [1], statuses: [0] }), fails("stream"));
 await assert.rejects(client.step({ streams: ["boss"], observations: rows(2), rewards: [1], statuses: [0] }), RangeError);
 await assert.rejects(client.step({ streams: ["boss"], observations: { eye: [1, 2, 3, 4] }, rewards: [1], statuses: [0] }), TypeError);
+const wrong = [{ streams: [1.5] }, { streams: [-1] }, { extras: { 0: { hits: undefined } } }, { extras: { 0: { hits: "3" } } }];
+for (const bad of wrong) {
+  const step = { streams: ["boss"], observations: rows(1), rewards: [1], statuses: [0], ...bad };
+  await assert.rejects(client.step(step), bad.streams ? RangeError : TypeError);
+}
+await assert.rejects(client.closeStreams([""]), RangeError);
 const executed = { move: [1], turn: [0.25] };
 ({ seq } = await client.step({ streams: ["boss"], observations: rows(1), rewards: [1], statuses: [CONTINUING], actions: executed }));
 assert.equal(seq, 3, "requests that were refused use no number");

@@ -271,7 +271,7 @@ export class Client {
     const statuses = { "": { dtype: "uint8", shape: [] } };
     const list = (given) => {
       const { streams = [0], observations } = given;
-      return { streams, observations: wireArray(observations, observation, streams.length, encoding, "observations") };
+      return { streams: wireStreams(streams), observations: wireArray(observations, observation, streams.length, encoding, "observations") };
     };
     const steps = (given) => {
       const sent = list(given);
@@ -279,15 +279,15 @@ export class Client {
       sent.rewards = wireArray(given.rewards, rewards, rows, encoding, "rewards");
       sent.statuses = wireArray(given.statuses, statuses, rows, encoding, "statuses");
       if (given.actions !== undefined) sent.actions = wireArray(given.actions, action, rows, encoding, "actions");
-      if (given.extras !== undefined) sent.extras = given.extras;
+      if (given.extras !== undefined) sent.extras = wireExtras(given.extras);
       return sent;
     };
     if (type === "begin") return list(fields);
     if (type === "step") return steps(fields);
-    if (type !== "batch") return { streams: fields.streams };
+    if (type !== "batch") return { streams: wireStreams(fields.streams) };
     const sent = {};
-    if (fields.close?.length) sent.close = fields.close;
-    if (fields.abandon?.length) sent.abandon = fields.abandon;
+    if (fields.close?.length) sent.close = wireStreams(fields.close);
+    if (fields.abandon?.length) sent.abandon = wireStreams(fields.abandon);
     if (fields.step !== undefined) sent.step = steps(fields.step);
     if (fields.begin !== undefined) sent.begin = list(fields.begin);
     return sent;
@@ -490,7 +490,24 @@ export class Client {
   }
 }
 
-// Arrays
+// Streams, extras and arrays. The server ends a connection in which they are wrong, and with it the client: so check first.
+
+function wireStreams(streams) {
+  return Array.from(streams, (stream) => {
+    const isRight = typeof stream === "string" ? stream !== "" : Number.isInteger(stream) && stream >= 0 && stream < 2 ** 31;
+    if (!isRight) throw new RangeError(`a stream is ${stream}, but streams are integers from 0, or texts`);
+    return stream;
+  });
+}
+
+function wireExtras(extras) {
+  const number = ([name, value]) => {
+    if (typeof value !== "boolean" && !Number.isFinite(value)) throw new TypeError(`the extra ${name} is ${value}, not a number`);
+    return [name, Number(value)];
+  };
+  const rows = Object.entries(extras).map(([row, numbers]) => [row, Object.fromEntries(Object.entries(numbers).map(number))]);
+  return Object.fromEntries(rows);
+}
 
 const TYPES = {
   float32: Float32Array,
