@@ -243,6 +243,14 @@ def test_a_bad_minari_data_set_is_refused_with_the_field_and_the_row(case: str, 
     assert str(path) in str(refusal.value)
 
 
+def test_a_data_set_in_minaris_arrow_format_is_refused(tmp_path: Path) -> None:
+    path = write_minari(tmp_path / "set", episodes())
+    described(data_format="arrow")(path)
+    (path / "main_data.hdf5").unlink()  # the arrow format has a directory for each episode instead
+    with pytest.raises(DataError, match=r"metadata\.json: data_format is 'arrow': only hdf5 can be read"):
+        Dataset.open(path)
+
+
 class Planted:
     """Runs code when it is unpickled."""
 
@@ -290,6 +298,28 @@ def test_a_shape_that_the_bytes_of_an_npz_file_do_not_fill_is_refused(
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(f"{name}.npy", header.getvalue() + b"\0" * 104)
     with pytest.raises(DataError, match=rf"set\.npz: {name} (declares|has) the shape \(-?\d+, "):
+        Dataset.open(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "-" * 9_000 + "1,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1+" * 4_000 + "1j,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (0x" + "f" * 9_000 + ",)}",
+        "{'descr': '<U0', 'fortran_order': False, 'shape': (13,)}",
+        "{{}: 1}",
+    ],
+    ids=["nested signs", "long sum", "huge shape", "no bytes", "no key"],
+)
+def test_a_header_that_no_array_has_is_refused(header: str, tmp_path: Path) -> None:
+    fields = flat(episodes())
+    del fields["rewards"]
+    path = write_npz(tmp_path / "set.npz", fields)
+    with zipfile.ZipFile(path, "a") as archive:
+        length = len(header).to_bytes(2, "little")
+        archive.writestr("rewards.npy", b"\x93NUMPY\x01\x00" + length + header.encode() + b"\0" * 104)
+    with pytest.raises(DataError, match=r"set\.npz: rewards "):
         Dataset.open(path)
 
 

@@ -40,7 +40,10 @@ def find_minari(path: Path) -> Path | None:
 
 
 def minari_files(directory: Path) -> list[Path]:
-    """The files whose content is the data set."""
+    """The files whose content is the data set; raises `DataError` if it is stored in another format."""
+    found = _metadata_of(directory).get("data_format", "hdf5")
+    if found != "hdf5":
+        raise DataError(f"{directory / METADATA_FILE}: data_format is {found!r:.40}: only hdf5 can be read")
     return [directory / METADATA_FILE, directory / MAIN_FILE]
 
 
@@ -65,16 +68,11 @@ class _Group(NamedTuple):
 def plan_minari(directory: Path, *, spaces: tuple[Any, Any]) -> Plan:
     """Check the structure of a data set, and plan its conversion; `spaces` replace those of the metadata."""
     metadata = _metadata_of(directory)
-    found = metadata.get("data_format", "hdf5")
-    if found != "hdf5":
-        raise DataError(f"{directory / METADATA_FILE}: data_format is {found!r:.40}: only hdf5 can be read")
     names = ("observation_space", "action_space")
     known = [
         _space(metadata, name, directory) if given is None else given for name, given in zip(names, spaces, strict=True)
     ]
     path = directory / MAIN_FILE
-    if not path.is_file():
-        raise DataError(f"{path} is missing")
     file = Hdf5(path)
     try:
         groups = _groups(file)

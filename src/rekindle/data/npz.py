@@ -13,6 +13,7 @@ import numpy as np
 
 from rekindle.errors import DataError
 from rekindle.experience import Array
+from rekindle.storage import npy
 
 __all__ = ["Npz"]
 
@@ -95,14 +96,10 @@ class Npz:
 
     def _header(self, name: str, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         try:
-            version = np.lib.format.read_magic(file)
-            if version == (1, 0):
-                shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-            else:
-                shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
+            shape, is_fortran, dtype = npy.read_header(file)
         except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
             raise self._damaged(name, error) from None
-        if dtype.hasobject or dtype.kind not in "biufU":
+        if dtype.kind not in "biufU" or not dtype.itemsize:
             raise DataError(f"{self.path}: {name} has the dtype {dtype}, not numbers; objects are never unpickled")
         if is_fortran and len(shape) > 1:
             raise DataError(f"{self.path}: {name} is in Fortran order: save it as np.ascontiguousarray(array)")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from rekindle.experience import Array
 from rekindle.spaces import ArraySpec
 from rekindle.storage.files import CREATE, PRIVATE, open_regular, reporting
 
-__all__ = ["create", "data_digest", "open_mapped", "sync"]
+__all__ = ["create", "data_digest", "open_mapped", "read_header", "sync"]
 
 _PIECE = 2**24
 
@@ -67,8 +68,7 @@ def open_mapped(path: Path, column: ArraySpec, rows: int) -> Array:
     wanted = (rows, *column.shape)
     try:
         with reporting("read", path), open(open_regular(path), "rb") as file:
-            np.lib.format.read_magic(file)
-            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            shape, is_fortran, dtype = read_header(file)
             start, size = file.tell(), os.fstat(file.fileno()).st_size
     except ValueError as error:
         raise FileRefused(f"{path}: not an array: {error}") from None
@@ -79,13 +79,25 @@ def open_mapped(path: Path, column: ArraySpec, rows: int) -> Array:
     return _mapped(path, dtype, shape, start, "r")
 
 
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the shape, whether the order is Fortran's, and the dtype; raises `ValueError` if it is not such a file."""
+    is_first = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+    try:
+        shape, is_fortran, dtype = read(file)
+    except (TypeError, RecursionError, MemoryError) as error:  # of Python's parser
+        raise ValueError(f"its header cannot be read ({type(error).__name__})") from None
+    if max(shape, default=0) > sys.maxsize:
+        raise ValueError("its header has a shape that no array has")
+    return shape, is_fortran, dtype
+
+
 def data_digest(path: Path) -> str:
     """The SHA-256 of the elements in a file."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_PIECE // 8))
     with reporting("read", path), open(open_regular(path), "rb", buffering=0) as file:
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
+        read_header(file)
         while size := file.readinto(buffer):
             digest.update(buffer[:size])
     return digest.hexdigest()
