@@ -1,6 +1,8 @@
 """Data sets in every form become the same columns."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +92,37 @@ def test_a_damaged_cache_is_noticed(tmp_path: Path, cache: Path) -> None:
     data[-1] ^= 1
     column.write_bytes(data)
     with pytest.raises(DataError, match=r"the cache is damaged, delete .* its bytes have changed"):
+        Dataset.open(path)
+
+
+def test_a_cache_that_has_lost_a_file_is_noticed(tmp_path: Path, cache: Path) -> None:
+    path = write_minari(tmp_path / "set", episodes())
+    for name, message in (("000.npy", "cannot read"), ("dataset.json", "dataset.json is missing")):
+        Dataset.open(path)
+        file = next(iter(cache.rglob(name)))
+        file.unlink()
+        with pytest.raises(DataError, match=rf"the cache is damaged, delete .* to convert the data again: {message}"):
+            Dataset.open(path)
+        shutil.rmtree(file.parent)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": {}},
+        {"observation_space": '{"type": "Discrete", "dtype": "int64", "start": 0, "n": 9}'},
+        {"action_space": "{"},
+    ],
+    ids=["no columns", "other space", "no space"],
+)
+def test_a_cache_whose_columns_are_not_those_of_its_spaces_is_noticed(
+    change: dict[str, Any], tmp_path: Path, cache: Path
+) -> None:
+    path = write_minari(tmp_path / "set", episodes())
+    Dataset.open(path)
+    file = next(iter(cache.rglob("dataset.json")))
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(DataError, match=r"the cache is damaged, delete .* dataset.json"):
         Dataset.open(path)
 
 

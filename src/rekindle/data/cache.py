@@ -39,6 +39,10 @@ _HALF_MADE = ".new-"
 _PATIENCE = 60.0
 """Seconds to wait while other processes start a conversion, which takes each a fraction of a second."""
 _MOST_JSON = 2**26
+_DAMAGE = (
+    *(msgspec.MsgspecError, UnicodeDecodeError, RecursionError),
+    *(FileRefused, StorageError, StateError, DataError),
+)
 
 
 class Plan(NamedTuple):
@@ -119,7 +123,10 @@ class Cache:
         """The data set of a source with this identity (any JSON value), converted if it is not in the cache."""
         key = hashlib.sha256(msgspec.json.encode([_VERSION, identity], order="deterministic")).hexdigest()
         path = self.directory / key[:40]
+        is_there = os.path.lexists(path)  # looked up first, as another process may create it whole in between
         if not (path / "dataset.json").exists():
+            if is_there:
+                raise _damaged(path, "dataset.json is missing")
             plan = make_plan()
             try:
                 self._convert(path, plan, progress, check)
@@ -185,25 +192,27 @@ def _write(directory: Path, plan: Plan, progress: Progress | None, check: Check)
 
 
 def _opened(path: Path, check: Check) -> Converted:
-    again = f"delete {path} to convert the data again"
     try:
         saved = msgspec.json.decode(files.read_bytes(path / "dataset.json", most=_MOST_JSON), type=_Saved)
+        observation_space, action_space = (
+            read_space(text, name="dataset.json") for text in (saved.observation_space, saved.action_space)
+        )
+        specs = {name: ArraySpec.parse(column.dtype, column.shape) for name, column in saved.columns.items()}
+        reward = specs["reward"].dtype if "reward" in specs else np.dtype(np.float64)
+        if specs != DataLayout(observation_space, action_space, reward, name="dataset.json").columns:
+            raise FileRefused("dataset.json: the columns are not those of the spaces")
         columns: dict[str, Array] = {}
-        for name, column in saved.columns.items():
-            spec = ArraySpec.parse(column.dtype, column.shape)
+        for (name, column), spec in zip(saved.columns.items(), specs.values(), strict=True):
             file = path / Path(column.file).name
             columns[name] = npy.open_mapped(file, spec, saved.rows)
             if npy.data_digest(file) != column.sha256:
                 raise FileRefused(f"{file}: its bytes have changed")
             check()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, FileRefused, StorageError, StateError) as error:
-        raise DataError(f"the cache is damaged, {again}: {error}") from None
-    check_statuses(columns["status"], name=str(path))
-    return Converted(
-        columns,
-        read_space(saved.observation_space, name=f"{path}: observation_space"),
-        read_space(saved.action_space, name=f"{path}: action_space"),
-        saved.inferred,
-        saved.notes,
-        saved.columns,
-    )
+        check_statuses(columns["status"], name=str(path))
+    except _DAMAGE as error:
+        raise _damaged(path, error) from None
+    return Converted(columns, observation_space, action_space, saved.inferred, saved.notes, saved.columns)
+
+
+def _damaged(path: Path, reason: object) -> DataError:
+    return DataError(f"the cache is damaged, delete {path} to convert the data again: {reason}")
