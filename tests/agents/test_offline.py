@@ -270,6 +270,16 @@ def test_a_share_of_each_batch_is_from_the_data_and_the_rest_from_memory() -> No
     assert learner.updates_due() == 0
 
 
+@pytest.mark.parametrize(("share", "from_data"), [(0.01, 1), (0.99, 7)])
+def test_each_batch_has_a_row_of_the_data_and_one_of_memory(share: float, from_data: int) -> None:
+    learner = agent(BC, batch_size=8)
+    learner.learn_from(data_of(ROWS, BOUNDS), share=share)
+    tell(learner, [(0, 0.5, 7, 0, TERMINATED)])
+    _, columns = learner._draw(2)
+    is_own = (columns["rewards"] == 7).reshape(2, 8)
+    assert is_own.sum(axis=1).tolist() == [8 - from_data] * 2
+
+
 def test_observations_are_normalised_by_the_data_once() -> None:
     learner = agent(BC, normalise_observations=True)
     data = data_of(ROWS, BOUNDS)
@@ -327,6 +337,8 @@ def test_what_cannot_be_learned_from_is_refused() -> None:
     for share in (0.0, 1.5):
         with pytest.raises(ConfigError, match="share is "):
             agent(BC).learn_from(data, share=share)
+    with pytest.raises(ConfigError, match=r"share is 0\.5: a minibatch of one transition cannot be shared"):
+        agent(BC, batch_size=1).learn_from(data, share=0.5)
     with pytest.raises(ConfigError, match="prioritised is True"):
         agent(BC, prioritised=True).learn_from(data)
 

@@ -178,6 +178,8 @@ class OffPolicyAgent(Generic[Config]):
     def learn_from(self, data: TransitionSource | None, *, share: float = 1.0) -> None:
         """Sample this share of each minibatch from data, and the rest from the replay buffer; None stops it.
 
+        With a share below 1, each minibatch has at least one transition of both.
+
         With a share of 1 the agent learns offline: no updates are due, so call `update` yourself, and schedules count
         updates. The data is not part of the state: call this again with the same data when you load a state. If
         observations are normalised and none was observed yet, they are normalised with statistics of the data.
@@ -186,6 +188,8 @@ class OffPolicyAgent(Generic[Config]):
             self._data, self._data_share = None, 0.0
             return
         check_number("share", share, most=1.0, above=True)
+        if share < 1 and self.config.batch_size == 1:
+            raise ConfigError(f"share is {share!r}: a minibatch of one transition cannot be shared, set batch_size")
         if self.config.prioritised:
             raise ConfigError("prioritised is True: transitions of data have no priorities; set prioritised=False")
         if not len(data):
@@ -282,7 +286,9 @@ class OffPolicyAgent(Generic[Config]):
     def _mixed(self, data: TransitionSource, count: int) -> Batch:
         """Sample `count` minibatches from data and the replay buffer, or only from data while that is empty."""
         config, rng, memory = self.config, self._sampling, cast("Memory", self._memory)
-        each = config.batch_size if not len(memory) else max(1, round(self._data_share * config.batch_size))
+        each = config.batch_size
+        if len(memory) and not self.is_offline:  # at least one row of each
+            each = min(max(1, round(self._data_share * config.batch_size)), config.batch_size - 1)
         given = data.sample(rng, count * each, n_step=config.n_step, gamma=config.gamma)
         if each == config.batch_size:
             return given
