@@ -272,19 +272,8 @@ class TestOddEnvironments:
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
         assert "odd:ExitsWithSeed (evaluation), env 0, failed in step: it called sys.exit(0) (odd.py:" in outcome.err
         (here / "seed").write_text(str(episode_seed(0, "record", 0)))
-        command = (
-            "record",
-            "odd:ExitsWithSeed",
-            "--from",
-            "runs/t",
-            "--episodes",
-            1,
-            "--env-module",
-            "odd",
-            "-o",
-            "data",
-        )
-        outcome = rekindle(*command)
+        # ENV names the module, as for `train`.
+        outcome = rekindle("record", "odd:ExitsWithSeed", "--from", "runs/t", "--episodes", 1, "-o", "data")
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
         assert "odd:ExitsWithSeed (recording), env 0, failed in step: it called sys.exit(0) (odd.py:" in outcome.err
         assert not (here / "data").exists()

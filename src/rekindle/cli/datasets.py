@@ -204,9 +204,10 @@ def record_data(  # noqa: PLR0913 - these are the options of a command
     for name, count, least in (("episodes", episodes, 1), ("max-steps", max_steps, 1), ("seed", seed, 0)):
         if count is not None and count < least:
             raise ConfigError(f"{name} is {count}: use at least {least}")
-    find_modules_here([*modules, *module_of(env)])
+    named = [*modules, *module_of(env)]
+    find_modules_here(named)
     parent = find_parent(source, with_optimiser=False)
-    rebuilt = rebuild(parent.directory, modules=modules, files=files, env=env)
+    rebuilt = rebuild(parent.directory, modules=named, files=files, env=env)
     step = load(rebuilt.agent, parent.directory / "checkpoints" / parent.file)
     factory, config = _factory(env, rebuilt), rebuilt.config
     mode = ActMode.EXPLOIT if greedy else ActMode.EXPLORE
