@@ -97,7 +97,7 @@ def test_actions_that_need_more_than_32_bits_become_indices() -> None:
     actions = DiscreteActions(MultiDiscrete([3, 2], start=[2**40, -(2**50)]))
     # JAX has the lower 32 bits of each.
     given = np.array([[2**40 + 2, -(2**50)], [2**40, 1 - 2**50]]).astype(np.int32)
-    assert np.asarray(actions.seen(jnp.asarray(given))).tolist() == [[0, 0, 1, 1, 0], [1, 0, 0, 0, 1]]
+    assert np.asarray(actions.encoded(jnp.asarray(given))).tolist() == [[0, 0, 1, 1, 0], [1, 0, 0, 0, 1]]
 
 
 def test_bc_learns_how_widely_actions_are_spread() -> None:

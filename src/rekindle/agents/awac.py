@@ -31,10 +31,10 @@ from rekindle.agents.continuous import (
     ActorNetwork,
     Critics,
     Deviations,
+    delayed,
     draw_pairs,
-    followed,
-    in_turn,
     squared_errors,
+    updated_target,
 )
 from rekindle.agents.distributions import bounded_head, tanh_gaussian, tanh_gaussian_log_prob, to_unit
 from rekindle.agents.optimiser import optimised, optimiser_of
@@ -136,9 +136,9 @@ class AWACUpdate:
         )
         state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
 
-        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, schedules))
+        state = delayed(config, state, state.updates, lambda: self._update_actor(state, batch, schedules))
 
-        target = followed(config, state.target, critics, state.updates)
+        target = updated_target(config, state.target, critics, state.updates)
         metrics = {
             "loss": critic_loss + state.actor_loss,
             "critic_loss": critic_loss,
@@ -156,10 +156,10 @@ class AWACUpdate:
         target = self._critics.network(state.target)
         actions = tanh_gaussian(self._outputs(state.actor, batch.next_observations), batch.noise["next"])
         future = target(batch.next_observations, actions, batch.noise["pair"]).min(axis=0)
-        values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
+        targets = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        loss, priorities = squared_errors(predicted, values, batch.weights)
+        loss, priorities = squared_errors(predicted, targets, batch.weights)
         return loss, (predicted.mean(), priorities)
 
     def actor_loss(self, actor: Parts, state: AWACState, batch: Minibatch) -> jax.Array:
@@ -170,12 +170,11 @@ class AWACUpdate:
             critics(batch.observations, actions, None).min(axis=0) for actions in (batch.actions, own)
         )
         advantages = jax.lax.stop_gradient(values - own_values)
-        weights = jax.nn.softmax(
-            self._config.advantage_scale * advantages
-        )  # they add up to 1, so the sum below is a mean
+        weights = jax.nn.softmax(self._config.advantage_scale * advantages)
+        # The weights add up to 1, so the sum is a weighted mean.
         return -(weights * tanh_gaussian_log_prob(outputs, batch.actions)).sum()
 
-    def _improve(self, state: AWACState, batch: Minibatch, schedules: Mapping[str, Any]) -> AWACState:
+    def _update_actor(self, state: AWACState, batch: Minibatch, schedules: Mapping[str, Any]) -> AWACState:
         """Update the policy."""
         loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
         actor, optimiser = optimised(

@@ -112,7 +112,7 @@ class BCUpdate:
         """The loss of a minibatch, with the new priority of each transition."""
         outputs = jax.vmap(self._actor.network(actor))(batch.observations)
         if self._config.loss == "mse":
-            losses = priorities = jnp.square(jnp.tanh(outputs) - self._actions.seen(batch.actions)).mean(axis=1)
+            losses = priorities = jnp.square(jnp.tanh(outputs) - self._actions.encoded(batch.actions)).mean(axis=1)
         else:
             losses = -self._actions.log_prob(outputs, batch.mask, batch.actions)
             priorities = jax.nn.softplus(losses)  # a density may be above 1, a priority must not be below 0

@@ -35,11 +35,11 @@ __all__ = [
     "Critics",
     "Deviations",
     "acting_with",
+    "delayed",
     "draw_pairs",
-    "followed",
     "head_by_steps",
-    "in_turn",
     "squared_errors",
+    "updated_target",
 ]
 
 Config = TypeVar("Config", bound=ActorCriticConfig)
@@ -158,26 +158,26 @@ def draw_pairs(rng: np.random.Generator, critics: int, count: int) -> Array | No
     return rng.random((count, critics)).argsort(axis=1)[:, :2].astype(np.int32).ravel()
 
 
-def squared_errors(predicted: jax.Array, values: jax.Array, weights: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+def squared_errors(predicted: jax.Array, targets: jax.Array, weights: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """The squared error summed over critics and averaged over rows, and the mean absolute TD error of each row.
 
-    `predicted` has the shape (critics, rows), and the targets `values` (rows,).
+    `predicted` has the shape (critics, rows), and `targets` (rows,).
     """
-    errors = predicted - values
+    errors = predicted - targets
     losses = jnp.square(errors).sum(axis=0)
     if weights is not None:
         losses = losses * weights
     return losses.mean(), jnp.abs(errors).mean(axis=0)
 
 
-def in_turn(config: ActorCriticConfig, state: State, updates: jax.Array, improve: Callable[[], State]) -> State:
-    """Apply `improve`, the update of the actor, in every `policy_delay`-th update; otherwise keep the state."""
+def delayed(config: ActorCriticConfig, state: State, updates: jax.Array, update_actor: Callable[[], State]) -> State:
+    """Apply the update of the actor in every `policy_delay`-th update; otherwise keep the state."""
     if config.policy_delay == 1:
-        return improve()
-    return jax.lax.cond(updates % config.policy_delay == 0, improve, lambda: state)
+        return update_actor()
+    return jax.lax.cond(updates % config.policy_delay == 0, update_actor, lambda: state)
 
 
-def followed(config: ActorCriticConfig, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
+def updated_target(config: ActorCriticConfig, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
     """The target network after an update: it moves by `tau` in every `target_update_every`-th update."""
     each = jax.tree_util.tree_map
     nearer = each(lambda target, newest: target + config.tau * (newest - target), target, newest)

@@ -29,12 +29,12 @@ from rekindle.policy.actions import ActionHead
 from rekindle.policy.encoding import Encoding
 from rekindle.spaces import ActionStructure
 
-__all__ = ["DiscreteAgent", "followed"]
+__all__ = ["DiscreteAgent", "updated_target"]
 
 Config = TypeVar("Config", bound=DiscreteConfig)
 
 
-def followed(config: DiscreteConfig, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
+def updated_target(config: DiscreteConfig, target: Parts, newest: Parts, updates: jax.Array) -> Parts:
     """The target network after an update: with `tau` a soft update, otherwise a copy every `target_update_every`."""
     each = jax.tree_util.tree_map
     if config.tau is None:

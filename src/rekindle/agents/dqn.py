@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.agents.configs import DiscreteConfig
-from rekindle.agents.discrete import DiscreteAgent, followed
+from rekindle.agents.discrete import DiscreteAgent, updated_target
 from rekindle.agents.encoders import encoder, feature_size
 from rekindle.agents.networks import (
     Activation,
@@ -263,7 +263,7 @@ class DQNUpdate:
         )
         params, optimiser = optimised(self._optimiser, gradient, state.optimiser, state.params, rate)
         updates = state.updates + 1
-        target = followed(self._config, state.target, params, updates)
+        target = updated_target(self._config, state.target, params, updates)
         lag = norm(jax.tree_util.tree_map(jnp.subtract, params, target))
         metrics = {"loss": loss, "grad_norm": norm(gradient), "target_lag": lag, **metrics}
         return DQNState(params, target, optimiser, updates), metrics, priorities
@@ -292,6 +292,7 @@ class DQNUpdate:
         predicted = pick(outputs, batch.actions.astype(jnp.int32) - self._first_action)
         losses, priorities, metrics = returns.loss(predicted, batch.rewards, batch.discounts, future)
         if config.cql_alpha:
+            # CQL: lower a soft maximum of the values of all actions, and raise the value of the action in the data.
             values = returns.means(outputs)
             legal = values if batch.mask is None else jnp.where(batch.mask, values, -jnp.inf)
             gaps = jax.nn.logsumexp(legal, axis=1) - returns.means(predicted)

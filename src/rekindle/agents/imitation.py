@@ -53,7 +53,7 @@ class Actions(Protocol):
         """The modules after the last layer."""
         ...
 
-    def seen(self, actions: jax.Array) -> jax.Array:
+    def encoded(self, actions: jax.Array) -> jax.Array:
         """Encode actions for a critic: (rows, inputs)."""
         ...
 
@@ -76,7 +76,7 @@ class DiscreteActions:
         """None."""
         return ()
 
-    def seen(self, actions: jax.Array) -> jax.Array:
+    def encoded(self, actions: jax.Array) -> jax.Array:
         """Encode each action one-hot."""
         flat = self._flat(actions)
         taken = [flat[:, index, None] == np.arange(count) for index, count in enumerate(self._counts)]
@@ -107,13 +107,13 @@ class BoxActions:
         """The learned standard deviations."""
         return (Deviations(self.outputs, **self._limits),)
 
-    def seen(self, actions: jax.Array) -> jax.Array:
+    def encoded(self, actions: jax.Array) -> jax.Array:
         """Scale actions to -1 to 1."""
         return to_unit(actions, self.head)
 
     def log_prob(self, outputs: jax.Array, mask: jax.Array | None, actions: jax.Array) -> jax.Array:  # noqa: ARG002
         """The log density of each row of actions, scaled to -1 to 1."""
-        return tanh_gaussian_log_prob(outputs, self.seen(actions))
+        return tanh_gaussian_log_prob(outputs, self.encoded(actions))
 
 
 def actions_of(space: Any, *, agent: str) -> Actions:

@@ -29,11 +29,11 @@ from rekindle.agents.continuous import (
     ActorNetwork,
     Critics,
     acting_with,
+    delayed,
     draw_pairs,
-    followed,
     head_by_steps,
-    in_turn,
     squared_errors,
+    updated_target,
 )
 from rekindle.agents.imitation import Actions, BoxActions, actions_of
 from rekindle.agents.offpolicy import OffPolicyAgent
@@ -164,11 +164,12 @@ class IQLUpdate:
         (critic_loss, (q_mean, priorities)), gradient = jax.value_and_grad(self.critic_loss, has_aux=True)(
             state.critics, state, batch
         )
-        updates, rate = state.updates + 1, after(rate, (value_gradient, gradient))
-        state = in_turn(config, state, updates, lambda: self._improve(state, batch, rate))
+        updates = state.updates + 1
+        rate = after(rate, (value_gradient, gradient))  # the same number: see `after`
+        state = delayed(config, state, updates, lambda: self._update_actor(state, batch, rate))
         value, value_optimiser = optimised(self._optimiser, value_gradient, state.value_optimiser, state.value, rate)
         critics, optimiser = optimised(self._optimiser, gradient, state.critic_optimiser, state.critics, rate)
-        target = followed(config, state.target, critics, updates)
+        target = updated_target(config, state.target, critics, updates)
         state = state._replace(
             value=value,
             critics=critics,
@@ -201,9 +202,9 @@ class IQLUpdate:
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """The loss of all critics, with the mean value and the new priority of each transition."""
         future = self._values(state.value, batch.next_observations)
-        goals = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
-        predicted = self._critics.network(critics)(batch.observations, self._actions.seen(batch.actions))
-        loss, priorities = squared_errors(predicted, goals, batch.weights)
+        targets = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
+        predicted = self._critics.network(critics)(batch.observations, self._actions.encoded(batch.actions))
+        loss, priorities = squared_errors(predicted, targets, batch.weights)
         return loss, (predicted.mean(), priorities)
 
     def actor_loss(self, actor: Parts, state: IQLState, batch: Minibatch) -> jax.Array:
@@ -214,7 +215,7 @@ class IQLUpdate:
         log_probs = self._actions.log_prob(outputs, batch.mask, batch.actions)
         return self._weighted(-jax.lax.stop_gradient(weights) * log_probs, batch)
 
-    def _improve(self, state: IQLState, batch: Minibatch, rate: Any) -> IQLState:
+    def _update_actor(self, state: IQLState, batch: Minibatch, rate: Any) -> IQLState:
         """Update the policy."""
         loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
         if self._config.cosine_updates is not None:
@@ -225,8 +226,8 @@ class IQLUpdate:
 
     def _action_values(self, state: IQLState, batch: Minibatch) -> jax.Array:
         """The values of the actions of the data: the minimum of the target critics."""
-        target, seen = self._critics.network(state.target), self._actions.seen(batch.actions)
-        return jax.lax.stop_gradient(target(batch.observations, seen, batch.noise["pair"]).min(axis=0))
+        target, actions = self._critics.network(state.target), self._actions.encoded(batch.actions)
+        return jax.lax.stop_gradient(target(batch.observations, actions, batch.noise["pair"]).min(axis=0))
 
     def _values(self, value: Parts, observations: jax.Array) -> jax.Array:
         """The values of states."""

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.agents.configs import DiscreteConfig
-from rekindle.agents.discrete import DiscreteAgent, followed
+from rekindle.agents.discrete import DiscreteAgent, updated_target
 from rekindle.agents.encoders import encoder, feature_size
 from rekindle.agents.networks import Dense, Module, Sequential, hidden_layers, layers_of, normal_fan_in
 from rekindle.agents.optimiser import optimised, optimiser_of
@@ -187,7 +187,7 @@ class IQNUpdate:
             self._optimiser, gradient, state.optimiser, state.params, schedules["learning_rate"]
         )
         updates = state.updates + 1
-        target = followed(self._config, state.target, params, updates)
+        target = updated_target(self._config, state.target, params, updates)
         lag = norm(jax.tree_util.tree_map(jnp.subtract, params, target))
         metrics = {"loss": loss, "q_mean": q_mean, "grad_norm": norm(gradient), "target_lag": lag}
         return IQNState(params, target, optimiser, updates), metrics, priorities
@@ -205,10 +205,10 @@ class IQNUpdate:
         if batch.next_mask is not None:
             values = jnp.where(batch.next_mask, values, -jnp.inf)
         future = pick(target(batch.next_observations, target_taus), jnp.argmax(values, axis=1))
-        goals = jax.lax.stop_gradient(batch.rewards[:, None] + batch.discounts[:, None] * future)
+        targets = jax.lax.stop_gradient(batch.rewards[:, None] + batch.discounts[:, None] * future)
 
         predicted = pick(network(batch.observations, taus), batch.actions.astype(jnp.int32) - self._first_action)
-        losses = quantile_huber(predicted, taus, goals)
+        losses = quantile_huber(predicted, taus, targets)
         priorities = losses / config.quantiles
         if batch.weights is not None:
             losses = losses * batch.weights

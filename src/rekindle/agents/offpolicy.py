@@ -178,11 +178,10 @@ class OffPolicyAgent(Generic[Config]):
     def learn_from(self, data: TransitionSource | None, *, share: float = 1.0) -> None:
         """Sample this share of each minibatch from data, and the rest from the replay buffer; None stops it.
 
-        With a share below 1, each minibatch has at least one transition of both.
-
-        With a share of 1 the agent learns offline: no updates are due, so call `update` yourself, and schedules count
-        updates. The data is not part of the state: call this again with the same data when you load a state. If
-        observations are normalised and none was observed yet, they are normalised with statistics of the data.
+        With a share below 1, each minibatch has at least one transition of each. With a share of 1 the agent learns
+        offline: no updates are due, so call `update` yourself, and schedules count updates. The data is not part of
+        the state: call this again with the same data when you load a state. If observations are normalised and none was
+        observed yet, they are normalised with statistics of the data.
         """
         if data is None:
             self._data, self._data_share = None, 0.0

@@ -226,13 +226,13 @@ class PPOUpdate:
 
         log_ratios = log_probs - batch.log_probs
         ratios = jnp.exp(log_ratios)
-        gains = jnp.minimum(ratios * advantages, jnp.clip(ratios, 1 - clip, 1 + clip) * advantages)
+        objectives = jnp.minimum(ratios * advantages, jnp.clip(ratios, 1 - clip, 1 + clip) * advantages)
         errors = jnp.square(values - batch.returns)
         if config.clip_value is not None:
-            near = batch.values + jnp.clip(values - batch.values, -config.clip_value, config.clip_value)
-            errors = jnp.maximum(errors, jnp.square(near - batch.returns))
+            clipped = batch.values + jnp.clip(values - batch.values, -config.clip_value, config.clip_value)
+            errors = jnp.maximum(errors, jnp.square(clipped - batch.returns))
         metrics = {
-            "policy_loss": -mean(gains),
+            "policy_loss": -mean(objectives),
             "value_loss": mean(errors),
             "entropy": mean(entropies),
             "kl": mean(ratios - 1 - log_ratios),

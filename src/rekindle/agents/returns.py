@@ -64,8 +64,8 @@ class MeanReturns:
         self, predicted: jax.Array, rewards: jax.Array, discounts: jax.Array, future: jax.Array
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         """The loss of each row, and its absolute TD error."""
-        values = jax.lax.stop_gradient(rewards + discounts * future[:, 0])
-        errors = predicted[:, 0] - values
+        targets = jax.lax.stop_gradient(rewards + discounts * future[:, 0])
+        errors = predicted[:, 0] - targets
         losses = optax.huber_loss(errors) if self.kind == "huber" else jnp.square(errors)
         return losses, jnp.abs(errors), {}
 
@@ -98,11 +98,11 @@ class CategoricalReturns:
         """The cross-entropy and KL divergence of each row, and how much target mass is outside `v_min` to `v_max`."""
         support = jnp.array(self.support)
         distribution = jax.nn.softmax(future)
-        goal = jax.lax.stop_gradient(project(distribution, rewards, discounts, support))
-        losses = -(goal * jax.nn.log_softmax(predicted)).sum(axis=1)
-        priorities = losses + jax.scipy.special.xlogy(goal, goal).sum(axis=1)  # KL divergence
-        landed = rewards[:, None] + discounts[:, None] * support
-        beyond = (landed < support[0]) | (landed > support[-1])
+        target = jax.lax.stop_gradient(project(distribution, rewards, discounts, support))
+        losses = -(target * jax.nn.log_softmax(predicted)).sum(axis=1)
+        priorities = losses + jax.scipy.special.xlogy(target, target).sum(axis=1)  # KL divergence
+        shifted = rewards[:, None] + discounts[:, None] * support
+        beyond = (shifted < support[0]) | (shifted > support[-1])
         return losses, priorities, {"saturation": (distribution * beyond).sum(axis=1).mean()}
 
     def layers(self) -> list[Layer]:
@@ -125,8 +125,8 @@ class QuantileReturns:
         self, predicted: jax.Array, rewards: jax.Array, discounts: jax.Array, future: jax.Array
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         """The quantile Huber loss of each row, and its mean over the quantiles."""
-        goals = jax.lax.stop_gradient(rewards[:, None] + discounts[:, None] * future)
-        losses = quantile_huber(predicted, jnp.array(midpoints(self.atoms)), goals)
+        targets = jax.lax.stop_gradient(rewards[:, None] + discounts[:, None] * future)
+        losses = quantile_huber(predicted, jnp.array(midpoints(self.atoms)), targets)
         return losses, losses / self.atoms, {}
 
     def layers(self) -> list[Layer]:
@@ -139,13 +139,13 @@ def midpoints(count: int) -> Array:
     return quantile_midpoints(count).astype(np.float32)
 
 
-def quantile_huber(predicted: jax.Array, taus: jax.Array, goals: jax.Array) -> jax.Array:
-    """The quantile Huber loss (Dabney 2018) of each row: (rows, quantiles) and (rows, goals) to (rows,).
+def quantile_huber(predicted: jax.Array, taus: jax.Array, targets: jax.Array) -> jax.Array:
+    """The quantile Huber loss (Dabney 2018) of each row: (rows, quantiles) and (rows, targets) to (rows,).
 
-    For the quantile `tau`, the error of a goal above the prediction has the weight `tau`, and below it `1 - tau`. The
-    loss is the mean over goals and the sum over quantiles.
+    For the quantile `tau`, the error of a target above the prediction has the weight `tau`, and below it `1 - tau`. The
+    loss is the mean over targets and the sum over quantiles.
     """
-    errors = goals[:, None, :] - predicted[:, :, None]
+    errors = targets[:, None, :] - predicted[:, :, None]
     shares = jnp.abs(taus[..., None] - (errors < 0))
     return (shares * optax.huber_loss(errors)).mean(axis=2).sum(axis=1)
 
@@ -157,7 +157,7 @@ def project(probabilities: jax.Array, rewards: jax.Array, discounts: jax.Array, 
     falls exactly on an atom, that atom gets all of the mass. A value beyond the ends is clipped to the end.
     """
     spacing = (support[-1] - support[0]) / (len(support) - 1)
-    landed = jnp.clip(rewards[:, None] + discounts[:, None] * support, support[0], support[-1])
-    places = (landed - support[0]) / spacing
-    shares = jnp.clip(1 - jnp.abs(places[:, :, None] - jnp.arange(len(support))), 0, 1)
+    shifted = jnp.clip(rewards[:, None] + discounts[:, None] * support, support[0], support[-1])
+    positions = (shifted - support[0]) / spacing
+    shares = jnp.clip(1 - jnp.abs(positions[:, :, None] - jnp.arange(len(support))), 0, 1)
     return jnp.einsum("bj,bji->bi", probabilities, shares)

@@ -30,10 +30,10 @@ from rekindle.agents.continuous import (
     ActorCriticAgent,
     ActorNetwork,
     Critics,
+    delayed,
     draw_pairs,
-    followed,
-    in_turn,
     squared_errors,
+    updated_target,
 )
 from rekindle.agents.distributions import bounded_head, squashed_gaussian, to_unit
 from rekindle.agents.optimiser import optimised, optimiser_of
@@ -177,9 +177,9 @@ class SACUpdate:
         )
         state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
 
-        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, schedules))
+        state = delayed(config, state, state.updates, lambda: self._update_actor(state, batch, schedules))
 
-        target = followed(config, state.target, critics, state.updates)
+        target = updated_target(config, state.target, critics, state.updates)
         metrics = {
             **metrics,
             "loss": critic_loss + state.actor_loss,
@@ -204,10 +204,10 @@ class SACUpdate:
         actions, log_probs = self._act(state.actor, batch.next_observations, batch.noise["next"])
         future = target(batch.next_observations, actions, batch.noise["pair"]).min(axis=0)
         future = future - self.temperature(state) * log_probs
-        values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
+        targets = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        loss, priorities = squared_errors(predicted, values, batch.weights)
+        loss, priorities = squared_errors(predicted, targets, batch.weights)
         metrics = {"q_mean": predicted.mean(), "entropy": -log_probs.mean()}
         return 0.5 * loss, (metrics, priorities)
 
@@ -222,7 +222,7 @@ class SACUpdate:
         """The loss of the temperature, for the mean log density of the actor's actions."""
         return -log_temperature * (log_prob + self._target_entropy)
 
-    def _improve(self, state: SACState, batch: Minibatch, schedules: Mapping[str, Any]) -> SACState:
+    def _update_actor(self, state: SACState, batch: Minibatch, schedules: Mapping[str, Any]) -> SACState:
         """Update the actor and the temperature."""
         (loss, log_prob), gradient = jax.value_and_grad(self.actor_loss, has_aux=True)(state.actor, state, batch)
         actor, optimiser = optimised(

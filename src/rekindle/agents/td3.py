@@ -30,10 +30,10 @@ from rekindle.agents.continuous import (
     ActorCriticAgent,
     ActorNetwork,
     Critics,
+    delayed,
     draw_pairs,
-    followed,
-    in_turn,
     squared_errors,
+    updated_target,
 )
 from rekindle.agents.distributions import bounded_head, to_unit
 from rekindle.agents.optimiser import optimised, optimiser_of
@@ -157,11 +157,11 @@ class TD3Update:
         )
         state = state._replace(critics=critics, critic_optimiser=optimiser, updates=state.updates + 1)
 
-        state = in_turn(config, state, state.updates, lambda: self._improve(state, batch, schedules))
+        state = delayed(config, state, state.updates, lambda: self._update_actor(state, batch, schedules))
 
         state = state._replace(
-            target_actor=followed(config, state.target_actor, state.actor, state.updates),
-            target_critics=followed(config, state.target_critics, state.critics, state.updates),
+            target_actor=updated_target(config, state.target_actor, state.actor, state.updates),
+            target_critics=updated_target(config, state.target_critics, state.critics, state.updates),
         )
         metrics = {
             **metrics,
@@ -181,10 +181,10 @@ class TD3Update:
         noise = jnp.clip(batch.noise["next"] * config.target_noise, -config.target_noise_clip, config.target_noise_clip)
         actions = jnp.clip(self._act(state.target_actor, batch.next_observations) + noise, -1, 1)
         future = target(batch.next_observations, actions, batch.noise["pair"]).min(axis=0)
-        values = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
+        targets = jax.lax.stop_gradient(batch.rewards + batch.discounts * future)
 
         predicted = self._critics.network(critics)(batch.observations, batch.actions)
-        loss, priorities = squared_errors(predicted, values, batch.weights)
+        loss, priorities = squared_errors(predicted, targets, batch.weights)
         return loss, ({"q_mean": predicted.mean()}, priorities)
 
     def actor_loss(self, actor: Parts, state: TD3State, batch: Minibatch) -> jax.Array:
@@ -198,7 +198,7 @@ class TD3Update:
         scale = self._config.bc_alpha / jax.lax.stop_gradient(jnp.abs(values).mean())
         return -scale * values.mean() + jnp.square(actions - batch.actions).mean()
 
-    def _improve(self, state: TD3State, batch: Minibatch, schedules: Mapping[str, Any]) -> TD3State:
+    def _update_actor(self, state: TD3State, batch: Minibatch, schedules: Mapping[str, Any]) -> TD3State:
         """Update the actor."""
         loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, state, batch)
         actor, optimiser = optimised(
