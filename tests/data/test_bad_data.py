@@ -49,6 +49,14 @@ FLAT = {
     "NaN in next observations": (changed("next_observations", (2, 0), np.nan), r"next_observations: row 2 is not fin"),
     "infinite reward": (changed("rewards", 4, -np.inf), r"rewards: row 4 is not finite"),
     "a reward beyond float32": (changed("rewards", 4, 1e39), r"rewards: row 4 is 1e\+39, which is too large"),
+    "an observation beyond float32": (
+        replaced("observations", np.where(np.arange(26).reshape(13, 2) == 15, -1e39, 0.0)),
+        r"observations: row 7 is \[0\.0, -1e\+39\], which is too large for a float32",
+    ),
+    "an action beyond float32": (
+        replaced("actions", np.where(np.arange(13)[:, None] == 3, 1e39, 0.0)),
+        r"actions: row 3 is \[1e\+39\], which is too large",
+    ),
     "no timeouts": (without("timeouts"), r"timeouts is missing, .* cannot be told apart: add one flag a row"),
     "no terminals": (without("terminals"), r"terminals is missing: add one flag a row"),
     "no rewards": (without("rewards"), r"rewards is missing"),

@@ -27,7 +27,7 @@ from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
 from rekindle.data.hdf5 import Hdf5
 from rekindle.data.npz import Npz
-from rekindle.data.values import check_actions, check_observations, check_rewards, converted, read_flags
+from rekindle.data.values import check_actions, check_numbers, check_observations, converted, read_flags
 from rekindle.errors import DataError, InputError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import NO_STEP
@@ -366,7 +366,7 @@ def _fill(
     for rewards in file.pieces("rewards", _PIECE_BYTES):
         if rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
             raise DataError(f"{file.path}: rewards is {rewards.dtype} {rewards.shape}: one number a row is needed")
-        check_rewards(rewards, name=f"{file.path}: rewards", first=first)
+        check_numbers(rewards, name=f"{file.path}: rewards", first=first)
         steps = rows.step[first : first + len(rewards)]
         columns["reward"][steps[steps >= 0]] = rewards[steps >= 0]
         first += len(rewards)

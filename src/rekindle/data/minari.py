@@ -13,7 +13,7 @@ import numpy as np
 from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
 from rekindle.data.hdf5 import Hdf5
-from rekindle.data.values import check_actions, check_observations, check_rewards, converted, read_flags
+from rekindle.data.values import check_actions, check_numbers, check_observations, converted, read_flags
 from rekindle.errors import DataError, InputError
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import NO_STEP
@@ -185,7 +185,7 @@ class _Reader:
 
     def _rewards(self, field: str) -> Array:
         rewards = self._file.rows(self._file.array(field), field)
-        check_rewards(rewards, name=f"{self._file.path}: {field}")
+        check_numbers(rewards, name=f"{self._file.path}: {field}")
         return rewards
 
     def _statuses(self, group: _Group) -> Array:

@@ -19,7 +19,7 @@ from rekindle.checkpoint.store import Checkpoint, list_steps
 from rekindle.checks import every_row
 from rekindle.data.cache import Plan
 from rekindle.data.columns import DataLayout
-from rekindle.data.values import check_actions, check_finite, check_observations, check_rewards
+from rekindle.data.values import check_actions, check_numbers, check_observations
 from rekindle.errors import DataError, FileRefused
 from rekindle.experience import Array, EpisodeStatus
 from rekindle.replay.links import FRAGMENT, NO_STEP, NONE
@@ -237,8 +237,7 @@ def _linked_rows(data: RunData) -> _Linked:
         for rows in data.each():
             end = first + len(rows["status"])
             for name, values in rows.items():
-                check = check_rewards if name == "reward" else check_finite
-                check(values, name=f"{data.path}: {name}", first=base + first)
+                check_numbers(values, name=f"{data.path}: {name}", first=base + first)
                 if name.startswith("observation"):
                     for age, sources in enumerate(frames):
                         _scatter(out[name], values, place, sources, first, end, None if older is None else -1 - age)
@@ -343,7 +342,7 @@ def _linked_ring(data: RunData) -> _Linked:
     def fill(out: dict[str, Array], report: Callable[[int], None]) -> None:
         for name in observed:
             for values in (rows[name], rows[f"next_{name}"]):
-                check_finite(values, name=f"{data.path}: {name}", first=data.manifest.first)
+                check_numbers(values, name=f"{data.path}: {name}", first=data.manifest.first)
             out[name][steps] = rows[f"next_{name}"]
             out[name][starts] = rows[name][~continues]
         for name in ("action", "reward", "status"):

@@ -13,10 +13,9 @@ from rekindle.spaces import ArraySpec
 
 __all__ = [
     "check_actions",
-    "check_finite",
     "check_fixed_length",
+    "check_numbers",
     "check_observations",
-    "check_rewards",
     "converted",
     "read_flags",
 ]
@@ -26,27 +25,26 @@ _TOLERANCE = 1e-4
 _FEW_EPISODES = 3
 _FEW_STEPS = 20
 """The tasks of shorter episodes often end after the same number of steps."""
-_LARGEST_REWARD = float(np.finfo(np.float32).max)
+_LARGEST = float(np.finfo(np.float32).max)
 _TERMINATED, _TRUNCATED = int(EpisodeStatus.TERMINATED), int(EpisodeStatus.TRUNCATED)
 
 
-def check_finite(array: Array, *, name: str, first: int = 0) -> None:
-    """Raise `DataError` with the first row that contains NaN or infinity; rows are counted from `first`."""
+def check_numbers(array: Array, *, name: str, first: int = 0) -> None:
+    """Raise `DataError` with the first row that agents cannot learn from, as they compute with float32.
+
+    Such a row has NaN, infinity, or a number that is too large for a float32. Rows are counted from `first`.
+    """
     if array.dtype.kind != "f":
         return
-    good = np.isfinite(array)
+    good = is_finite = np.isfinite(array)
+    if array.dtype.itemsize > np.dtype(np.float32).itemsize:
+        good = is_finite & (np.abs(array) <= _LARGEST)
     if not good.all():
         index = int(np.argmin(every_row(good)))
-        raise DataError(f"{name}: row {first + index} is not finite: {array[index].tolist()!r:.80}")
-
-
-def check_rewards(rewards: Array, *, name: str, first: int = 0) -> None:
-    """Raise `DataError` with the first reward that agents cannot learn from, as they compute with float32."""
-    check_finite(rewards, name=name, first=first)
-    large = np.abs(rewards, dtype=np.float64) > _LARGEST_REWARD
-    if large.any():
-        row = int(np.argmax(large))
-        raise DataError(f"{name}: row {first + row} is {rewards[row]}, which is too large for a float32")
+        row, numbers = f"{name}: row {first + index}", f"{array[index].tolist()!r:.80}"
+        if is_finite[index].all():
+            raise DataError(f"{row} is {numbers}, which is too large for a float32")
+        raise DataError(f"{row} is not finite: {numbers}")
 
 
 def check_actions(actions: Array, space: Any, *, name: str, first: int = 0) -> None:
@@ -111,7 +109,7 @@ def converted(values: Array, spec: ArraySpec, *, name: str, first: int = 0) -> A
     """Values in the dtype of their space; raises `DataError` if they have another shape, or would change."""
     if values.shape[1:] != spec.shape:
         raise DataError(f"{name}: a value has the shape {values.shape[1:]}, but {spec.shape} in the space")
-    check_finite(values, name=name, first=first)
+    check_numbers(values, name=name, first=first)
     if values.dtype == spec.dtype:
         return values
     if not np.can_cast(values.dtype, spec.dtype, "same_kind"):
@@ -123,7 +121,7 @@ def converted(values: Array, spec: ArraySpec, *, name: str, first: int = 0) -> A
         return result
     with np.errstate(over="ignore"):
         result = values.astype(spec.dtype)
-    check_finite(result, name=f"{name} as {spec.dtype}", first=first)
+    check_numbers(result, name=f"{name} as {spec.dtype}", first=first)
     if spec.dtype.kind != "f" and not np.array_equal(result, values):
         row = first + int(np.argmin(every_row(result == values)))
         raise DataError(f"{name}: row {row} does not fit {spec.dtype}")
@@ -137,7 +135,7 @@ def read_flags(values: Array, rows: int, *, name: str) -> Array:
     values = values.reshape(rows)
     flags: Array = values.astype(np.bool_)
     if values.dtype.kind == "f":
-        check_finite(values, name=name)
+        check_numbers(values, name=name)
     if not np.array_equal(flags, values):
         row = int(np.argmin(flags == values))
         raise DataError(f"{name}: row {row} is {values[row]}, which is neither true nor false")
