@@ -59,7 +59,8 @@ def test_a_changed_setting_is_said_and_shown(rekindle: Rekindle, parent: Path) -
 def test_settings_can_be_assigned_by_name(rekindle: Rekindle, parent: Path) -> None:
     agent = ("agent.learning_rate=0.5", "agent.replay_updates=1e1")
     others = ("steps=5e2", "env.arguments.is_slippery=false", "env.max_episode_steps=20")
-    assert rekindle("fork", "runs/lake@200", "-o", "branch", "--create-only", "--set", *agent, *others).code == 0
+    words = ("fork", "runs/lake@200", "-o", "branch", "--create-only", "--set", *agent, "--set", *others)
+    assert rekindle(*words).code == 0
     made = RunReader("runs/branch").metadata.fork
     assert made is not None
     assert made.changes == {

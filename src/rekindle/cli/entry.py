@@ -74,13 +74,14 @@ def _run(arguments: list[str]) -> int:
         with_positionals,
     )
     from rekindle.cli.commands.likeness import with_likeness
+    from rekindle.cli.commands.repeats import joined
 
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         complain(f"there is no command {arguments[0]!r}; {_suggestion(arguments[0], list(COMMANDS))}")
         return WRONG_USAGE
     try:
         if arguments and arguments[0] in COMMANDS:
-            command, rest = arguments[0], arguments[1:]
+            command, rest = arguments[0], joined(arguments[1:])
             if command == "train":
                 rest = with_positionals(with_likeness(rest))
             with_settings = {
