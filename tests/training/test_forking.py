@@ -177,6 +177,7 @@ def test_the_default_is_the_latest_checkpoint_and_a_name_beside_the_run(tmp_path
     [
         ("@301", {}, "has no checkpoint of step 301: there are 150, 300, 450, 600"),
         ("@300", {"num_envs": 2}, "num_envs is 2, but was 1 at the checkpoint: a fork keeps"),
+        ("@300", {"keep_data": True}, "keep_data is True, but was False: a run keeps its data from its beginning on"),
         ("@300", {"steps": 200}, "steps is 200, but the checkpoint is of step 300"),
         ("@300", {"agent_settings": {"lerning_rate": 1}}, "did you mean learning_rate"),
         ("@300", {"agent_settings": {"capacity": 50}}, "does not fit the changed settings: .*120 rows do not fit"),

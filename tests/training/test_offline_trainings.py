@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from offline_data import write_data
 
-from rekindle import RunReader
+from rekindle import RunReader, fork
 from rekindle.checkpoint import read_agent_state, tree_digest
 from rekindle.checkpoint.store import list_steps
 from rekindle.data import Dataset
@@ -182,6 +182,14 @@ def test_a_run_that_learned_from_data_alone_is_no_data_set(tmp_path: Path, data:
     make(tmp_path, data=data, steps=20).train()
     with pytest.raises(DataError, match=r"learned from data alone, and has no transitions: open its data instead"):
         Dataset.open(tmp_path / "run")
+
+
+def test_a_fork_keeps_the_unit_of_its_steps(tmp_path: Path, data: Path) -> None:
+    trainer = make(tmp_path, "iql", data=data, steps=60, eval_episodes=0)
+    trainer.train()
+    with pytest.raises(ConfigError, match="steps of the run are updates, and with these settings they are env steps"):
+        fork(trainer.path or "", "child", data_share=0.5)
+    assert not (tmp_path / "child").exists()
 
 
 def test_a_diagnosis_counts_updates(tmp_path: Path, data: Path) -> None:

@@ -121,7 +121,19 @@ def _changed_trainer(
             raise ConfigError(
                 f"{name} is {after}, but was {before} at the checkpoint: a fork keeps the streams of its checkpoint"
             )
-    most = trainer.config.steps
+    changed = trainer.config
+    if changed.keep_data != config.keep_data:
+        raise ConfigError(
+            f"keep_data is {changed.keep_data}, but was {config.keep_data}: a run keeps its data from its beginning "
+            "on, or not at all"
+        )
+    if changed.is_offline != config.is_offline:
+        units = ("env steps", "updates")
+        raise ConfigError(
+            f"the steps of the run are {units[config.is_offline]}, and with these settings they are "
+            f"{units[changed.is_offline]}: start a training from its weights instead: --from RUN, or start_from="
+        )
+    most = changed.steps
     # The last round of several environments may exceed the steps of the run.
     if most is not None and most != config.steps and most < point.step:
         raise ConfigError(f"steps is {most}, but the checkpoint is of step {point.step}: use at least {point.step}")
