@@ -16,6 +16,7 @@ import rekindle
 from rekindle import RunReader, Trainer, verify
 from rekindle.checkpoint import forking
 from rekindle.checkpoint.store import list_steps
+from rekindle.data import Dataset
 from rekindle.errors import CheckpointError, ConfigError
 from rekindle.run.finding import find_runs
 from rekindle.storage import codec, files
@@ -143,6 +144,7 @@ def test_replay_memory_and_checkpoints_are_shared_and_logs_are_not(tmp_path: Pat
     metadata = RunReader(child).metadata
     assert (metadata.status, metadata.total_steps) == ("stopped", 450)
     assert verify(child).ok
+    assert not Dataset.open(child, cache=tmp_path / "cache").inferred
     # Each may be removed without the other.
     expected = verify(parent).digests
     shutil.rmtree(parent)

@@ -161,6 +161,8 @@ def _share(point: ForkPoint, building: Path) -> Checkpoint:
         _share_segments(checkpoint.replay, point.path / "replay", building / "replay")
     if checkpoint.data is not None:
         files.make_directory(building / "data")
+        if (point.path / "data/spaces.json").exists():
+            files.share(point.path / "data/spaces.json", building / "data/spaces.json")
         _share_segments(checkpoint.data, point.path / "data", building / "data")
     for log in LOGS:
         path, position = building / f"{log}.jsonl", checkpoint.logs[log]
