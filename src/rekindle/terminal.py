@@ -6,18 +6,23 @@ import os
 import sys
 from typing import Any, TextIO
 
-__all__ = ["can_rewrite", "in_notebook", "shown_interactively", "width_of"]
+__all__ = ["can_rewrite", "in_notebook", "is_terminal", "shown_interactively", "width_of"]
 
 _WIDTH = 80
 """The width of a terminal that does not report its own."""
 
 
-def can_rewrite(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal; without a console it is None, and a log that replaces it may have no `isatty`."""
+    return stream is not None and hasattr(stream, "isatty") and stream.isatty()
+
+
+def can_rewrite(stream: TextIO | None) -> bool:
     """Whether a line on this stream can be replaced: it is a terminal, and not one that a notebook shows as text.
 
     Jupyter runs `!command` on a terminal of its own, and prints control characters as text.
     """
-    return stream.isatty() and os.environ.get("TERM") != "dumb" and "JPY_PARENT_PID" not in os.environ
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb" and "JPY_PARENT_PID" not in os.environ
 
 
 def in_notebook() -> bool:
@@ -28,7 +33,7 @@ def in_notebook() -> bool:
 
 def shown_interactively() -> bool:
     """Whether someone probably sees what is printed now."""
-    return in_notebook() or sys.stderr.isatty()
+    return in_notebook() or is_terminal(sys.stderr)
 
 
 def width_of(stream: TextIO) -> int:

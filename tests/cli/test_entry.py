@@ -156,3 +156,15 @@ def test_as_a_program_it_prints_plain_text_in_any_encoding(tmp_path: Path, encod
     assert done.stderr == b""
     assert b"\x1b" not in done.stdout
     assert ("π" in done.stdout.decode(encoding)) == (encoding == "utf-8")
+
+
+def test_with_closed_standard_streams_a_command_works_and_files_do_not_get_their_descriptors(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    program = (
+        "from rekindle.cli import main\n"
+        "code = main(['runs', '.'])\n"
+        "with open('outcome', 'w') as file:\n    file.write(f'{code} {file.fileno() > 2}')"
+    )
+    command = ["/bin/sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+    assert (tmp_path / "outcome").read_text() == "0 True"

@@ -186,3 +186,34 @@ class TestReport:
         assert "<td>episode/return</td>" in page
         assert ("<svg" in page) == (name is not None)
         assert "<b>/lake" not in page
+
+
+class TestWithoutAConsole:
+    """In an engine that embeds Python, or with a log in place of standard error."""
+
+    class Log:
+        """What programs put in place of standard error: it can be written to, and no more."""
+
+        def __init__(self) -> None:
+            self.text = ""
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+        def flush(self) -> None: ...
+
+    @pytest.mark.parametrize("progress", [None, True])
+    def test_a_program_without_standard_streams_trains(
+        self, monkeypatch: pytest.MonkeyPatch, progress: bool | None
+    ) -> None:
+        for name in ("stdin", "stdout", "stderr"):
+            monkeypatch.setattr(sys, name, None)
+        assert lake().train(progress=progress).status == "finished"
+
+    def test_a_log_gets_lines_if_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        log = self.Log()
+        monkeypatch.setattr(sys, "stderr", log)
+        lake().train()
+        assert log.text == ""
+        lake().train(progress=True)
+        assert "step 300 of 300 (100 %)" in log.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import time
 from collections.abc import Generator
@@ -38,10 +39,11 @@ class Progress:
     def __init__(self, trainer: Trainer, stream: TextIO | None = None) -> None:
         """The default stream is standard error, or in a notebook standard output."""
         self._trainer = trainer
-        self._stream = stream or (sys.stdout if in_notebook() else sys.stderr)
+        stream = stream or (sys.stdout if in_notebook() else sys.stderr)
+        self._is_gone = stream is None  # a program without a console has no standard error
+        self._stream = stream or io.StringIO()
         self._is_live = can_rewrite(self._stream)
         self._is_paused = False
-        self._is_gone = False
         self._evaluated: float | None = None
         self._last_line = -_SECONDS
         self._is_stopping = False
