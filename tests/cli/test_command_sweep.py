@@ -52,6 +52,20 @@ def test_a_study_is_shown_in_full(here: Path, rekindle: Rekindle) -> None:
     assert "rekindle train --like runs/lake@best" in printed
 
 
+def test_a_sweep_whose_output_nobody_reads_anymore_goes_on(
+    tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_text: str) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.stderr, "write", fail)  # as in `rekindle sweep ... 2>&1 | tee log` when tee has been killed
+    assert rekindle(*LAKE, "--trials", 2, "--seeds", "0").code == 0
+    monkeypatch.undo()
+    shown = rekindle("show", tmp_path / "runs/lake", "--json").json
+    assert (shown["status"], len(shown["trials"])) == ("finished", 2)
+
+
 def test_the_same_command_again_trains_nothing_and_more_trials_go_on(here: Path, rekindle: Rekindle) -> None:
     def started() -> list[str]:
         return sorted(RunReader(path.parent).metadata.started_at for path in here.glob("runs/lake/*/*/metadata.json"))

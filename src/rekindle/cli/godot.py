@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any, Literal
 
 from rekindle.cli.messages import warnings_printed
@@ -16,6 +15,7 @@ from rekindle.server.godot_play import EndRules
 from rekindle.server.listening import raise_descriptor_limit
 from rekindle.session.session import TrainingSession
 from rekindle.text import path_text, printable, whole
+from rekindle.ui.output import say
 
 __all__ = ["serve_games"]
 
@@ -53,7 +53,7 @@ def serve_games(
             max_agents=max_agents,
             max_message=_MAX_MESSAGE if max_message is None else max_message,
             interrupter=interrupter,
-            report=_say,
+            report=lambda line: say(printable(line)),
         )
         server.serve()
     if server.session is not None and run.play is None:
@@ -70,7 +70,7 @@ def _opened(run: ServedRun, interrupter: Interrupter, observation_space: Any, ac
         session.run.watch_for_stop(interrupter)
         resumed = session.resumed
         again = "" if resumed is None else f", continued at step {whole(session.total_steps)}"
-        _say(f"{path_text(session.run.path)}{again}; Ctrl-C checkpoints and ends it")
+        say(f"{path_text(session.run.path)}{again}; Ctrl-C checkpoints and ends it")
     return session
 
 
@@ -86,8 +86,3 @@ def _check_spaces(known: tuple[Any, Any], given: tuple[Any, Any], advice: str) -
             raise ConfigError(
                 f"the run was trained with the {what} space {trained}, but this game has {space}: {advice}"
             )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{printable(line)}\n")
-    sys.stderr.flush()

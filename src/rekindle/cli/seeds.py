@@ -7,7 +7,6 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from rekindle.cli.stopping import current_interrupter
 from rekindle.errors import ConfigError
 from rekindle.launch import launching
 from rekindle.text import NOTHING, decimal, printable, time_text, whole
-from rekindle.ui.output import write_json
+from rekindle.ui.output import say, write_json
 from rekindle.ui.tables import cell, console, number, print_whole, status_cell, table, words
 
 __all__ = ["parse_seeds", "train_seeds"]
@@ -143,7 +142,7 @@ class _Crew:
             text = line.strip()
             if text:
                 errors[:] = [text.removeprefix("rekindle: ")]
-                sys.stderr.write(f"seed {seed}: {printable(text)}\n")
+                say(f"seed {seed}: {printable(text)}")
 
 
 def _without(command: Sequence[str]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from rekindle.sweep.trials import ranked
 from rekindle.text import NOTHING, decimal, path_text, printable, shown_path
 from rekindle.training.algorithms import NoSettings, agent_module, fields_of
 from rekindle.training.config import check_cluster, check_files, check_modules, check_recorders
-from rekindle.ui.output import complain, write_json
+from rekindle.ui.output import complain, say, write_json
 from rekindle.ui.tables import Cell, cell, console, facts, headline, number, print_whole, status_cell, table, words
 
 __all__ = ["StudyDetails", "print_built_in", "resume_study", "show_study", "sweep_settings"]
@@ -165,7 +164,7 @@ class _Progress:
         known = "" if best is None or best is trial else f", best {decimal(best.value)} (trial {best.number})"
         settings = ", ".join(f"{_short(name)} {setting_text(value)}" for name, value in trial.settings.items())
         line = f"[{trial.number + 1}/{self._trials}] trial {trial.number}: {result}{known}; {settings}"
-        sys.stderr.write(printable(line, most=400) + "\n")
+        say(printable(line, most=400))
 
 
 def show_study(path: Path, *, as_json: bool) -> int:

@@ -18,16 +18,22 @@ from rekindle.stages import stage
 from rekindle.storage import documents, files
 from rekindle.text import printable
 
-__all__ = ["complain", "json_alone", "write_json"]
+__all__ = ["complain", "json_alone", "say", "write_json"]
 
 _write_json: ContextVar[Callable[[str], object] | None] = ContextVar("_write_json", default=None)
 
 
 def complain(message: str) -> None:
-    """Print one line to standard error, unless nobody can read it: a training whose terminal was closed continues."""
+    """Print a message of the command to standard error, as one line."""
     stage("")
+    say(f"rekindle: {printable(' '.join(message.split()), most=2000)}")
+
+
+def say(line: str) -> None:
+    """Print one line to standard error, unless nobody can read it: a training whose terminal was closed continues."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"rekindle: {printable(' '.join(message.split()), most=2000)}\n")
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def write_json(document: Any) -> None:
