@@ -13,6 +13,7 @@ import pytest
 from tiny_runs import evaluate, make_run, open_session, play_episode
 
 from rekindle import TrainingRun
+from rekindle.cli import main
 
 Rekindle = Callable[..., Any]
 
@@ -212,6 +213,17 @@ def test_on_a_narrow_terminal_paths_are_whole_too(
     path = make_run(tmp_path)
     monkeypatch.setenv("COLUMNS", "20")
     assert_whole(path.relative_to(tmp_path), rekindle("runs", tmp_path).out.splitlines())
+
+
+def test_in_a_pipe_each_run_is_one_line(
+    tmp_path: Path, rekindle: Rekindle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path, "a-name-that-is-much-longer-than-a-column-would-like", "version-one")
+    rekindle("runs", tmp_path)
+    monkeypatch.delenv("COLUMNS")
+    assert main(["runs", str(tmp_path)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if " finished " in line]
+    assert line.split()[0] == str(path.relative_to(tmp_path))
 
 
 def assert_whole(path: Path, lines: list[str]) -> None:

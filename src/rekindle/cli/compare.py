@@ -133,7 +133,7 @@ def _text(settings: Mapping[str, Any], name: str) -> str:
 
 
 def _print(comparison: Comparison, grouped: Sequence[GroupedRun], *, each: bool) -> None:
-    out = console()
+    out = console(whole_lines=True)
     trainings = comparison.trainings
     has_repeats = any(len(group.runs) > 1 for group in trainings.groups)
     if each or comparison.equal is not None or not has_repeats or len(trainings.groups) == 1:

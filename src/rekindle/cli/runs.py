@@ -44,7 +44,7 @@ def list_runs(directory: Path, *, tags: Sequence[str], as_json: bool) -> int:
 
 
 def _print(summaries: list[RunSummary], directory: Path) -> None:
-    out = console()
+    out = console(whole_lines=True)
     columns = (words("run", least=17), words("status"), *map(number, ("steps", "episodes", "last 100", "best", "age")))
     paths = [_shown_path(summary, directory) for summary in summaries]
     rows = [_row(summary) for summary in summaries]

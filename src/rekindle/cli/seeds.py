@@ -157,7 +157,7 @@ def _without(command: Sequence[str]) -> list[str]:
 
 
 def _print(runs: Sequence[_Run]) -> None:
-    out = console()
+    out = console(whole_lines=True)
     is_offline = any(run.report and _is_offline(run.report) for run in runs)
     unit = "updates" if is_offline else "steps"
     out.print(

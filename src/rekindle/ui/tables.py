@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -32,6 +33,8 @@ Cell = str | Text
 
 _LEAST_WIDTH = 60
 """Minimum width of a line; a narrower terminal breaks lines itself."""
+_WHOLE_LINE = 1000
+"""Maximum width of a line that is not to be wrapped in a pipe."""
 
 _STATUS_STYLES = {
     "running": "bold cyan",
@@ -44,10 +47,14 @@ _STATUS_STYLES = {
 }
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is, without interpreting markup."""
+def console(*, stderr: bool = False, whole_lines: bool = False) -> Console:
+    """A console that prints text as it is, without interpreting markup.
+
+    With `whole_lines`, a pipe gets one line for each row of a table, for programs such as grep, unless COLUMNS is set.
+    """
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    made.width = max(made.width, _LEAST_WIDTH)
+    is_whole = whole_lines and not made.is_terminal and "COLUMNS" not in os.environ
+    made.width = _WHOLE_LINE if is_whole else max(made.width, _LEAST_WIDTH)
     return made
 
 
