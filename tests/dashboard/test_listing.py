@@ -40,6 +40,12 @@ def test_algorithm_and_environment_are_known_however_many_settings_there_are(tmp
     assert (row.algorithm, row.environment, len(row.settings)) == ("dqn", "A", 40)
 
 
+def test_a_seed_beyond_the_integers_of_javascript_keeps_all_digits(tmp_path: Path) -> None:
+    write_run(tmp_path, seed=2**64 - 1)
+    (row,) = rows_of(Listing(tmp_path)).values()
+    assert row.seed == "18446744073709551615"
+
+
 @pytest.mark.parametrize("episodes", [0, 1, 9, 10, 95, 400])
 def test_a_run_is_summed_up_as_on_the_command_line(tmp_path: Path, episodes: int) -> None:
     path = write_run(tmp_path, episodes=episodes, reward=lambda number: float(number % 37), config={"env": {"id": "A"}})

@@ -56,7 +56,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """running, finished, stopped, failed, crashed, or unreadable."""
     algorithm: str | None = None
     environment: str | None = None
-    seed: int | None = None
+    seed: str | None = None
+    """As text: JavaScript rounds numbers above 2^53."""
     steps: int | None = None
     episodes: int | None = None
     updates: int | None = None
@@ -284,7 +285,7 @@ def _read(id_: str, path: Path) -> RunRow:
         status=tolerant(problems, lambda: _status(reader, metadata), metadata.status),
         algorithm=printable(algorithm, most=60) if algorithm else None,
         environment=printable(environment, most=60) if environment else None,
-        seed=metadata.seed,
+        seed=str(metadata.seed),
         steps=greatest(metadata.total_steps, newest, "env_steps"),
         episodes=greatest(metadata.total_episodes, newest, "episodes"),
         updates=greatest(metadata.updates, newest, "updates"),
