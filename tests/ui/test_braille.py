@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.run.curve import Curve, Points
-from rekindle.run.scale import step_label, ticks, value_label, value_range
+from rekindle.run.scale import labelled, step_label, ticks, value_label, value_range
 from rekindle.ui.braille import Chart, Line, draw
 
 
@@ -120,6 +121,20 @@ def test_values_are_written_in_few_characters(value: float, label: str) -> None:
 
 def test_steps_are_written_in_few_characters() -> None:
     assert [step_label(value) for value in (0, 950, 12_500, 1_500_000)] == ["0", "950", "12.5k", "1.5M"]
+
+
+@pytest.mark.parametrize("label", [value_label, step_label])
+@given(st.floats(-1e9, 1e9), st.floats(1e-3, 1e9), st.integers(2, 20))
+def test_two_ticks_never_have_the_same_label(
+    label: Callable[[float, float], str], low: float, width: float, most: int
+) -> None:
+    found = [text for _, text in labelled(ticks(low, low + width, most), label)]
+    assert len(set(found)) == len(found)
+
+
+def test_values_close_to_each_other_have_the_digits_that_differ() -> None:
+    assert [text for _, text in labelled([360.25, 360.5, 360.75], value_label)] == ["360.25", "360.5", "360.75"]
+    assert [text for _, text in labelled([2e6, 2_000_050.0], step_label)] == ["2M", "2.00005M"]
 
 
 def test_single_values_far_outside_do_not_press_the_curve_flat() -> None:

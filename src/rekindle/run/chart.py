@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rekindle.markup import escaped
 from rekindle.run.curve import Points
-from rekindle.run.scale import step_label, ticks, value_label, value_range
+from rekindle.run.scale import labelled, step_label, ticks, value_label, value_range
 
 __all__ = ["Drawn", "chart", "legend", "smoothing_of"]
 
@@ -63,7 +63,8 @@ def chart(
     labels = [(line.label, line.place or 0) for line in lines] if has_legend else []
     return (
         f"<figure><figcaption><b>{escaped(title, most=60)}</b>{legend(labels)}</figcaption>"
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escaped(title, most=60)} by step">'
+        f'<svg viewBox="0 0 {width} {height}" overflow="visible" '
+        f'role="img" aria-label="{escaped(title, most=60)} by step">'
         f"{axes.svg(unit)}{drawn}</svg></figure>"
     )
 
@@ -112,14 +113,14 @@ class _Axes(NamedTuple):
     def svg(self, unit: str) -> str:
         right, bottom = self.width - _RIGHT, self.height - _BOTTOM
         parts = [f'<path d="M{_LEFT} {bottom}H{right}" stroke="currentColor" opacity=".4"/>']
-        for value in ticks(self.low, self.high, 6):
+        for value, label in labelled(ticks(self.low, self.high, 6), value_label):
             y = self.y(np.array([value]))[0]
             parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="currentColor" opacity=".12"/>')
-            parts.append(_label(_LEFT - 6, y + 4, "end", value_label(value)))
-        for value in ticks(self.first, self.last, 7):
+            parts.append(_label(_LEFT - 6, y + 4, "end", label))
+        for value, label in labelled(ticks(self.first, self.last, 7), step_label):
             x = self.x(np.array([value]))[0]
             parts.append(f'<path d="M{x} {bottom}v4" stroke="currentColor" opacity=".4"/>')
-            parts.append(_label(x, bottom + 16, "middle", step_label(value)))
+            parts.append(_label(x, bottom + 16, "middle", label))
         parts.append(_label((_LEFT + right) / 2, self.height - 6, "middle", unit))
         return "".join(parts)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rekindle.run.curve import Points
-from rekindle.run.scale import step_label, ticks, value_label, value_range
+from rekindle.run.scale import labelled, step_label, ticks, value_label, value_range
 
 __all__ = ["Chart", "Line", "Run", "draw"]
 
@@ -49,7 +49,8 @@ def draw(
     visible = [line.points.between(first, last) for line in lines]
     low, high = value_range(visible)
     rows = max(1, height - 2)
-    marks = {_row(value, low, high, rows): value_label(value) for value in ticks(low, high, max(2, rows * 2 // 5))}
+    found = labelled(ticks(low, high, max(2, rows * 2 // 5)), value_label)
+    marks = {_row(value, low, high, rows): label for value, label in found}
     left = max(map(len, marks.values()), default=0) + 1
     columns = max(1, width - left - 1)
     canvas = _Canvas(columns, rows, first, last, low, high)
@@ -79,9 +80,8 @@ def _row(value: float, low: float, high: float, rows: int) -> int:
 def _steps_axis(left: int, columns: int, first: float, last: float) -> list[list[Run]]:
     line, labels = ["─"] * columns, [" "] * (left + 1 + columns)
     end = 0
-    for value in ticks(first, last, max(2, columns // 12)):
+    for value, text in labelled(ticks(first, last, max(2, columns // 12)), step_label):
         column = round((value - first) / (last - first) * (columns - 1))
-        text = step_label(value)
         start = min(left + 1 + columns - len(text), max(0, left + 1 + column - len(text) // 2))
         if start >= end:
             line[column] = "┬"

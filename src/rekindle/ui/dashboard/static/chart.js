@@ -186,9 +186,10 @@ export class Chart {
         { stroke: text, grid: { show: false }, ticks: { stroke: grid.stroke, size: 4 }, font, size: 22, space: 70,
           label: this.axisTitle(), labelFont: font, labelSize: 16, labelGap: 0,
           ...(axis === "step" ? {} : { incrs: SECONDS }),
-          values: (_, ticks) => ticks.map((tick) => (axis === "step" ? compact(tick) : clock(tick, ticks[1] - ticks[0]))) },
-        { stroke: text, grid, ticks: { show: false }, font, size: 50, space: 32, gap: 6,
-          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : compact(tick))) },
+          values: (_, ticks) => ticks.map((tick) => (axis === "step" ? compact(tick, ticks[1] - ticks[0]) : clock(tick, ticks[1] - ticks[0]))) },
+        { stroke: text, grid, ticks: { show: false }, font, space: 32, gap: 6,
+          size: (_, labels) => Math.max(50, 14 + 6.5 * Math.max(...(labels ?? []).map((label) => label.length))),
+          values: (_, ticks, __, ___, spacing) => ticks.map((tick) => (tick === null ? "" : compact(tick, log ? 0 : spacing))) },
       ],
       cursor: {
         y: false,

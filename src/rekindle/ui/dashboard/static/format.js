@@ -6,13 +6,21 @@ export function count(value) {
   return value === null || value === undefined ? NOTHING : Math.round(value).toLocaleString("en-US");
 }
 
-export function compact(value) {
+// A number in a few characters. With `spacing`, the distance between the ticks of an axis, it has the digits that tell ticks apart.
+export function compact(value, spacing = 0) {
   if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
   const size = Math.abs(value);
+  const needed = size > 0 && spacing > 0 ? Math.floor(Math.log10(size)) - Math.floor(Math.log10(spacing)) + 2 : 0;
+  const digits = Math.min(15, Math.max(3, needed));
+  if (size >= 1e15) return scientific(value, digits);
   for (const [unit, scale] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
-    if (size >= scale) return `${trimmed(value / scale, 3)}${unit}`;
+    if (size >= scale) return `${trimmed(value / scale, digits)}${unit}`;
   }
-  return size !== 0 && size < 1e-3 ? value.toExponential(1).replace(".0e", "e").replaceAll("-", "−") : trimmed(value, 3);
+  return size !== 0 && size < 1e-3 ? scientific(value, needed ? digits : 2) : trimmed(value, digits);
+}
+
+function scientific(value, digits) {
+  return Number(value.toPrecision(digits)).toExponential().replaceAll("-", "−").replace("e+", "e");
 }
 
 export function decimal(value) {
