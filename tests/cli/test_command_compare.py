@@ -104,11 +104,11 @@ def test_without_a_path_it_is_wrong_usage(rekindle: Rekindle) -> None:
     assert outcome.err == "rekindle: compare needs at least one PATH; see rekindle compare --help\n"
 
 
-def make_group(root: Path, name: str, scores: Any, *, seed: int = 0, **settings: Any) -> None:
+def make_group(root: Path, name: str, scores: Any, *, seed: int = 0, env: str | None = None, **settings: Any) -> None:
     """One finished run for each score of its only evaluation."""
     for place, score in enumerate(scores, seed):
         run = TrainingRun.create(name, f"v1-seed{place}", root=root, seed=place)
-        run.write_config({"algorithm": "averager", "seed": place, "agent": settings})
+        run.write_config({"algorithm": "averager", "seed": place, "agent": settings, **({"env": env} if env else {})})
         with open_session(run, checkpoint_every=None) as session:
             play_episode(session)
             evaluate(session, float(score))
@@ -135,6 +135,22 @@ def test_groups_of_seeds_get_a_verdict(tmp_path: Path, rekindle: Rekindle) -> No
     assert "adjusted for 3 comparisons" in printed
     assert "wall time" not in printed
     assert "wall time" in rekindle("compare", tmp_path, "--each").flat
+
+
+def test_trainings_on_different_environments_are_not_compared(tmp_path: Path, rekindle: Rekindle) -> None:
+    noise = np.random.default_rng(2).normal(size=(4, 6))
+    for name, scores, rate in (("slow", noise[0], 0.1), ("fast", 5 + noise[1], 0.2)):
+        make_group(tmp_path, name, scores, rate=rate, env="Pole")
+    make_group(tmp_path, "lake", 90 + noise[2], env="Lake")
+    compared = rekindle("compare", tmp_path, "--json").json["trainings"]
+    assert [group["environment"] for group in compared["groups"]] == ["Pole", "Lake", "Pole"]
+    (difference,) = compared["differences"]
+    assert {difference["first"], difference["second"]} == {"slow", "fast"}
+    (alone,) = rekindle("compare", tmp_path / "fast", tmp_path / "slow", "--json").json["trainings"]["differences"]
+    assert difference == alone  # p is not adjusted for pairs that are not compared
+    assert "permutation tests between trainings of the same environment fast" in rekindle("compare", tmp_path).flat
+    printed = rekindle("compare", tmp_path / "slow", tmp_path / "lake").flat
+    assert "none: the scores of different environments cannot be compared" in printed
 
 
 def test_settings_divide_the_runs_of_a_name_and_seeds_do_not(tmp_path: Path, rekindle: Rekindle) -> None:

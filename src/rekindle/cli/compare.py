@@ -15,6 +15,7 @@ from rekindle.run.comparison import (
     GroupComparison,
     GroupedRun,
     RunGroup,
+    by_environment,
     compare_trainings,
     difference_text,
     read_grouped_run,
@@ -178,10 +179,14 @@ def _print_groups(out: Console, trainings: GroupComparison, grouped: Sequence[Gr
         columns = [training_settings(config) for config in settings]
         rows = ([cell(name, "dim"), *(_text(column, name) for column in columns)] for name in differing)
         out.print(table((words("setting"), *(words(group.label) for group in trainings.groups)), rows))
-    if trainings.differences:
-        tests = count_comparisons({group.label: group.scores for group in trainings.groups})
-        adjusted = "" if tests < 2 else f", adjusted for {tests} comparisons"
-        out.print(headline("Differences", f"permutation tests{adjusted}"))
+    comparable = by_environment(trainings.groups).values()
+    if trainings.differences or len(comparable) > 1:
+        tests = max(count_comparisons({group.label: group.scores for group in groups}) for groups in comparable)
+        within = "" if len(comparable) == 1 else " between trainings of the same environment"
+        adjusted = "" if tests < 2 else ", adjusted" if within else f", adjusted for {tests} comparisons"
+        out.print(headline("Differences", f"permutation tests{within}{adjusted}"))
+        if not trainings.differences:
+            out.print(cell("none: the scores of different environments cannot be compared"))
         for difference in trainings.differences:
             out.print(cell(difference_text(difference), "green" if difference.differs else ""), soft_wrap=True)
     left_out = [f"{path}: {why}" for group in trainings.groups for path, why in group.left_out.items()]

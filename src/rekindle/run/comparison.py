@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,10 +13,19 @@ from rekindle.errors import RekindleError
 from rekindle.run.groups import config_identity, group_labels
 from rekindle.run.reader import RunReader
 from rekindle.run.scores import Measure, ScoreCurve, score_curve
+from rekindle.run.settings import environment_name, flat_settings
 from rekindle.stats import Difference, Interval, compare_groups, iqm_interval, mean_interval
 from rekindle.text import decimal, path_text
 
-__all__ = ["GroupComparison", "GroupedRun", "RunGroup", "compare_trainings", "difference_text", "read_grouped_run"]
+__all__ = [
+    "GroupComparison",
+    "GroupedRun",
+    "RunGroup",
+    "by_environment",
+    "compare_trainings",
+    "difference_text",
+    "read_grouped_run",
+]
 
 
 class GroupedRun(msgspec.Struct, frozen=True):
@@ -39,6 +49,8 @@ class RunGroup(msgspec.Struct, frozen=True):
     label: str
     identity: str
     """A digest of the settings that determine the training."""
+    environment: str | None
+    """The name of the environment, if the config has it."""
     runs: list[str]
     """The runs whose scores count."""
     scores: list[float]
@@ -59,6 +71,7 @@ class GroupComparison(msgspec.Struct, frozen=True):
     """Whether scores are those of evaluations, or of training episodes because a run has no evaluations."""
     groups: list[RunGroup]
     differences: list[Difference]
+    """Between groups of the same environment; returns of different environments cannot be compared."""
 
 
 def read_grouped_run(path: Path) -> GroupedRun | None:
@@ -81,7 +94,7 @@ def _config(reader: RunReader) -> dict[str, Any]:
 def compare_trainings(
     runs: Sequence[GroupedRun], *, measure: Measure = "final", part_of: Callable[[GroupedRun], str] | None = None
 ) -> GroupComparison:
-    """Group runs by name and training, and compare the scores of finished ones.
+    """Group runs by name and training, and compare the scores of finished ones of the same environment.
 
     If there is only one such group, `part_of` divides it.
     """
@@ -100,7 +113,17 @@ def compare_trainings(
         of, curves = "episodes", {run.path: _curve(run.path, "episodes") for run in runs}
     labels = group_labels((key[0], members[0].config) for key, members in groups.items())
     made = [_group(label, members, curves, measure) for label, members in zip(labels, groups.values(), strict=True)]
-    return GroupComparison(measure, of, made, compare_groups({group.label: group.scores for group in made}))
+    comparable = by_environment(made).values()
+    differences = [compare_groups({group.label: group.scores for group in groups}) for groups in comparable]
+    return GroupComparison(measure, of, made, list(itertools.chain(*differences)))
+
+
+def by_environment(groups: Sequence[RunGroup]) -> dict[str | None, list[RunGroup]]:
+    """The groups of each environment, whose scores can be compared."""
+    found: dict[str | None, list[RunGroup]] = {}
+    for group in groups:
+        found.setdefault(group.environment, []).append(group)
+    return found
 
 
 def _curve(path: Path, of: Literal["evaluations", "episodes"]) -> ScoreCurve:
@@ -130,6 +153,7 @@ def _group(label: str, members: Sequence[GroupedRun], curves: Mapping[Path, Scor
     return RunGroup(
         label=label,
         identity=members[0].key[1],
+        environment=environment_name(flat_settings(members[0].config)),
         runs=list(counted),
         scores=scores,
         left_out=left_out,
