@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
 import msgspec
@@ -172,7 +173,7 @@ class EnvFactory:
     def _maker(self) -> Callable[..., Any] | None:
         """The function that creates it; None for an id."""
         for module in self._known.modules:
-            importlib.import_module(module)
+            _import_named(module)
         if self._known.id.startswith("ALE/"):
             _import_library("ale_py")  # registers them
         if self._known.id.startswith(_MINATAR):
@@ -183,9 +184,11 @@ class EnvFactory:
         if self._make is not None:
             return self._make
         module, colon, name = self._known.id.partition(":")
+        if module.endswith(".py"):
+            raise _not_a_module(module, f":{name or 'Name'}")
         if not colon or not name.isidentifier():
             return None
-        imported = importlib.import_module(module)
+        imported = _import_named(module)
         found = getattr(imported, name, None)
         if found is None and latest_version(name) not in _registry():
             near = difflib.get_close_matches(name, [known for known in vars(imported) if known[0] != "_"], n=1)
@@ -242,6 +245,18 @@ class EnvFactory:
         if known.sign_rewards and training:
             env = wrappers.TransformReward(env, _sign)
         return env
+
+
+def _import_named(module: str) -> ModuleType:
+    if module.endswith(".py"):
+        raise _not_a_module(module)
+    return importlib.import_module(module)
+
+
+def _not_a_module(file: str, name: str = "") -> ConfigError:
+    place, called = os.path.split(file.removesuffix(".py"))
+    where = f" in the directory {place}" if place not in ("", ".") else ""
+    return ConfigError(f"{file} is a file: use the name of its module, as {called}{name}{where}")
 
 
 def _import_library(name: str) -> None:
