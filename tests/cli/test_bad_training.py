@@ -152,6 +152,30 @@ class TestFailuresOnTheWay:
         assert verify("runs/cut").digests == verify("runs/whole").digests
 
 
+POND = """
+import gymnasium
+
+gymnasium.register("Pond-v0", entry_point="gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv", max_episode_steps=20)
+"""
+
+
+def test_a_run_on_an_environment_that_its_script_registered_needs_the_module_that_does(
+    rekindle: Rekindle, here: Path
+) -> None:
+    (here / "pond.py").write_text(POND)
+    quiet = 'steps=200, eval_episodes=2, agent_settings={"epsilon_steps": 1.0}'
+    script = f'import pond, rekindle\nrekindle.Trainer("Pond-v0", "tabular", name="pond", {quiet}).train()'
+    subprocess.run([sys.executable, "-c", script], check=True)
+    for command in (("eval", "runs/pond", "--episodes", 2), ("resume", "runs/pond", "--steps", 300, "--ui", "none")):
+        assert "registers it, name that module: --env-module" in rekindle(*command).err
+        outcome = rekindle(*command, "--env-module", "nowhere")
+        assert outcome.err == (
+            "rekindle: the module nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'\n"
+        )
+    for command in (("eval", "runs/pond", "--episodes", 2), ("resume", "runs/pond", "--steps", 300, "--ui", "none")):
+        assert rekindle(*command, "--env-module", "pond").code == 0
+
+
 ODD = """
 import sys
 from pathlib import Path

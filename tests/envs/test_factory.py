@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import env_worlds
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import Wrapper
+from gymnasium.envs import registration
 from gymnasium.spaces import Box, Text, Tuple
 
 from rekindle.envs import EnvFactory, EnvSettings
 from rekindle.envs.factory import required_modules
+from rekindle.envs.pickling import pickled_by_value, unpickled
 from rekindle.errors import ConfigError, MissingExtra
 
 
@@ -162,3 +165,14 @@ def test_an_environment_of_gymnasium_keeps_its_time_limit_and_does_not_look_for_
         kinds.append(type(env).__name__)
         env = env.env
     assert (kinds, ends) == (["TimeLimit"], [False, False, True])
+
+
+def test_another_process_knows_an_id_that_the_script_has_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "registry", registry := dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", registry)
+    gymnasium.register("Pond-v0", entry_point=lambda **_: env_worlds.Path(limit=4))
+    sent = pickled_by_value(EnvFactory("Pond"), "nothing else")
+    del registry["Pond-v0"]
+    with pytest.raises(ConfigError, match=r"registers it, name that module: --env-module, or modules= in Python"):
+        EnvFactory("Pond-v0")()
+    assert isinstance(unpickled(sent)().unwrapped, env_worlds.Path)

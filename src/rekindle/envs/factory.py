@@ -96,8 +96,10 @@ class EnvFactory:
     ) -> None:
         """`settings` are the fields of `EnvSettings`."""
         self._make: Callable[..., Any] | None = None
+        self._spec: Any = None
+        """In another process: how the process that made the factory has registered the id."""
         if isinstance(source, EnvFactory):
-            self._make, known = source._make, source._known
+            self._make, self._spec, known = source._make, source._spec, source._known
         elif isinstance(source, EnvSettings):
             known = source
         elif isinstance(source, str):
@@ -117,6 +119,12 @@ class EnvFactory:
             there = ", ".join(EnvSettings.__struct_fields__)
             raise ConfigError(f"an environment has no setting {', '.join(unknown)}; there are {there}")
         self._known: EnvSettings = msgspec.structs.replace(known, **settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which knows the ids of Gymnasium and of `modules`, and not those of a script."""
+        spec = None if self._known.modules else _registry().get(self._known.id)
+        is_known = spec is None or str(spec.entry_point).startswith("gymnasium.")
+        return {**self.__dict__, "_spec": self._spec if is_known else spec}
 
     @property
     def name(self) -> str:
@@ -181,6 +189,8 @@ class EnvFactory:
             from rekindle.envs.minatar import register
 
             register()
+        if self._spec is not None:
+            _registry().setdefault(self._known.id, self._spec)
         if self._make is not None:
             return self._make
         module, colon, name = self._known.id.partition(":")
@@ -422,7 +432,8 @@ def _explained(name: str) -> Generator[None]:
         raise _missing(name, missing) from missing
     except error.Error as unknown:
         raise ConfigError(
-            f"{name}: {str(unknown).rstrip('.')}; gymnasium.pprint_registry() lists the known ids"
+            f"{name}: {str(unknown).rstrip('.')}; gymnasium.pprint_registry() lists the known ids. "
+            "If a module of yours registers it, name that module: --env-module, or modules= in Python"
         ) from unknown
     except (ConfigError, MissingExtra):
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import re
@@ -39,6 +40,7 @@ __all__ = [
     "check_modules",
     "check_recorders",
     "check_unedited",
+    "import_others",
     "make_config",
     "read_config",
 ]
@@ -376,6 +378,17 @@ def check_modules(allowed: Sequence[str], *, env: Sequence[str] = (), agent: Seq
         f"the run's config names the {one} {' and '.join(missing)}, which {are} imported only if you name {them} too: "
         f"{options}, or modules={missing} in Python"
     )
+
+
+def import_others(modules: Sequence[str], config: TrainerConfig) -> None:
+    """Import modules that the user names and the config does not: they may register the environment."""
+    for module in modules:
+        if module not in (*config.env_modules, *config.agent_modules):
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # code of the user
+                text = f"the module {module} cannot be imported: {type(error).__name__}: {error}"
+                raise ConfigError(text) from error
 
 
 def check_files(named: Sequence[str], allowed: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from rekindle.envs.factory import close_env
 from rekindle.errors import CheckpointError, ConfigError, DataError, StateError
 from rekindle.run.reader import RunReader
 from rekindle.training.algorithms import make_agent
-from rekindle.training.config import Parent, TrainerConfig, check_files, check_modules, read_config
+from rekindle.training.config import Parent, TrainerConfig, check_files, check_modules, import_others, read_config
 from rekindle.training.learning_data import open_data
 from rekindle.wire.space_trees import read_space_tree
 
@@ -84,6 +84,7 @@ def _allowed_config(path: str | Path, modules: Sequence[str], files: Sequence[st
     config = read_config(RunReader(path))
     check_modules(modules, env=config.env_modules, agent=config.agent_modules)
     check_files(config.env_files, files)
+    import_others(modules, config)
     return config
 
 

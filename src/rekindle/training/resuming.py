@@ -21,6 +21,7 @@ from rekindle.training.config import (
     check_files,
     check_modules,
     check_recorders,
+    import_others,
     read_config,
 )
 
@@ -80,6 +81,7 @@ def trainer_arguments(
         check_recorders(config.record)
     if "ray_address" not in options:
         check_cluster(msgspec.structs.replace(config, actors_on=options.get("actors_on", config.actors_on)))
+    import_others(modules, config)
     source = config.env if env is None else env
     if source is None and config.spaces is not None:
         raise ConfigError(
