@@ -30,6 +30,7 @@ from rekindle.agents import (
 from rekindle.agents.names import NAMES, advice_on
 from rekindle.errors import ConfigError
 from rekindle.training import TrainerSettings
+from rekindle.training.config import ARGUMENTS
 
 OBSERVATIONS, DISCRETE, CONTINUOUS = Box(-1, 1, (3,)), Discrete(2), Box(-1, 1, (1,))
 
@@ -87,7 +88,7 @@ def test_the_table_leads_to_settings_that_there_are() -> None:
         *(AWACConfig, BCConfig, DQNConfig, IQLConfig, IQNConfig, PPOConfig, SACConfig, TD3Config, TabularConfig),
         TrainerSettings,
     )
-    known = {name for kind in kinds for name in kind.__struct_fields__} | {"name", "env", "with_optimiser"}
+    known = {name for kind in kinds for name in kind.__struct_fields__} | {*ARGUMENTS, "env", "arguments", "runs"}
     for name, (ours, _) in NAMES.items():
         assert ours
         assert set(ours) <= known, name

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
 from rekindle.errors import ConfigError
 from rekindle.training import Trainer
+from rekindle.training.config import ARGUMENTS, TrainerSettings
 
 
 @pytest.mark.parametrize(
@@ -17,6 +19,13 @@ from rekindle.training import Trainer
         ({"n_envs": 9}, "`n_envs` is called `num_envs` here"),
         ({"learning_rate": 1.0}, "`learning_rate` is a setting of the agent: give it in agent_settings"),
         ({"buffer_size": 9}, "`buffer_size` is called `capacity` here, and is a setting of the agent"),
+        ({"callback": print}, r"no setting callback; add callbacks with trainer.on\(Event, function\)"),
+        ({"progress_bar": True}, r"pass progress to trainer.train\(\)"),
+        ({"log_dir": "here"}, "`log_dir` is called `root` here"),
+        ({"tag": "good"}, "no setting tag; did you mean tags"),
+        ({"agent_kwargs": {}}, "`agent_kwargs` is called `agent_settings` here"),
+        ({"env_kwargs": {}}, "`env_kwargs` is called `arguments` here, and is a setting of the environment"),
+        ({"modules": ["mine"]}, "`modules` is a setting of the environment: use EnvFactory"),
         ({"frame_skip": 9}, "a trainer has no setting frame_skip"),
         ({"max_episode_steps": 9}, "is a setting of the environment: use EnvFactory"),
         ({"agent_settings": {"num_envs": 4}}, "`num_envs` is a setting of the trainer"),
@@ -27,3 +36,9 @@ from rekindle.training import Trainer
 def test_a_trainer_says_what_a_setting_is_called_and_whose_it_is(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Trainer("CartPole-v1", "dqn", **settings)
+
+
+def test_messages_know_all_arguments_of_a_trainer() -> None:
+    parameters = inspect.signature(Trainer).parameters.values()
+    keywords = {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert {*ARGUMENTS} == keywords - {*TrainerSettings.__struct_fields__}

@@ -43,6 +43,15 @@ NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "tensorboard_log": (("record",), "use record=('tensorboard',)"),
     "track": (("record",), "use record=('wandb',)"),
     "wandb_project_name": (("record",), "use record=('wandb',)"),
+    "log_dir": (("root", "runs"), ""),
+    "logdir": (("root", "runs"), ""),
+    "save_dir": (("root", "runs"), ""),
+    "output_dir": (("root", "runs"), ""),
+    "storage_path": (("root", "runs"), ""),
+    "agent_kwargs": (("agent_settings",), ""),
+    "agent_config": (("agent_settings",), ""),
+    "env_kwargs": (("arguments",), ""),
+    "env_config": (("arguments",), ""),
     "exp_name": (("name",), ""),
     "tb_log_name": (("name",), ""),
     # Every agent
@@ -181,6 +190,10 @@ _ABSENT = {
     "sde_sample_freq": "there is no state-dependent exploration",
     "use_rms_prop": "the optimiser is Adam",
     "optimizer_class": "the optimiser is Adam",
+    "callback": "add callbacks with trainer.on(Event, function)",
+    "callbacks": "add callbacks with trainer.on(Event, function)",
+    "progress": "pass progress to trainer.train(), or use --ui",
+    "progress_bar": "pass progress to trainer.train(), or use --ui",
     "verbose": "use --ui or the Python module logging to choose how much is shown",
 }
 

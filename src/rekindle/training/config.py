@@ -30,6 +30,7 @@ from rekindle.training.algorithms import agent_module, plain
 from rekindle.training.evaluation import EVAL_MAX_STEPS
 
 __all__ = [
+    "ARGUMENTS",
     "DEFAULT_STEPS",
     "Parent",
     "RESUMED",
@@ -317,15 +318,22 @@ RESUMED = (
 """Settings that a resumed trainer takes from the config unchanged."""
 
 
+ARGUMENTS = (
+    *("name", "root", "tags", "agent_settings", "start_from", "with_optimiser", "evaluator", "strategy", "sampler"),
+    *("step_processor", "reset_options", "stats", "recorders", "new", "strict", "signals", "interrupter"),
+)
+"""The other arguments of a trainer by keyword."""
+
+
 def make_config(settings: Mapping[str, Any], **known: Any) -> TrainerConfig:
     """A config from the settings given to a trainer, and those that it knows; raises `ConfigError`."""
     unknown = sorted(settings.keys() - set(RESUMED))
     if unknown:
         others = {
             "the agent: give it in agent_settings": known.get("agent", {}),
-            "the environment: use EnvFactory(env, ...)": EnvWrapping.__struct_fields__,
+            "the environment: use EnvFactory(env, ...)": (*EnvWrapping.__struct_fields__, "arguments", "modules"),
         }
-        named = (*TrainerSettings.__struct_fields__, "name", "start_from", "with_optimiser")
+        named = (*TrainerSettings.__struct_fields__, *ARGUMENTS)
         advice = advice_on(unknown[0], named, others=others)
         raise ConfigError(f"a trainer has no setting {unknown[0]}; {advice}")
     config = TrainerConfig(**settings, **known)

@@ -12,6 +12,10 @@ from rekindle.training import TrainerSettings
 __all__ = ["check_option_names", "refuse_named_positionals"]
 
 
+_NO_SETTINGS = {"name": "--name", "runs": "--runs", "arguments": "--env.arguments"}
+"""Options that are not settings, and have other names in other libraries."""
+
+
 def check_option_names(arguments: Sequence[str], *, agent: Sequence[str], others: Sequence[str]) -> None:
     """Raise `ConfigError` for an unknown option if the table of names has its name here.
 
@@ -22,6 +26,7 @@ def check_option_names(arguments: Sequence[str], *, agent: Sequence[str], others
         **{name: f"--agent.{_dashed(name)}" for name in agent},
         **{name: f"--env.{_dashed(name)}" for name in EnvWrapping.__struct_fields__ if name not in agent},
         **{name: f"--{_dashed(name)}" for name in TrainerSettings.__struct_fields__},
+        **{name: flag for name, flag in _NO_SETTINGS.items() if flag.removeprefix("--") in others},
     }
     known = {
         *(f"--agent.{_dashed(name)}" for name in agent),
