@@ -42,3 +42,23 @@ def test_messages_know_all_arguments_of_a_trainer() -> None:
     parameters = inspect.signature(Trainer).parameters.values()
     keywords = {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
     assert {*ARGUMENTS} == keywords - {*TrainerSettings.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        (("dqn", "CartPole-v1"), {}, r"dqn is an algorithm, and no environment: use Trainer\(ENV, ALGO\)"),
+        (("CartPole-v1", "dqn"), {"name": 5}, "the name of a run is a str such as 'cartpole', not 5"),
+        (("CartPole-v1", "dqn"), {"steps": "9", "agent_settings": {"epsilon_steps": 0.5}}, "steps is '9': use a whole"),
+        (
+            ("CartPole-v1", "dqn"),
+            {"agent_settings": {"learning_rate": lambda left: left * 1e-3}},
+            r"learning_rate is a function, .*; a schedule is .* such as Linear\(1e-3, 0.0, 1.0\)",
+        ),
+    ],
+)
+def test_a_trainer_says_what_it_takes_instead(
+    arguments: tuple[Any, Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Trainer(*arguments, **settings)

@@ -30,6 +30,7 @@ __all__ = [
     "make_config",
     "network_setting",
     "refuse_fractions",
+    "refuse_functions",
     "resolved",
     "value_at",
 ]
@@ -133,8 +134,19 @@ def make_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
     return config
 
 
+def refuse_functions(settings: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a setting that is a function, as schedules are in Stable-Baselines3."""
+    for name, value in settings.items():
+        if callable(value) and name != "network":
+            raise ConfigError(
+                f"{name} is a function, which a config cannot store; a schedule is a rekindle.agents.Linear, such as "
+                "Linear(1e-3, 0.0, 1.0): from a value to another, over a fraction of the training or over env steps"
+            )
+
+
 def _refuse_schedules(kind: type[msgspec.Struct], settings: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a schedule of a setting that is constant."""
+    """Raise `ConfigError` for a schedule of a setting that is constant, and for one that is a function."""
+    refuse_functions(settings)
     scheduled = [field.name for field in msgspec.structs.fields(kind) if Linear in get_args(field.type)]
     for name, value in settings.items():
         if isinstance(value, Linear) and name not in scheduled:

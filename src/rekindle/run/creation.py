@@ -55,7 +55,7 @@ def checked_name(kind: str, text: str) -> str:
     """Return the text if it can be the name of a directory; raises `ConfigError`."""
     if not _NAME.fullmatch(text):
         raise ConfigError(
-            f"{kind} {text!r} cannot be a directory: use letters, digits, '.', '_', '+', '-', "
+            f"{kind} {text!r} cannot be a directory: use the letters a-z and A-Z, digits, '.', '_', '+', '-', "
             "starting with a letter or digit, at most 100"
         )
     return text

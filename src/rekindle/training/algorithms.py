@@ -21,7 +21,7 @@ import numpy as np
 from rekindle import agents
 from rekindle.agent import LearningAgent
 from rekindle.agents.names import advice_on
-from rekindle.agents.settings import network_setting
+from rekindle.agents.settings import network_setting, refuse_functions
 from rekindle.errors import ConfigError, RekindleError
 from rekindle.stages import stage
 
@@ -260,6 +260,7 @@ def converted(
     if unknown:
         advice = advice_on(unknown[0], known, others=others)
         raise ConfigError(f"{kind.__name__} has no setting {unknown[0]!r}; {advice}")
+    refuse_functions(settings)
     try:
         return msgspec.convert(plain(settings), kind)
     except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:

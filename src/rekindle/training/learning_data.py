@@ -17,7 +17,7 @@ from rekindle.interrupt import ShouldStop, never
 from rekindle.run.reader import RunReader
 from rekindle.stages import stage
 from rekindle.storage.files import absolute
-from rekindle.training.algorithms import algorithm_of, make_agent, named_algorithm
+from rekindle.training.algorithms import ALGORITHMS, algorithm_of, make_agent, named_algorithm
 from rekindle.training.config import TrainerConfig, TrainerSettings
 
 __all__ = [
@@ -47,6 +47,10 @@ NEED_DATA = (_IMITATES, "iql", "awac")
 
 def environment_spaces(factory: EnvFactory) -> Spaces:
     """The spaces of an environment; raises `ConfigError` if a wrapper of it keeps what a resume cannot restore."""
+    if factory.name in ALGORITHMS:
+        raise ConfigError(
+            f"{factory.name} is an algorithm, and no environment: use Trainer(ENV, ALGO), or rekindle train ALGO ENV"
+        )
     stage(f"creating {factory.name}")
     example = factory()
     try:

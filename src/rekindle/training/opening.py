@@ -13,6 +13,7 @@ import msgspec
 from rekindle.agent import LearningAgent, is_offline, session_steps
 from rekindle.checkpoint.store import list_steps
 from rekindle.errors import ConfigError
+from rekindle.run.creation import name_and_version
 from rekindle.run.directory import TrainingRun
 from rekindle.run.tags import add_tags, checked_tags
 from rekindle.training.algorithms import plain
@@ -34,7 +35,7 @@ class Opening:
     ) -> None:
         """`name` is `name` or `name/version`, or None for a temporary run; with `is_new`, no run is resumed."""
         self._agent = agent
-        self._name, _, self._version = (name or "unnamed").partition("/")
+        self._name, self._version = name_and_version("unnamed" if name in (None, "") else name)
         self._root, self._is_new, self._is_unnamed = root, is_new, name is None
         self._tags = checked_tags(tags)
         self._parent: str | None = None
@@ -54,7 +55,7 @@ class Opening:
             return TrainingRun.resume(self.path)
         if self._is_unnamed or self._is_new:
             return None
-        return TrainingRun.resume_unfinished(self._name, self._version or "v1", root=self._root)
+        return TrainingRun.resume_unfinished(self._name, self._version, root=self._root)
 
     def make(self, config: TrainerConfig) -> TrainingRun:
         """Create a run; if another process has created one of this name since `find`, open that one."""
@@ -67,7 +68,7 @@ class Opening:
         make = TrainingRun.create if self._is_new else TrainingRun.create_or_resume
         return make(
             self._name,
-            self._version or "v1",
+            self._version,
             root=root,
             tags=self._tags,
             seed=config.seed,

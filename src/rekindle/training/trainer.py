@@ -16,7 +16,7 @@ from rekindle.agent import session_steps
 from rekindle.agents.settings import resolved
 from rekindle.checkpoint import KeepLast, RetentionPolicy
 from rekindle.checkpoint.retention import retention
-from rekindle.checks import required_count
+from rekindle.checks import checked_count, required_count
 from rekindle.envs import Determinism, EnvFactory, Envs, EnvSettings, make_envs, probe
 from rekindle.errors import ConfigError, Interrupted
 from rekindle.events import Event, Recorder, RunRecorder
@@ -132,9 +132,9 @@ class Trainer:
             interrupter: stops the training from outside; if that happened before, `train` raises `Interrupted`.
             settings: the other fields of `TrainerSettings`, such as `num_envs` and `eval_every`.
         """
-        seed, keep = required_count("seed", seed, 0), retention(keep_checkpoints)
-        if isinstance(strategy, Actors):
-            settings = {**settings, **strategy.settings}
+        seed, steps = required_count("seed", seed, 0), checked_count("steps", steps, 0)
+        keep = retention(keep_checkpoints)
+        settings |= strategy.settings if isinstance(strategy, Actors) else {}
         self._factory = None if env is None else EnvFactory(env)
         spaces = None if self._factory is None else environment_spaces(self._factory)
         if interrupter is not None:
