@@ -140,6 +140,11 @@ def test_a_profile_is_the_share_of_runs_above_each_score(rekindle: Rekindle) -> 
         (("runs", "-o", "plot.bmp"), 2, "a plot is a .png or .svg file"),
         (("runs", "--smoothing", "2"), 2, "use a share of the curve from 0 to 1"),
         (("runs", "--metrics", "agent/los"), 2, "there is no agent/los in these runs; there are agent/loss, "),
+        (
+            ("runs", "--metrics", "eval/return"),
+            2,
+            "eval/return has no finite values in these runs; there are",
+        ),
         (("runs", "-o", "no/where.png"), 1, "cannot write no/where.png"),
     ],
 )

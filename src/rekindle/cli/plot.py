@@ -82,9 +82,11 @@ def plot_runs(
         if (curves := _profiles(trainings) if metric == PROFILE else _curves(trainings, metric))
     }
     if not panels or (metrics and len(panels) < len(metrics)):
-        missing = [metric for metric in wanted if metric not in panels]
-        there = sorted({name for reader in readers for name in _names(reader)})
-        raise ConfigError(f"there is no {missing[0]} in these runs; there are {', '.join(there) or 'no metrics'}")
+        missing = next(metric for metric in wanted if metric not in panels)
+        there = {name for reader in readers for name in _names(reader)}
+        what = f"{missing} has no finite values" if missing in there else f"there is no {missing}"
+        others = ", ".join(sorted(there - {missing})) or "no other metrics"
+        raise ConfigError(f"{what} in these runs; there are {others}")
     picture = _drawn(panels, output.suffix.lower().removeprefix("."), smoothing, _unit(readers), theme)
     write_output(output, picture)
     count = "1 run" if len(readers) == 1 else f"{len(readers)} runs"
