@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
+from rekindle import verify
 from rekindle.agents import DQN, SAC, Tabular, load
 from rekindle.errors import ConfigError
 from rekindle.training import Trainer
@@ -75,3 +76,16 @@ def test_a_saved_agent_fits_the_environment_that_it_was_trained_on(tmp_path: Pat
 def test_a_class_of_an_agent_is_answered_with_its_name(kind: Any, name: str) -> None:
     with pytest.raises(ConfigError, match=f"the agent is the class {kind.__name__}: pass its name, '{name}'"):
         Trainer("FrozenLake-v1", kind)
+
+
+def test_the_agent_of_a_resumed_trainer_is_trained_before_it_is_trained_further(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"checkpoint_every": 500, "eval_episodes": 5, "root": tmp_path}
+    settings["agent_settings"] = {"epsilon_steps": 500, "replay_updates": 2}
+    straight = Trainer("FrozenLake-v1", "tabular", steps=2_000, name="straight", **settings).train()
+    trainer = Trainer("FrozenLake-v1", "tabular", steps=1_500, name="lake", **settings)
+    trainer.train()
+    resumed = Trainer.resume(tmp_path / "lake", steps=2_000)
+    assert resumed.agent.env_steps == 1_500
+    assert str(resumed.agent.state()) == str(trainer.agent.state())
+    assert str(resumed.eval(5)) == str(trainer.eval(5))
+    assert verify(resumed.train().path or "").digests == verify(straight.path or "").digests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,17 @@ from rekindle.training.config import Parent, TrainerConfig, check_files, check_m
 from rekindle.training.learning_data import open_data
 from rekindle.wire.space_trees import read_space_tree
 
-__all__ = ["Rebuilt", "checkpoint_files", "find_parent", "load", "read_spaces", "rebuild", "rebuild_agent", "take_over"]
+__all__ = [
+    "Rebuilt",
+    "checkpoint_files",
+    "find_parent",
+    "load",
+    "load_latest",
+    "read_spaces",
+    "rebuild",
+    "rebuild_agent",
+    "take_over",
+]
 
 
 class Rebuilt(NamedTuple):
@@ -145,3 +156,14 @@ def load(agent: LearningAgent, file: Path) -> int:
     step, state = read_agent_state(file)
     agent.load_state(state)
     return step
+
+
+def load_latest(agent: LearningAgent, run: Path) -> None:
+    """Load the newest checkpoint of a run that fits into an agent, so that it can be used before it is trained further.
+
+    If none does, the training will say why.
+    """
+    for step in reversed(list_steps(run / "checkpoints")):
+        with contextlib.suppress(Exception):  # of a damaged file, or of an agent of the user
+            load(agent, run / "checkpoints" / f"step_{step}.mpk")
+            return

@@ -48,7 +48,7 @@ from rekindle.training.learning_data import (
 from rekindle.training.opening import Opening
 from rekindle.training.preset_arguments import preset_arguments
 from rekindle.training.progress import Progress
-from rekindle.training.rebuilding import find_parent
+from rekindle.training.rebuilding import find_parent, load_latest
 from rekindle.training.report import TrainingReport
 from rekindle.training.resuming import resumed_arguments
 from rekindle.training.sampling import ResetOptions, Round, Sampler, StepProcessor, make_sampler
@@ -225,7 +225,7 @@ class Trainer:
         files: Sequence[str] = (),
         **options: Any,
     ) -> Trainer:
-        """A trainer that continues the run at a path, created from its config.
+        """A trainer that continues the run at a path, created from its config, with the agent of its latest checkpoint.
 
         Args:
             path: a run, or a version or name directory: its newest unfinished run, or else its newest.
@@ -239,6 +239,7 @@ class Trainer:
         run = resumed_arguments(path, env=env, agent=agent, steps=steps, modules=modules, files=files, options=options)
         trainer = cls(run.env, run.agent, **run.options)
         trainer.continue_run(run.path)
+        load_latest(trainer.agent, run.path)
         return trainer
 
     def continue_run(self, path: Path) -> None:
