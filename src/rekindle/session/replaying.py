@@ -23,7 +23,7 @@ from rekindle.session.closing import Closing
 from rekindle.session.flow import Flow
 from rekindle.session.inputs import InputLog
 from rekindle.session.parts import Parts
-from rekindle.session.records import Decoded, Flag, Kind, decode
+from rekindle.session.records import Context, Decoded, Flag, Kind, decode
 from rekindle.session.replayed_learner import ReplayedLearner
 from rekindle.session.reports import Reports
 from rekindle.session.schedule import Hook
@@ -86,8 +86,8 @@ class Replay:
         self._early: deque[Decoded] = deque()
         """Calls of callbacks before the record of the current call."""
         self._current: Decoded | None = None
-        self._is_applying = False
-        """Whether the call of a callback is being made from its record."""
+        self._applied: Decoded | None = None
+        """The record of a callback's call that is being made from it."""
         self.calls = 0
         """Calls replayed so far."""
         self.strayed: int | None = None
@@ -174,22 +174,29 @@ class Replay:
             self._current = outer
 
     def _prepare(self, record: Decoded) -> None:
-        context, table = record.context, self._table
+        context = record.context
         if self._inputs.polls is not None:
             self._inputs.polls.replayed = context.polls
+        if self._early:  # the first record of a call, which may be that of a callback, names its new streams
+            self._extend_table(self._early[0].context)
         if not record.flags & Flag.CONTEXT:
             return
+        self._extend_table(context)
+        if isinstance(self._parts.learner, ReplayedLearner):
+            acted = self._calls.recorded_actions(record) if record.flags & Flag.ACTION else None
+            self._parts.learner.prepare(context, acted)
+            # Now: a refused call, which has no record, may have noticed what the record of a metric or a stream says.
+            self._parts.learner.look()
+
+    def _extend_table(self, context: Context) -> None:
+        """Add the streams that were new before a record was written, and set the layouts that were."""
+        table = self._table
         if context.observation_layout is not None and table.observation_layout is None:
             table.use_observation_layout(Layout.of_state(context.observation_layout))
         if context.action_layout is not None and table.action_layout is None:
             table.use_action_layout(ArraySpec.of_state(context.action_layout))
         for stream in context.added:
             table.slot(stream)
-        if isinstance(self._parts.learner, ReplayedLearner):
-            acted = self._calls.recorded_actions(record) if record.flags & Flag.ACTION else None
-            self._parts.learner.prepare(context, acted)
-            # Now: a refused call, which has no record, may have noticed what the record of a metric or a stream says.
-            self._parts.learner.look()
 
     def _end(self, number: int) -> None:
         """Go on with the host; `number` is that of the next record."""
@@ -204,7 +211,7 @@ class Replay:
 
     def reached(self, kind: Kind) -> None:
         """Compare what a call did with its record, at the point at which that was written."""
-        if self._is_applying:
+        if self._applied is not None and not self._is_in_nested_event(self._applied):
             return
         if self._parts.outbox.is_emitting:  # a callback with a state makes its calls itself
             self._take_call_of_callback(kind)
@@ -311,11 +318,19 @@ class Replay:
 
     def _apply(self, record: Decoded) -> None:
         """Make the call of a callback from its record."""
-        outer, self._is_applying = self._is_applying, True
+        self._extend_table(record.context)
+        if record.kind is _STREAM:
+            return
+        outer, self._applied = self._applied, record
         try:
             self._calls.make(record)
         finally:
-            self._is_applying = outer
+            self._applied = outer
+
+    def _is_in_nested_event(self, applied: Decoded) -> bool:
+        """Whether the call that is being applied has emitted an event, and a callback is called with that."""
+        outbox = self._parts.outbox
+        return outbox.is_emitting and (outbox.event, outbox.callback) != (applied.context.callback or ())[:2]
 
     def _compare_actions(self, record: Decoded) -> None:
         """The host has executed the actions of the record, whatever is chosen now."""

@@ -1,0 +1,130 @@
+"""The calls that callbacks make are replayed from the input journal like those of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.session.journal_hosts import OPTIONS, Learning, copied, digest, rows_of, tree_of
+from tests.session.test_input_journal import abandoned
+
+from rekindle import EpisodeStatus, Experience, TrainingSession
+from rekindle.agent import State
+from rekindle.events import EpisodeEnded, Evaluated, Event, MetricsFlushed, Updated
+from rekindle.experience import Array
+
+Act = Callable[[TrainingSession, Any], object]
+
+
+class Calling:
+    """A callback without a state, which calls the session when it hears of one kind of event."""
+
+    def __init__(self, kind: type[Event], act: Act) -> None:
+        self.session: TrainingSession | None = None
+        self._kind, self._act = kind, act
+
+    def __call__(self, event: Event) -> None:
+        if self.session is not None and isinstance(event, self._kind):
+            self._act(self.session, event)
+
+
+class CountingCalls(Calling):
+    """The same with a state: a replay calls it again."""
+
+    heard = 0
+
+    def __call__(self, event: Event) -> None:
+        self.heard += isinstance(event, self._kind)
+        super().__call__(event)
+
+    def state(self) -> State:
+        return {"heard": self.heard}
+
+    def load_state(self, state: State) -> None:
+        self.heard = state["heard"]
+
+
+def opened(root: Path, callbacks: list[Calling]) -> TrainingSession:
+    session = TrainingSession.open("world/v1", Learning(), root=root, **{**OPTIONS, "callbacks": callbacks})
+    for callback in callbacks:
+        callback.session = session
+    return session
+
+
+def at(number: int) -> Array:
+    return np.full(3, number, np.float32)
+
+
+def by_streams(session: TrainingSession) -> None:
+    stream = session.stream("host")
+    stream.begin(at(0))
+    for step in range(17):
+        if stream.step(at(step + 1), 1.0, truncated=step % 3 == 2) is None:
+            stream.begin(at(0))
+
+
+def without_actions(session: TrainingSession) -> None:
+    """Actions that the session did not choose, on a new stream every second step."""
+    for step in range(6):
+        session.observe(Experience(at(step), 1, 0.5, at(step + 1), EpisodeStatus.CONTINUING), stream=step // 2)
+
+
+def in_batches(session: TrainingSession) -> None:
+    by_streams(session)
+    session.act_many(np.ones((2, 3), np.float32), streams=["c", "d"])
+
+
+def logs(session: TrainingSession, event: Any) -> None:
+    session.log("heard", float(event.stamp.env_steps))
+
+
+def scores(session: TrainingSession, event: Any) -> None:
+    session.maybe_save_best(float(event.stamp.env_steps))
+
+
+def adds_a_stream(session: TrainingSession, event: Any) -> None:
+    session.stream(f"new {event.stamp.episodes}")
+
+
+def acts_for_a_new_stream(session: TrainingSession, event: Any) -> None:
+    session.act(at(event.stamp.episodes), stream=f"new {event.stamp.episodes}")
+
+
+HOSTS = (by_streams, without_actions, in_batches)
+CALLBACKS: dict[str, Callable[[], list[Calling]]] = {
+    "log at updates": lambda: [Calling(Updated, logs)],
+    "a new stream": lambda: [Calling(EpisodeEnded, adds_a_stream)],
+    "a new stream, with a state": lambda: [CountingCalls(EpisodeEnded, adds_a_stream)],
+    "a new episode": lambda: [Calling(EpisodeEnded, acts_for_a_new_stream), Calling(Updated, logs)],
+    "events of calls": lambda: [CountingCalls(Evaluated, logs), Calling(MetricsFlushed, scores)],
+    "events of calls, early": lambda: [CountingCalls(Evaluated, logs), Calling(EpisodeEnded, scores)],
+    "events of calls, of each": lambda: [
+        Calling(EpisodeEnded, scores),
+        CountingCalls(Evaluated, logs),
+        Calling(EpisodeEnded, logs),
+    ],
+}
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.__name__)
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_calls_of_callbacks_are_replayed(name: str, host: Callable[[TrainingSession], None], tmp_path: Path) -> None:
+    session = opened(tmp_path / "first", CALLBACKS[name]())
+    host(session)
+    session.flush()
+    root, expected = copied(tmp_path / "first", tmp_path / "again"), tree_of(session)
+    assert session.run is not None
+    rows = rows_of(session.run)
+    abandoned(session)
+
+    again = opened(root, CALLBACKS[name]())
+    assert again.resumed is not None
+    assert again.resumed.grade == "exact"
+    again.flush()
+    assert digest(tree_of(again)) == digest(expected)
+    assert again.run is not None
+    assert rows_of(again.run) == rows
+    abandoned(again)
