@@ -48,7 +48,7 @@ class CountingCalls(Calling):
 
 
 def opened(root: Path, callbacks: list[Calling]) -> TrainingSession:
-    session = TrainingSession.open("world/v1", Learning(), root=root, **{**OPTIONS, "callbacks": callbacks})
+    session = TrainingSession.open("world/v1", Learning(), root=root, callbacks=callbacks, **OPTIONS)
     for callback in callbacks:
         callback.session = session
     return session
@@ -93,12 +93,20 @@ def acts_for_a_new_stream(session: TrainingSession, event: Any) -> None:
     session.act(at(event.stamp.episodes), stream=f"new {event.stamp.episodes}")
 
 
+def swaps_streams(session: TrainingSession, event: Any) -> None:
+    """The row of the stream that is removed is that of the next new one."""
+    if f"new {event.stamp.episodes - 1}" in session._parts.streams.table.slots:  # pyright: ignore[reportPrivateUsage]
+        session.stream(f"new {event.stamp.episodes - 1}").close()
+    session.act(at(event.stamp.episodes), stream=f"new {event.stamp.episodes}")
+
+
 HOSTS = (by_streams, without_actions, in_batches)
 CALLBACKS: dict[str, Callable[[], list[Calling]]] = {
     "log at updates": lambda: [Calling(Updated, logs)],
     "a new stream": lambda: [Calling(EpisodeEnded, adds_a_stream)],
     "a new stream, with a state": lambda: [CountingCalls(EpisodeEnded, adds_a_stream)],
     "a new episode": lambda: [Calling(EpisodeEnded, acts_for_a_new_stream), Calling(Updated, logs)],
+    "a stream for another": lambda: [Calling(EpisodeEnded, swaps_streams)],
     "events of calls": lambda: [CountingCalls(Evaluated, logs), Calling(MetricsFlushed, scores)],
     "events of calls, early": lambda: [CountingCalls(Evaluated, logs), Calling(EpisodeEnded, scores)],
     "events of calls, of each": lambda: [
@@ -128,3 +136,54 @@ def test_calls_of_callbacks_are_replayed(name: str, host: Callable[[TrainingSess
     assert again.run is not None
     assert rows_of(again.run) == rows
     abandoned(again)
+
+
+class Moving(Calling):
+    """Steps a stream of its own at the end of each episode of the host, and counts the ends that it heard of."""
+
+    def __init__(self) -> None:
+        super().__init__(EpisodeEnded, moves)
+        self.heard = 0
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        self.heard += isinstance(event, EpisodeEnded)
+
+    def state(self) -> State:
+        return {"heard": self.heard}
+
+    def load_state(self, state: State) -> None:
+        self.heard = state["heard"]
+
+
+def moves(session: TrainingSession, event: Any) -> None:
+    stream = session.stream("of the callback")
+    if stream.is_open:
+        stream.step(at(event.stamp.episodes), 0.0)
+    else:
+        stream.begin(at(event.stamp.episodes))
+
+
+def test_a_checkpoint_that_a_call_of_a_callback_makes_due_waits_for_the_end_of_the_outer_call(tmp_path: Path) -> None:
+    moving = Moving()
+    session = TrainingSession.open(
+        "world/v1", Learning(), root=tmp_path, callbacks=[moving], checkpoint_every=4, signals=False
+    )
+    moving.session, stream = session, session.stream("host")
+    for number in range(2):
+        stream.begin(at(0))
+        stream.step(at(1), 1.0, truncated=number == 0)
+    stream.step(at(2), 1.0, truncated=True)  # the step of the callback is the fourth
+    assert session.total_steps == 4
+    session.flush()
+    expected = tree_of(session)
+    abandoned(session)
+
+    again = Moving()
+    resumed = TrainingSession.open(
+        "world/v1", Learning(), root=tmp_path, callbacks=[again], checkpoint_every=4, signals=False
+    )
+    assert resumed.resumed is not None
+    assert (resumed.resumed.step, again.heard) == (4, moving.heard)
+    assert digest(tree_of(resumed)) == digest(expected)
+    abandoned(resumed)

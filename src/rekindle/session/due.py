@@ -35,18 +35,19 @@ class Due:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether what is due waits for a later call: the end of a group, or the announced end of an episode."""
-        return self.is_held or self._parts.streams.unannounced_ends > 0
+        """Whether what is due waits: for the end of a group, the announced end of an episode, or the end of a call.
 
-    def finish_call(self) -> bool:
-        """Do what is due at the end of a call, unless an episode end is unannounced; returns whether anything was."""
+        It waits for the end of a call if a callback makes another call in the middle of it.
+        """
+        return self.is_held or self._parts.outbox.is_in_mid_call or self._parts.streams.unannounced_ends > 0
+
+    def finish_call(self) -> None:
+        """Do what is due at the end of a call, unless it waits for a later one."""
         parts = self._parts
         if parts.counts.env_steps < parts.schedule.next or self.is_waiting:
-            return False
-        if self._is_running or parts.owed.updates:
-            return False
-        self._run()
-        return True
+            return
+        if not self._is_running and not parts.owed.updates:
+            self._run()
 
     def raise_noted(self) -> None:
         """Raise what a callback raised during the call of the host that ends now.

@@ -68,6 +68,11 @@ class Outbox:
         self._is_held_back = False
 
     @property
+    def is_in_mid_call(self) -> bool:
+        """Whether a callback is being called before the call that emitted the event is complete."""
+        return self.is_emitting and self.event != _DELIVERED
+
+    @property
     def callback_count(self) -> int:
         """How many callbacks there are."""
         return len(self._callbacks)
