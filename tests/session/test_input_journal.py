@@ -563,6 +563,60 @@ def test_a_journal_that_cannot_be_written_stops_the_session_with_a_checkpoint(
     again.close()
 
 
+@pytest.mark.parametrize("after", ["nothing", "a log", "an error"])
+def test_a_resume_from_a_checkpoint_that_a_function_of_every_took(after: str, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def opened_with_hooks(root: Path) -> TrainingSession:
+        session = TrainingSession.open(
+            "world/v1", Learning(), root=root, journal=True, checkpoint_every=None, signals=False
+        )
+
+        def save() -> None:
+            calls.append(session.total_steps)
+            session.checkpoint(wait=True)
+            if after == "a log":
+                session.log("saved", session.total_steps)
+            if after == "an error" and len(calls) == 1:
+                raise OSError("no room for the plot")
+
+        session.every(4, save)
+        session.every(2, lambda: session.log("second", session.total_steps))
+        return session
+
+    session = opened_with_hooks(tmp_path / "first")
+    stream = session.stream(0)
+    stream.begin(observation(0, 0, 0))
+    for step in range(4):
+        if after == "an error" and step == 3:
+            with pytest.raises(OSError, match="no room"):
+                stream.step(observation(step, 1, 1), 1.0)
+        else:
+            stream.step(observation(step, 1, 1), 1.0)
+    killed_here = copied(tmp_path / "first", tmp_path / "killed at the hook")
+    for step in range(3):
+        stream.step(observation(step, 2, 2), 1.0)
+    session.flush()
+    killed_later = copied(tmp_path / "first", tmp_path / "killed later")
+    expected = digest(tree_of(session))
+    abandoned(session)
+
+    calls.append(0)
+    again = opened_with_hooks(killed_here)
+    stream = again.stream(0)
+    for step in range(3):
+        stream.step(observation(step, 2, 2), 1.0)
+    assert digest(tree_of(again)) == expected
+    assert (calls[-1] == 4) == (after == "an error")  # it is called again only if it raised
+    abandoned(again)
+
+    later = opened_with_hooks(killed_later)
+    assert later.resumed is not None
+    assert later.resumed.grade == "exact"
+    assert digest(tree_of(later)) == expected
+    abandoned(later)
+
+
 def test_a_limit_of_bytes_brings_the_next_checkpoint_forward(tmp_path: Path) -> None:
     session = opened(tmp_path, Learning(), checkpoint_every=10_000, journal_limit=500)
     stream = session.stream()

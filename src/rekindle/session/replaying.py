@@ -79,7 +79,7 @@ class Replay:
         `go_live` is called with the number of the next record.
         """
         self._parts, self._inputs, self._table = parts, inputs, parts.streams.table
-        self._calls, self._closing = Calls(parts, flow, reports), Closing(parts)
+        self._calls, self._closing, self._due = Calls(parts, flow, reports), Closing(parts), flow.due
         self._check, self._go_live = check, go_live
         self._reader = reader
         self._records = _Records(reader)
@@ -156,6 +156,10 @@ class Replay:
                 self._make_calls_of_hook()
             else:
                 self._end(record.number)
+        elif record.kind is Kind.HOOK_DONE:  # of the hook that took the checkpoint: do what was due after it
+            self._due.finish_call()
+        elif record.kind is Kind.HOOK_RAISED:  # likewise
+            self._parts.schedule.retry_hook(_unpacked(record), self._parts.counts.env_steps)
         else:
             self._make(record)
 

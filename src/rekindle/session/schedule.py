@@ -88,6 +88,14 @@ class Schedule:
         self._hooks.append(hook)
         self.plan()
 
+    def retry_hook(self, place: int, env_steps: int) -> None:
+        """Make the hook at a position due now."""
+        if place < len(self._hooks):
+            self._hooks[place].next = env_steps
+            self.plan()
+        else:
+            self._still_due.append(place)
+
     def due_hooks(self, env_steps: int) -> Iterator[tuple[int, Hook]]:
         """The hooks that are due, with their positions; hooks added in the meantime are not included."""
         return ((place, hook) for place, hook in enumerate(list(self._hooks)) if hook.is_due(env_steps))
