@@ -73,6 +73,22 @@ def test_a_replay_compares_the_checkpoint_of_a_session_that_ended_an_episode_whe
     assert [one.step for one in again.checkpoints] == [1, 2, 3]
 
 
+def test_a_checkpoint_right_after_the_restart_of_a_background_learner_is_compared(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"journal_keep": "all", "learner": "background", "checkpoint_every": None}
+    path = tmp_path
+    for number in range(2):  # the first session is killed before its first call
+        session = TrainingSession.open("run", Learning(), root=tmp_path, journal=True, signals=False, **options)
+        if number == 1:
+            session.checkpoint(wait=True)
+            seen, after = np.full((2, 3), number, np.float32)
+            session.observe(Experience(seen, session.act(seen), 1.0, after, EpisodeStatus.CONTINUING))
+        assert session.run is not None
+        path = session.run.path
+        abandoned(session)
+    again = replay_run(path, agent=Learning())
+    assert (again.ok, [one.step for one in again.checkpoints]) == (True, [0])
+
+
 def tabular_run(root: Path, **options: Any) -> Path:
     """A run of an agent that is part of rekindle."""
     agent = Tabular(spaces.Discrete(4), spaces.Discrete(2), seed=3, learning_rate=0.3)

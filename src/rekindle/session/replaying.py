@@ -142,7 +142,9 @@ class Replay:
             self._early.clear()
             self._make(record)
             return
-        self._pass_restarts(is_between_calls=True)
+        if record is not None and record.kind is Kind.RESTARTED:
+            self._restart_learner(record)
+            return
         early = self._records.take_early()
         record = self._records.next()
         if record is None:
@@ -289,18 +291,22 @@ class Replay:
             else:
                 self._make(record)
 
-    def _pass_restarts(self, *, is_between_calls: bool = False) -> None:
-        """If a background learner was restarted here, after an earlier resume, bring it to the same place."""
+    def _pass_restarts(self) -> None:
+        """Pass the restarts of a background learner here, unless the session is to be looked at first."""
         if self._current is not None and self._current.kind is _CLOSED:
             return  # it was restarted by the session after the one that is being closed
         while (record := self._records.peek()) is not None and record.kind is Kind.RESTARTED:
-            if self._stops is not None and record.number in self._stops.numbers and not is_between_calls:
-                return  # look at the session first
-            self._records.next()
-            if isinstance(self._parts.learner, ReplayedLearner):
-                self._parts.learner.prepare(record.context, None)
-                self._parts.learner.look()
-                self._parts.learner.finish()
+            if self._stops is not None and record.number in self._stops.numbers:
+                return
+            self._restart_learner(record)
+
+    def _restart_learner(self, record: Decoded) -> None:
+        """Bring a background learner to where it was restarted after an earlier resume."""
+        self._records.next()
+        if isinstance(self._parts.learner, ReplayedLearner):
+            self._parts.learner.prepare(record.context, None)
+            self._parts.learner.look()
+            self._parts.learner.finish()
 
     def _next_of_callback(self) -> Decoded | None:
         if self._early:
