@@ -100,13 +100,33 @@ def swaps_streams(session: TrainingSession, event: Any) -> None:
     session.act(at(event.stamp.episodes), stream=f"new {event.stamp.episodes}")
 
 
-HOSTS = (by_streams, without_actions, in_batches)
+def abandons_another(session: TrainingSession, event: Any) -> None:
+    """An event inside the event: the end of an episode of the stream `other`."""
+    if event.stream == "host":
+        session.stream("other").abandon()
+
+
+def plays_for_another(session: TrainingSession) -> None:
+    host, other = session.stream("host"), session.stream("other")
+    for episode in range(8):
+        other.begin(at(episode))
+        other.step(at(episode + 1), 0.5)
+        host.begin(at(episode))
+        host.step(at(episode + 1), 1.0, truncated=True)
+
+
+HOSTS = (by_streams, without_actions, in_batches, plays_for_another)
 CALLBACKS: dict[str, Callable[[], list[Calling]]] = {
     "log at updates": lambda: [Calling(Updated, logs)],
     "a new stream": lambda: [Calling(EpisodeEnded, adds_a_stream)],
     "a new stream, with a state": lambda: [CountingCalls(EpisodeEnded, adds_a_stream)],
     "a new episode": lambda: [Calling(EpisodeEnded, acts_for_a_new_stream), Calling(Updated, logs)],
     "a stream for another": lambda: [Calling(EpisodeEnded, swaps_streams)],
+    "an event in an event": lambda: [Calling(EpisodeEnded, abandons_another), Calling(EpisodeEnded, logs)],
+    "an event in an event, with a state": lambda: [
+        CountingCalls(EpisodeEnded, logs),
+        Calling(EpisodeEnded, abandons_another),
+    ],
     "events of calls": lambda: [CountingCalls(Evaluated, logs), Calling(MetricsFlushed, scores)],
     "events of calls, early": lambda: [CountingCalls(Evaluated, logs), Calling(EpisodeEnded, scores)],
     "events of calls, of each": lambda: [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import Protocol
 
 import msgspec
@@ -240,10 +240,7 @@ class Replay:
         if self._inputs.is_recorded:
             self._pass_restarts()
         has_called = False
-        while (record := self._next_of_callback()) is not None:
-            context = record.context.callback
-            if context is None or context[:2] != (event, callback):
-                return True
+        while (record := self._next_call_of(event, callback)) is not None:
             self._take(record)
             self._apply(record)
             has_called = True
@@ -308,21 +305,31 @@ class Replay:
             self._parts.learner.look()
             self._parts.learner.finish()
 
-    def _next_of_callback(self) -> Decoded | None:
+    def _next_call_of(self, event: int, callback: int) -> Decoded | None:
+        """The next call that a callback made in an event; those that it led to, in later events, may come before it."""
+        for record in self._calls_of_callbacks():
+            made_in, made_by, _ = record.context.callback or (event, None, False)
+            if (made_in, made_by) == (event, callback):
+                return record
+            if made_in <= event:
+                break
+        return None
+
+    def _calls_of_callbacks(self) -> Iterator[Decoded]:
+        """The calls of callbacks that were recorded next, in the current call."""
         if self._early:
-            return self._early[0]
-        record = self._records.peek()
-        is_late = record is not None and record.context.callback is not None and record.context.callback[2]
-        return record if is_late and self._inputs.is_recorded else None
+            yield from self._early
+        elif self._inputs.is_recorded:
+            yield from self._records.late()
 
     def _take(self, record: Decoded) -> None:
-        if self._early and self._early[0] is record:
-            self._early.popleft()
+        if self._early:
+            self._early.remove(record)
         else:
-            self._records.next()
+            self._records.remove(record)
 
     def _take_call_of_callback(self, kind: Kind) -> None:
-        record = self._next_of_callback()
+        record = next(self._calls_of_callbacks(), None)
         if record is not None and record.kind is kind:
             self._take(record)
 
@@ -394,6 +401,19 @@ class _Records:
             taken.append(record)
             self._ahead.popleft()
         return taken
+
+    def late(self) -> Iterator[Decoded]:
+        """The calls of callbacks that were recorded next, after their outer call."""
+        place = 0
+        while (record := self.peek(place)) is not None and record.context.callback is not None:
+            if _is_early(record):
+                return
+            yield record
+            place += 1
+
+    def remove(self, record: Decoded) -> None:
+        """Take a record that is ahead."""
+        self._ahead.remove(record)
 
     def is_at_end(self) -> bool:
         """Whether no call is left; calls of callbacks in a call that was not recorded do not count."""
