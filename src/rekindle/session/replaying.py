@@ -23,7 +23,8 @@ from rekindle.session.closing import Closing
 from rekindle.session.flow import Flow
 from rekindle.session.inputs import InputLog
 from rekindle.session.parts import Parts
-from rekindle.session.records import Context, Decoded, Flag, Kind, decode
+from rekindle.session.records import Context, Decoded, Flag, Kind
+from rekindle.session.records_ahead import RecordsAhead
 from rekindle.session.replayed_learner import ReplayedLearner
 from rekindle.session.reports import Reports
 from rekindle.session.schedule import Hook
@@ -82,7 +83,7 @@ class Replay:
         self._calls, self._closing, self._due = Calls(parts, flow, reports), Closing(parts), flow.due
         self._check, self._go_live = check, go_live
         self._reader = reader
-        self._records = _Records(reader)
+        self._records = RecordsAhead(reader)
         self._early: deque[Decoded] = deque()
         """Calls of callbacks before the record of the current call."""
         self._current: Decoded | None = None
@@ -363,84 +364,9 @@ class Replay:
             )
 
 
-class _Records:
-    """The records of a journal, as far ahead as necessary."""
-
-    def __init__(self, reader: JournalReader) -> None:
-        self._reader, self._source = reader, iter(reader)
-        self._ahead: deque[Decoded] = deque()
-
-    @property
-    def number(self) -> int:
-        """The number of the next record."""
-        record = self.peek()  # the reader counts a record when the one after it is asked for
-        return self._reader.number if record is None else record.number
-
-    def peek(self, place: int = 0) -> Decoded | None:
-        """A record ahead, without taking it; None after the last one."""
-        if not place and self._ahead:
-            return self._ahead[0]
-        while len(self._ahead) <= place:
-            record = next(self._source, None)
-            if record is None:
-                return None
-            self._ahead.append(decode(*record))
-        return self._ahead[place]
-
-    def next(self) -> Decoded | None:
-        """Take the next record; None after the last one."""
-        record = self.peek()
-        if record is not None:
-            self._ahead.popleft()
-        return record
-
-    def take_early(self) -> list[Decoded]:
-        """Take the calls of callbacks that were recorded before their outer call."""
-        taken: list[Decoded] = []
-        while (record := self.peek()) is not None and _is_early(record):
-            taken.append(record)
-            self._ahead.popleft()
-        return taken
-
-    def late(self) -> Iterator[Decoded]:
-        """The calls of callbacks that were recorded next, after their outer call."""
-        place = 0
-        while (record := self.peek(place)) is not None and record.context.callback is not None:
-            if _is_early(record):
-                return
-            yield record
-            place += 1
-
-    def remove(self, record: Decoded) -> None:
-        """Take a record that is ahead."""
-        self._ahead.remove(record)
-
-    def is_at_end(self) -> bool:
-        """Whether no call is left; calls of callbacks in a call that was not recorded do not count."""
-        place = 0
-        while (record := self.peek(place)) is not None:
-            if not _is_early(record):
-                return False
-            place += 1
-        return True
-
-    def has_end_of_hook(self) -> bool:
-        """Whether the hook that begins next, or has just begun, also ended."""
-        place = 0
-        while (record := self.peek(place)) is not None:
-            if record.kind in (Kind.HOOK_DONE, Kind.HOOK_RAISED):
-                return True
-            place += 1
-        return False
-
-
 def _stands_alone(record: Decoded) -> bool:
     """Whether it is a call that nothing was recorded for before or after, as nearly all are."""
     return _IS_PLAIN[record.kind] and not record.flags & Flag.CONTEXT
-
-
-def _is_early(record: Decoded) -> bool:
-    return record.context.callback is not None and not record.context.callback[2]
 
 
 def _unpacked(record: Decoded) -> int:
