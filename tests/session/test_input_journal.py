@@ -563,6 +563,29 @@ def test_a_journal_that_cannot_be_written_stops_the_session_with_a_checkpoint(
     again.close()
 
 
+def test_a_layout_that_a_refused_call_took_back_is_replaced_in_a_replay(tmp_path: Path) -> None:
+    def begun(root: Path) -> TrainingSession:
+        return TrainingSession.open("world/v1", Learning(), root=root, journal=True, signals=False)
+
+    session = begun(tmp_path / "first")
+    stream = session.stream(0)
+    stream.begin(np.zeros(9))
+    stream.abandon()
+    with pytest.raises(InputError):
+        stream.begin(np.zeros(8))
+    for number in range(3):
+        session.observe(
+            Experience(observation(number, 1, 2), 1, 0.5, observation(number + 1, 1, 2), EpisodeStatus.CONTINUING)
+        )
+    session.flush()
+    root, expected = copied(tmp_path / "first", tmp_path / "again"), digest(tree_of(session))
+    abandoned(session)
+    again = begun(root)
+    assert again.total_steps == 3
+    assert digest(tree_of(again)) == expected
+    abandoned(again)
+
+
 @pytest.mark.parametrize("after", ["nothing", "a log", "an error"])
 def test_a_resume_from_a_checkpoint_that_a_function_of_every_took(after: str, tmp_path: Path) -> None:
     calls: list[int] = []

@@ -198,10 +198,15 @@ class Replay:
     def _extend_table(self, context: Context) -> None:
         """Add the streams that were new before a record was written, and set the layouts that were."""
         table = self._table
-        if context.observation_layout is not None and table.observation_layout is None:
-            table.use_observation_layout(Layout.of_state(context.observation_layout))
-        if context.action_layout is not None and table.action_layout is None:
-            table.use_action_layout(ArraySpec.of_state(context.action_layout))
+        # A layout is set twice if a call that was refused before the first step took the first one back.
+        if (saved := context.observation_layout) is not None:
+            known = table.observation_layout
+            if known is None or known.state() != saved:
+                table.use_observation_layout(Layout.of_state(saved))
+        if context.action_layout is not None:
+            action = ArraySpec.of_state(context.action_layout)
+            if action != table.action_layout:
+                table.use_action_layout(action)
         for stream in context.added:
             table.slot(stream)
 
