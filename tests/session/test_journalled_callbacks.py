@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,38 @@ def test_a_checkpoint_that_a_call_of_a_callback_makes_due_waits_for_the_end_of_t
     assert (resumed.resumed.step, again.heard) == (4, moving.heard)
     assert digest(tree_of(resumed)) == digest(expected)
     abandoned(resumed)
+
+
+def test_a_call_of_a_callback_notices_no_updates_that_were_made_during_the_outer_call(tmp_path: Path) -> None:
+    """The record of the outer call would say that they were made before it."""
+    agent = Learning()
+    is_live = True
+
+    def adds_and_closes(session: TrainingSession, event: Any) -> None:
+        deadline = time.monotonic() + 60
+        while is_live and agent.updates < event.stamp.env_steps and time.monotonic() < deadline:
+            time.sleep(0.001)  # until the learner has made the update of the outer call
+        session.stream("of the callback").close()
+
+    def begun(root: Path, learner: Learning) -> TrainingSession:
+        callback = Calling(EpisodeEnded, adds_and_closes)
+        session = TrainingSession.open(
+            "world/v1", learner, root=root, callbacks=[callback], journal=True, learner="background", signals=False
+        )
+        callback.session = session
+        return session
+
+    session = begun(tmp_path / "first", agent)
+    stream = session.stream("host")
+    for number in range(5):
+        stream.begin(at(number))
+        stream.step(at(number + 1), 1.0, truncated=True)
+    session.flush()
+    root, expected = copied(tmp_path / "first", tmp_path / "again"), digest(tree_of(session))
+    abandoned(session)
+    is_live = False
+    again = begun(root, Learning())
+    assert again.total_steps == 5
+    again.flush()
+    assert digest(tree_of(again)) == expected
+    abandoned(again)

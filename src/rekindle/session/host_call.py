@@ -62,7 +62,7 @@ class HostCall:
         self._due.is_unsaved = True
         if self._inputs is not None:
             self._inputs.begin_call()
-        if self._is_background:
+        if self._is_background and not self._parts.outbox.is_emitting:  # the record of a host's call names the updates
             self._parts.learner.look()
 
     def leave(self, error: BaseException) -> None:
