@@ -18,6 +18,7 @@ from rekindle.errors import AgentError, CheckpointError, ConfigError, InputError
 from rekindle.events import Event
 from rekindle.experience import Array
 from rekindle.stats import EpisodeRecord
+from rekindle.training import replay_run
 
 CALLS = 24
 
@@ -259,6 +260,31 @@ def test_updates_that_a_refused_call_has_noticed_are_replayed(following: str, tm
     assert again.updates == 3
     assert digest(tree_of(again)) == expected
     abandoned(again)
+
+
+def test_updates_that_a_refused_call_has_noticed_before_a_checkpoint_are_made_once(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"learner": "background", "checkpoint_every": None, "journal_keep": "all"}
+    session = opened(tmp_path, Learning(), **options)
+    stream, world = session.stream(), World()
+    stream.begin(world.look())
+    for _ in range(3):
+        stream.step(world.look(), 1.0)
+        while session.agent.updates < session.total_steps:
+            time.sleep(0.001)
+        time.sleep(0.01)  # until the update is published
+        with pytest.raises(InputError):
+            session.act("nothing")
+        session.checkpoint(wait=True)
+        session.log("number", 1.0)
+    expected = digest(tree_of(session)), digest(session.agent.state())
+    assert session.run is not None
+    path = session.run.path
+    abandoned(session)
+    again = opened(tmp_path, Learning(), **options)
+    assert again.updates == 3
+    assert (digest(tree_of(again)), digest(again.agent.state())) == expected
+    abandoned(again)
+    assert replay_run(path, agent=Learning()).ok
 
 
 class Diverging(Learning):

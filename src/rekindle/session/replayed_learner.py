@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -49,9 +49,13 @@ class ReplayedLearner(HostsView):
         """Make the dispatches that the call had seen."""
         decided, self._decided = self._decided, []
         for one in decided:
-            dispatch = self._unseen.pop(one.number, None) or self._dispatched(one)
-            self.notice(dispatch)
-            self.seen = dispatch.publication
+            if one.number > self.seen.number:  # a refused call may have seen it before the checkpoint
+                self._see(one)
+
+    def _see(self, one: Dispatched) -> None:
+        dispatch = self._unseen.pop(one.number, None) or self._dispatched(one)
+        self.notice(dispatch)
+        self.seen = dispatch.publication
 
     def _dispatched(self, one: Dispatched) -> Dispatch:
         while self._processed < one.messages and self._messages:
@@ -108,8 +112,14 @@ class ReplayedLearner(HostsView):
         result = function()
         return lambda: result
 
-    def bring_to(self, state: State) -> None:
-        """Do what the learner had done when a checkpoint was taken, as the learner's part of that says."""
+    def bring_to(self, state: State, following: Sequence[Dispatched]) -> None:
+        """Do what the learner had done when a checkpoint was taken, as the learner's part of that says.
+
+        A refused call may have seen dispatches before the checkpoint that are named by the record `following` it.
+        """
+        for one in following:
+            if self.seen.number < one.number <= state["seen"][0]:
+                self._see(one)
         for decided in map(Dispatch.of_state, state["unseen"]):
             one = decided.dispatched
             if one.number not in self._unseen:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -23,7 +23,7 @@ from rekindle.session.closing import Closing
 from rekindle.session.flow import Flow
 from rekindle.session.inputs import InputLog
 from rekindle.session.parts import Parts
-from rekindle.session.records import Context, Decoded, Flag, Kind
+from rekindle.session.records import Context, Decoded, Dispatched, Flag, Kind
 from rekindle.session.records_ahead import RecordsAhead
 from rekindle.session.replayed_learner import ReplayedLearner
 from rekindle.session.reports import Reports
@@ -51,8 +51,8 @@ class Stops(Protocol):
         """The numbers of the records before which to look."""
         ...
 
-    def look(self, number: int) -> bool:
-        """Look at the session between two calls; returns whether the replay ends here."""
+    def look(self, number: int, following: Sequence[Dispatched]) -> bool:
+        """Look at the session before a record, which names `following`; returns whether the replay ends here."""
         ...
 
     def progress(self, number: int) -> None:
@@ -128,8 +128,9 @@ class Replay:
         """Let `stops` look at the session between two calls; returns whether the replay is over."""
         if self._stops is None:
             return False
-        number = self._records.number
-        if number not in self._stops.numbers or not self._stops.look(number):
+        number, record = self._records.number, self._records.peek()
+        following = () if record is None else record.context.dispatches
+        if number not in self._stops.numbers or not self._stops.look(number, following):
             return False
         self._end(number)
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from rekindle.session.assembly import Assembled, assemble
 from rekindle.session.first_agent import FirstAgent
 from rekindle.session.journal_options import About, JournalOptions
 from rekindle.session.options import Options
+from rekindle.session.records import Dispatched
 from rekindle.session.replayed_learner import ReplayedLearner
 from rekindle.session.replaying import Replay
 from rekindle.session.saving import Saver
@@ -58,12 +59,12 @@ class _Checkpoints:
         self._made, self._saver, self._expected, self._listener = made, saver, expected, listener
         self.numbers = set(expected)
 
-    def look(self, number: int) -> bool:
+    def look(self, number: int, following: Sequence[Dispatched]) -> bool:
         """Take the checkpoint before this record; returns whether it was the last one."""
         parts, expected = self._made.parts, self._expected[number]
         self.numbers.discard(number)
         if isinstance(parts.learner, ReplayedLearner):
-            parts.learner.bring_to(expected.session["inputs"]["learner"])
+            parts.learner.bring_to(expected.session["inputs"]["learner"], following)
         self._made.due.take_checkpoint(self._saver)
         if (error := self._saver.settle()) is not None:
             raise error
@@ -158,7 +159,7 @@ def _replay(
     )
     replay.run()
     if ended_at[0] in stops.numbers:  # the journal ends with the newest checkpoint
-        stops.look(ended_at[0])
+        stops.look(ended_at[0], ())
     parts.interrupter.stop("the journal was replayed", complete=True)
     made.ending.close()
     return replay.strayed
