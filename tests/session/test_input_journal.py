@@ -666,6 +666,49 @@ def test_a_resume_from_a_checkpoint_that_a_function_of_every_took(after: str, tm
     abandoned(later)
 
 
+@pytest.mark.parametrize("learner", ["inline", "background"])
+def test_calls_after_a_kill_inside_a_function_of_every_that_took_a_checkpoint(learner: Any, tmp_path: Path) -> None:
+    def opened_with_hook(root: Path) -> TrainingSession:
+        options: dict[str, Any] = {"learner": learner, "journal_keep": "all", "checkpoint_every": None}
+        session = TrainingSession.open("world/v1", Learning(), root=root, journal=True, signals=False, **options)
+
+        def save() -> None:
+            session.log("before", 1.0)
+            session.checkpoint(wait=True)
+            session.log("after", 2.0)
+            if root == tmp_path / "first":
+                copied(root, tmp_path / f"killed at {session.total_steps}")
+
+        session.every(4, save)
+        return session
+
+    session = opened_with_hook(tmp_path / "first")
+    stream = session.stream(0)
+    stream.begin(observation(0, 0, 0))
+    for step in range(4):
+        stream.step(observation(step, 1, 1), 1.0)
+    abandoned(session)
+
+    killed = tmp_path / "killed at 4"
+    continued = opened_with_hook(killed)
+    assert continued.run is not None
+    path = continued.run.path
+    stream = continued.stream(0)
+    for step in range(5):
+        stream.step(observation(step, 2, 2), 1.0)
+    continued.flush()
+    expected = digest(tree_of(continued))
+    abandoned(continued)
+    again = replay_run(path, agent=Learning())
+    assert (again.ok, [one.step for one in again.checkpoints]) == (True, [4, 8])
+    for checkpoint in path.glob("checkpoints/*"):
+        checkpoint.unlink()
+    from_the_beginning = opened_with_hook(killed)
+    assert from_the_beginning.total_steps == 9
+    assert digest(tree_of(from_the_beginning)) == expected
+    abandoned(from_the_beginning)
+
+
 def test_a_limit_of_bytes_brings_the_next_checkpoint_forward(tmp_path: Path) -> None:
     session = opened(tmp_path, Learning(), checkpoint_every=10_000, journal_limit=500)
     stream = session.stream()

@@ -11,6 +11,10 @@ from rekindle.session.records import Decoded, Kind, decode
 __all__ = ["RecordsAhead"]
 
 
+_ENDS_OF_HOOK = (Kind.HOOK_DONE, Kind.HOOK_RAISED, Kind.CAUGHT_UP, Kind.RESTARTED)
+"""The last two are the first records after a resume from a checkpoint that was taken inside the hook."""
+
+
 class RecordsAhead:
     """The records that a replay has not made yet."""
 
@@ -73,10 +77,10 @@ class RecordsAhead:
         return True
 
     def has_end_of_hook(self) -> bool:
-        """Whether the hook that begins next, or has just begun, also ended."""
+        """Whether the hook that begins next, or has just begun, also ended, or a resume continued inside it."""
         place = 0
         while (record := self.peek(place)) is not None:
-            if record.kind in (Kind.HOOK_DONE, Kind.HOOK_RAISED):
+            if record.kind in _ENDS_OF_HOOK:
                 return True
             place += 1
         return False

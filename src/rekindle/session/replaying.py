@@ -156,7 +156,7 @@ class Replay:
         if record.context.callback is not None:
             self._apply(record)
         elif record.kind is Kind.HOOK_BEGUN:  # of a hook that the host has not added this time
-            if self._records.has_end_of_hook():
+            if self._stops is not None or self._records.has_end_of_hook():
                 self._make_calls_of_hook()
             else:
                 self._end(record.number)
@@ -281,6 +281,9 @@ class Replay:
         while True:
             if self._is_stopped_here():
                 return Kind.HOOK_DONE
+            following = self._records.peek()
+            if following is not None and following.kind in (Kind.CAUGHT_UP, Kind.RESTARTED):
+                return Kind.HOOK_DONE  # a resume continued here, from a checkpoint that was taken inside the hook
             self._early = deque(self._records.take_early())
             record = self._records.next()
             if record is None:
