@@ -243,3 +243,40 @@ def test_a_call_of_a_callback_notices_no_updates_that_were_made_during_the_outer
     again.flush()
     assert digest(tree_of(again)) == expected
     abandoned(again)
+
+
+@pytest.mark.parametrize("event", [EpisodeEnded, MetricsFlushed])
+@pytest.mark.parametrize("kind", [Calling, CountingCalls])
+@pytest.mark.parametrize("late", [False, True])
+def test_actions_of_a_background_learner_that_callbacks_ask_for_are_replayed(
+    kind: type[Calling], event: type[Event], late: bool, tmp_path: Path
+) -> None:
+    def explores(session: TrainingSession, _: Any) -> None:
+        name = f"new {session.total_steps}"
+        session.act(at(session.total_steps), stream=name)
+
+    def begun(root: Path) -> TrainingSession:
+        callback = kind(event, explores)
+        options = {**OPTIONS, "checkpoint_every": 1_000, "metrics_every": 3, "learner": "background"}
+        session = TrainingSession.open("world/v1", Learning(), root=root, callbacks=[callback], **options)
+        callback.session = session
+        return session
+
+    session = begun(tmp_path / "first")
+    stream = session.stream("host")
+    for step in range(9):  # the last call is a step in which a callback acts, or a later one
+        action = stream.begin(at(step)) if not stream.is_open else None
+        assert action is not None or stream.is_open
+        stream.step(at(step + 1), 1.0, truncated=step % 3 == 2)
+    if late:
+        stream.begin(at(0))
+    session.flush()
+    root, expected = copied(tmp_path / "first", tmp_path / "again"), digest(tree_of(session))
+    abandoned(session)
+
+    again = begun(root)
+    assert again.resumed is not None
+    assert again.resumed.grade == "exact"
+    again.flush()
+    assert digest(tree_of(again)) == expected
+    abandoned(again)

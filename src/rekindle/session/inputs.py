@@ -284,6 +284,7 @@ class InputLog:
             context.callback = (outbox.event, outbox.callback, self._is_recorded)
         elif self.learner is not None:
             context.dispatches = self.learner.take_dispatches()
+        if self.learner is not None:
             context.exploration = self.learner.exploration_state()
         if polls is not None:
             context.polls = polls.stopped_at

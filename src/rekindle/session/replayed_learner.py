@@ -15,7 +15,11 @@ from rekindle.session.learner import Result, make_updates
 from rekindle.session.learner_view import Dispatch, HostsView
 from rekindle.session.records import Context, Dispatched
 
-__all__ = ["ReplayedLearner"]
+__all__ = ["Acted", "ReplayedLearner"]
+
+Acted = tuple[Array, Array]
+"""The rows of the table for which a call acted, and the actions that it returned."""
+_NOTHING: Acted = np.zeros(0, np.int64), np.zeros(0)
 
 
 class ReplayedLearner(HostsView):
@@ -36,14 +40,13 @@ class ReplayedLearner(HostsView):
             newest = [one.publication.skipped for one in self._unseen.values()]
             self._skipped = newest[-1] if newest else self.seen.skipped
         self._decided: list[Dispatched] = []
-        self._actions: dict[int, Array] = {}
+        self._acted: Acted | None = None
+        self.acted_in_callback: Callable[[], Acted | None] = lambda: None
+        """The same for a call that a callback makes now; None outside of one."""
 
-    def prepare(self, context: Context, acted: tuple[Array, Array] | None) -> None:
-        """Get ready for a call: what it had seen, and for which streams it returned which actions."""
-        self._decided = context.dispatches
-        self._actions = {} if acted is None else dict(zip(acted[0].tolist(), acted[1], strict=True))
-        if context.exploration is not None:
-            self.load_exploration(context.exploration)
+    def prepare(self, context: Context, acted: Acted | None) -> None:
+        """Get ready for a call: what it had seen, and what it returned."""
+        self._decided, self._acted = context.dispatches, acted
 
     def look(self) -> None:
         """Make the dispatches that the call had seen."""
@@ -85,7 +88,9 @@ class ReplayedLearner(HostsView):
         if mode is not ActMode.EXPLORE:
             return self._agent.act(observations, mode, streams)
         self.remember_choice(streams)
-        return np.stack([self._actions[slot] for slot in streams.tolist()])
+        slots, actions = self.acted_in_callback() or self._acted or _NOTHING
+        by_slot = dict(zip(slots.tolist(), actions, strict=True))
+        return np.stack([by_slot[slot] for slot in streams.tolist()])
 
     def observe(self, transitions: Transitions, streams: StreamSlots) -> None:
         """Queue a copy of the transitions."""

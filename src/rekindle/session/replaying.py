@@ -25,7 +25,7 @@ from rekindle.session.inputs import InputLog
 from rekindle.session.parts import Parts
 from rekindle.session.records import Context, Decoded, Dispatched, Flag, Kind
 from rekindle.session.records_ahead import RecordsAhead
-from rekindle.session.replayed_learner import ReplayedLearner
+from rekindle.session.replayed_learner import Acted, ReplayedLearner
 from rekindle.session.reports import Reports
 from rekindle.session.schedule import Hook
 from rekindle.spaces import ArraySpec, Layout
@@ -89,6 +89,8 @@ class Replay:
         self._current: Decoded | None = None
         self._applied: Decoded | None = None
         """The record of a callback's call that is being made from it."""
+        self._explored_at = 0
+        """The number of the last record that restored the exploring generator."""
         self.calls = 0
         """Calls replayed so far."""
         self.strayed: int | None = None
@@ -108,6 +110,8 @@ class Replay:
             self._check(self._reader.about)
         self._parts.streams.intake.take_agents_form(True)
         self._inputs.replaying = self._parts.outbox.replaying = self
+        if isinstance(self._parts.learner, ReplayedLearner):
+            self._parts.learner.acted_in_callback = self._acted_in_callback
         while not self._is_live:
             if self._parts.interrupter.should_stop():
                 raise Interrupted("stopped while the calls of the input journal were replayed")
@@ -190,11 +194,33 @@ class Replay:
         if not record.flags & Flag.CONTEXT:
             return
         self._extend_table(context)
+        self._restore_exploration(record)
         if isinstance(self._parts.learner, ReplayedLearner):
             acted = self._calls.recorded_actions(record) if record.flags & Flag.ACTION else None
             self._parts.learner.prepare(context, acted)
             # Now: a refused call, which has no record, may have noticed what the record of a metric or a stream says.
             self._parts.learner.look()
+
+    def _restore_exploration(self, record: Decoded) -> None:
+        """Restore the exploring generator of a background learner as a call left it, unless a later one was replayed.
+
+        A call that a callback makes in the middle of another is recorded first, and replayed later.
+        """
+        saved, learner = record.context.exploration, self._parts.learner
+        if saved is not None and record.number >= self._explored_at and isinstance(learner, ReplayedLearner):
+            learner.load_exploration(saved)
+            self._explored_at = record.number
+
+    def _acted_in_callback(self) -> Acted | None:
+        """What the call returned that a callback makes now; None outside of one."""
+        record = self._applied
+        if record is None or self._is_in_nested_event(record):
+            if not self._parts.outbox.is_emitting:
+                return None
+            record = next(self._calls_of_callbacks(), None)  # a callback with a state makes its calls itself
+        if record is None or not record.flags & Flag.ACTION:
+            return None
+        return self._calls.recorded_actions(record)
 
     def _extend_table(self, context: Context) -> None:
         """Add the streams that were new before a record was written, and set the layouts that were."""
@@ -312,6 +338,7 @@ class Replay:
         self._records.next()
         if isinstance(self._parts.learner, ReplayedLearner):
             self._parts.learner.prepare(record.context, None)
+            self._restore_exploration(record)
             self._parts.learner.look()
             self._parts.learner.finish()
 
@@ -337,6 +364,7 @@ class Replay:
             self._early.remove(record)
         else:
             self._records.remove(record)
+        self._restore_exploration(record)
 
     def _take_call_of_callback(self, kind: Kind) -> None:
         record = next(self._calls_of_callbacks(), None)
@@ -346,6 +374,7 @@ class Replay:
     def _apply(self, record: Decoded) -> None:
         """Make the call of a callback from its record."""
         self._extend_table(record.context)
+        self._restore_exploration(record)
         if record.kind is _STREAM:
             return
         outer, self._applied = self._applied, record
