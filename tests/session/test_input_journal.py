@@ -589,6 +589,26 @@ def test_a_journal_that_cannot_be_written_stops_the_session_with_a_checkpoint(
     again.close()
 
 
+def test_a_journal_whose_sync_failed_on_its_thread_stops_the_session_with_a_checkpoint(tmp_path: Path) -> None:
+    session = opened(tmp_path, Learning())
+    stream = session.stream()
+    stream.begin(observation(1, 2, 3))
+    stream.step(observation(2, 2, 3), 1.0)
+    assert session._parts.inputs is not None  # pyright: ignore[reportPrivateUsage]
+    journal = session._parts.inputs.journal  # pyright: ignore[reportPrivateUsage]
+    assert journal is not None
+    journal.failure = StorageError("cannot sync: input/output error")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="input/output error"):
+            stream.step(observation(3, 2, 3), 1.0)
+    assert session.stop_reason == "the input journal cannot be written: cannot sync: input/output error"
+    abandoned(session)
+    again = opened(tmp_path, Learning())
+    assert again.resumed is not None
+    assert (again.resumed.step, again.resumed.grade, again.resumed.replayed) == (1, "exact", 0)
+    again.close()
+
+
 def test_a_layout_that_a_refused_call_took_back_is_replaced_in_a_replay(tmp_path: Path) -> None:
     def begun(root: Path) -> TrainingSession:
         return TrainingSession.open("world/v1", Learning(), root=root, journal=True, signals=False)

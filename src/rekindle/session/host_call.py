@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 
-from rekindle.errors import InputError
+from rekindle.errors import InputError, StorageError
 from rekindle.session.due import Due
 from rekindle.session.learner import DirectLearner
 from rekindle.session.owed import OwedWork
@@ -61,7 +61,12 @@ class HostCall:
             self._owed.catch_up()
         self._due.is_unsaved = True
         if self._inputs is not None:
-            self._inputs.begin_call()
+            try:
+                self._inputs.begin_call()
+            except StorageError as error:  # a sync failed on another thread
+                if not self._due.is_inside_a_call and not self._parts.interrupter.is_stopped:
+                    self._stop_without_journal(error)
+                raise
         if self._is_background and not self._parts.outbox.is_emitting:  # the record of a host's call names the updates
             self._parts.learner.look()
 
@@ -78,7 +83,7 @@ class HostCall:
             if not self._parts.outbox.is_emitting:  # the call of a callback is part of another, which continues
                 self._inputs.mark_recorded()
             if error is self._inputs.failure:  # the call was made, but no record of it: it is saved in a checkpoint
-                self._due.stop_with_checkpoint(f"the input journal cannot be written: {error}")
+                self._stop_without_journal(error)
                 return
         if error is self._parts.outbox.raised:
             return
@@ -90,3 +95,6 @@ class HostCall:
             return
         if error is not self._due.raised and error is not self._env_error:
             self._parts.learner.fail(error)
+
+    def _stop_without_journal(self, error: BaseException) -> None:
+        self._due.stop_with_checkpoint(f"the input journal cannot be written: {error}")
