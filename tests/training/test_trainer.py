@@ -581,6 +581,8 @@ class TestPresets:
     def test_one_that_there_is_not_is_an_error(self) -> None:
         with pytest.raises(ConfigError, match=r"no preset of dqn for Taxi-v3; those of dqn: CartPole-v1, "):
             Trainer.from_preset("Taxi-v3", "dqn")
+        with pytest.raises(ConfigError, match="there is no algorithm 'DQN'; did you mean dqn"):
+            Trainer.from_preset("CartPole-v1", "DQN")
 
 
 class TestConfig:

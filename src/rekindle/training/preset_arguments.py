@@ -7,6 +7,7 @@ from typing import Any
 from rekindle.agents.presets import find_preset, presets
 from rekindle.envs import EnvFactory
 from rekindle.errors import ConfigError
+from rekindle.training.algorithms import config_type
 
 __all__ = ["preset_arguments"]
 
@@ -18,6 +19,7 @@ def preset_arguments(factory: EnvFactory, algorithm: str, steps: int | None) -> 
     """
     preset = find_preset(algorithm, factory.name)
     if preset is None:
+        config_type(algorithm)  # an unknown algorithm is an error of its own
         there = ", ".join(presets().get(algorithm, ())) or "none"
         raise ConfigError(f"there is no preset of {algorithm} for {factory.name}; those of {algorithm}: {there}")
     wrapped = {name: value for name, value in preset.env.items() if not getattr(factory.settings, name)}
