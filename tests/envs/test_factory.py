@@ -170,9 +170,9 @@ def test_an_environment_of_gymnasium_keeps_its_time_limit_and_does_not_look_for_
 def test_another_process_knows_an_id_that_the_script_has_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "registry", registry := dict(gymnasium.registry))
     monkeypatch.setattr(gymnasium, "registry", registry)
-    gymnasium.register("Pond-v0", entry_point=lambda **_: env_worlds.Path(limit=4))
-    sent = pickled_by_value(EnvFactory("Pond"), "nothing else")
-    del registry["Pond-v0"]
+    gymnasium.register("Pool-v0", entry_point=lambda **_: env_worlds.Path(limit=4))
+    sent = pickled_by_value(EnvFactory("Pool"), "nothing else")
+    del registry["Pool-v0"]
     with pytest.raises(ConfigError, match=r"registers it, name that module: --env-module, or modules= in Python"):
-        EnvFactory("Pond-v0")()
+        EnvFactory("Pool-v0")()
     assert isinstance(unpickled(sent)().unwrapped, env_worlds.Path)
