@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,8 @@ from rekindle.checkpoint.input_segments import LENGTH
 from rekindle.errors import AgentError, CheckpointError, ConfigError, InputError, StorageError
 from rekindle.events import Event
 from rekindle.experience import Array
+from rekindle.session.background import BackgroundLearner
+from rekindle.session.stream import Stream
 from rekindle.stats import EpisodeRecord
 from rekindle.training import replay_run
 
@@ -237,18 +239,23 @@ def test_a_background_learner_continues_after_a_kill_while_its_session_was_being
         assert session.resumed.grade == "exact"
 
 
+def step_and_refuse_a_call(session: TrainingSession, stream: Stream, world: World) -> None:
+    """Make a step, and a call that is refused when it has noticed the update of that step."""
+    stream.step(world.look(), 1.0)
+    learner = cast("BackgroundLearner", session._parts.learner)  # pyright: ignore[reportPrivateUsage]
+    while learner._published.updates < session.total_steps:  # pyright: ignore[reportPrivateUsage]
+        time.sleep(0.001)
+    with pytest.raises(InputError):
+        session.act("nothing")
+
+
 @pytest.mark.parametrize("following", ["log", "stream"])
 def test_updates_that_a_refused_call_has_noticed_are_replayed(following: str, tmp_path: Path) -> None:
     session = opened(tmp_path, Learning(), learner="background", checkpoint_every=None, journal_keep="all")
     stream, world = session.stream(), World()
     stream.begin(world.look())
     for _ in range(3):
-        stream.step(world.look(), 1.0)
-        while session.agent.updates < session.total_steps:
-            time.sleep(0.001)
-        time.sleep(0.01)  # until the update is published
-        with pytest.raises(InputError):
-            session.act("nothing")
+        step_and_refuse_a_call(session, stream, world)
         if following == "log":
             session.log("number", 1.0)
         else:
@@ -268,12 +275,7 @@ def test_updates_that_a_refused_call_has_noticed_before_a_checkpoint_are_made_on
     stream, world = session.stream(), World()
     stream.begin(world.look())
     for _ in range(3):
-        stream.step(world.look(), 1.0)
-        while session.agent.updates < session.total_steps:
-            time.sleep(0.001)
-        time.sleep(0.01)  # until the update is published
-        with pytest.raises(InputError):
-            session.act("nothing")
+        step_and_refuse_a_call(session, stream, world)
         session.checkpoint(wait=True)
         session.log("number", 1.0)
     expected = digest(tree_of(session)), digest(session.agent.state())

@@ -16,7 +16,6 @@ from rekindle.run.reader import RunReader
 from rekindle.run.settings import flat_settings
 from rekindle.training.algorithms import plain
 from rekindle.training.config import TrainerConfig, check_unedited, read_config
-from rekindle.training.rebuilding import load_latest
 from rekindle.training.resuming import trainer_arguments
 from rekindle.training.trainer import AgentSource, Trainer
 
@@ -79,8 +78,6 @@ def fork(
             max_steps=trainer.config.steps,
         )
     )
-    if trainer.path is not None:
-        load_latest(trainer.agent, trainer.path)
     return trainer
 
 

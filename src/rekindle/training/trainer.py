@@ -239,12 +239,12 @@ class Trainer:
         run = resumed_arguments(path, env=env, agent=agent, steps=steps, modules=modules, files=files, options=options)
         trainer = cls(run.env, run.agent, **run.options)
         trainer.continue_run(run.path)
-        load_latest(trainer.agent, run.path)
         return trainer
 
     def continue_run(self, path: Path) -> None:
-        """Continue the run at a path, which must have the config of this trainer."""
+        """Continue the run at a path, which must have the config of this trainer, with the agent of its checkpoint."""
         self._opening.path = path
+        load_latest(self.agent, path)
 
     # Training
 
